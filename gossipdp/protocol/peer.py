@@ -2,8 +2,8 @@
 
 A driver feeds one input at a time (`receive`, `handle_timer`, `job_done`, a command). It then drains
 `messages_to_send`, `next_event` and `next_job`, and asks `timer` (architecture section 4). No socket, clock, thread or
-vector is used here. The same inputs and the same random source give the same outputs, byte for byte. A remote's fault
-is an event, never an exception.
+vector is used here. The same inputs and the same random source give the same outputs, byte for byte. A remote peer's
+fault becomes an event, never an exception.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class Peer:
         me: this peer's member record. Its incarnation is new with every start.
         sign: Ed25519 signature of this peer over some bytes.
         verify: checks a signature: peer id, data, signature.
-        now: seconds, of the clock that all later inputs use.
+        now: seconds, on the clock that all later inputs use.
         admits: whether the operator lets this peer deal with a member.
     """
 
@@ -112,8 +112,8 @@ class Peer:
         Args:
             addresses: of seeds.
             remembered: members known from before.
-            resume: progress of this host's newest checkpoint. If no member has the model, and no live one holds a later
-                checkpoint, this peer resumes from it, `config.resume_after` seconds from now at the latest.
+            resume: progress of this host's newest checkpoint. This peer resumes from it if no member has the model, and
+                no live one holds a later checkpoint: `config.resume_after` seconds from now at the latest.
         """
         self._replica.join(remembered, resume, now, alone=not addresses)
         self.membership.remember(remembered)
@@ -158,7 +158,7 @@ class Peer:
         """The training process has put a snapshot into x, `steps` and `samples` after the one before.
 
         Args:
-            state: what is not exchanged, as of this snapshot (`carried_state`); None: as it was told before.
+            state: what is not exchanged, as of this snapshot (`carried_state`); None if it is unchanged.
         """
         self._wake(now)
         if self._replica.submit(session, snapshot, applied, steps, samples, now, state=state):
@@ -203,12 +203,12 @@ class Peer:
         self._step(now)
 
     def advertise(self, address: str, now: float) -> None:
-        """Others can dial this peer at `address`. "": they cannot dial it."""
+        """Other peers can dial this one at `address`. "": they cannot dial it."""
         self.membership.advertise(address, now)
         self._step(now)
 
     def job_done(self, job: jobs.Job[object], result: object, now: float) -> None:
-        """A job that was asked for is carried out. Results come in the order of the jobs."""
+        """The driver has carried out a job. Results come in the order of the jobs."""
         self._wake(now)
         self._replica.job_done(job, result, now)
         self._step(now)
@@ -253,7 +253,7 @@ class Peer:
 
     @property
     def model(self) -> Model | None:
-        """What this peer knows of the network's model, besides the vectors; None until it has it."""
+        """The network's model without its vectors; None until this peer has it."""
         return self._replica.model
 
     @property
@@ -283,7 +283,7 @@ class Peer:
 
     @property
     def leaving(self) -> bool:
-        """This peer has been told to leave."""
+        """`leave` was called."""
         return self._leaving_at is not None
 
     @property
@@ -313,7 +313,7 @@ class Peer:
 
     @property
     def samples(self) -> int:
-        """Samples of the same."""
+        """Samples of those snapshots."""
         return self._replica.contribution.samples
 
     @property
@@ -324,9 +324,9 @@ class Peer:
     # -- inside -----------------------------------------------------------------------------------------------
 
     def _wake(self, now: float) -> None:
-        """Notice before an input that this peer did not run for long, as when its host was suspended.
+        """Notice before an input that this peer did not run for long, for example because its host was suspended.
 
-        Such time counts against no other member, and not as this peer's own pace.
+        Such time counts neither against other members nor as this peer's own pace.
         """
         late = now - self._due
         if late > self.config.membership.probe_interval:
@@ -335,7 +335,7 @@ class Peer:
             self._replica.slept(late, now)
 
     def _step(self, now: float) -> None:
-        """Draw conclusions after every input."""
+        """Follow up on an input. Called after every one."""
         struck = self.strikes.judge(now)
         for event in struck:
             self._outputs.emit(event)
@@ -356,12 +356,12 @@ class Peer:
             self._outputs.emit(Left())
 
     def _akin(self, peer: bytes) -> bool:
-        """Does that member run this peer's own software?"""
+        """Whether that member runs the same software as this peer."""
         other, me = self.membership.members.get(peer), self.membership.me
         return other is not None and (other.version, other.software) == (me.version, me.software)
 
     def _lives(self, peer: bytes) -> bool:
-        """Is that member there?"""
+        """Whether that member is alive or suspect."""
         member = self.membership.members.get(peer)
         return member is not None and member.state in (State.ALIVE, State.SUSPECT)
 

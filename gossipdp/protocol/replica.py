@@ -1,7 +1,7 @@
-"""The replica of one peer: its model, and all that changes it.
+"""The replica of one peer: its model, and everything that changes it.
 
-Rounds of the training process, exchanges of the strategy, and transfers of the model meet here. Who is in the network,
-and who may be trusted, is told by `peer`, which owns this object.
+Rounds of the training process, exchanges of the strategy and transfers of the model meet here. `peer` owns this object
+and supplies the members (`membership`) and their standing (`strikes`).
 """
 
 from __future__ import annotations
@@ -49,7 +49,9 @@ class Replica:
     Args:
         strikes: tells which members are set aside.
         speed: this peer's speed relative to the others'.
-        sign, verify: signatures, as of `Peer`.
+        sign: as in `Peer`.
+        verify: as in `Peer`.
+        now: seconds.
     """
 
     def __init__(
@@ -253,7 +255,7 @@ class Replica:
         """The training process has put a snapshot into x, `steps` and `samples` after the one before.
 
         Args:
-            state: what is not exchanged, as of this snapshot (`carried_state`); None: as it was told before.
+            state: what is not exchanged, as of this snapshot (`carried_state`); None if it is unchanged.
         """
         self.pacing.submitted(steps if session == self.rounds.session else 0, now)
         clock = self.contribution.own_clock + steps
@@ -273,7 +275,7 @@ class Replica:
         self.strategy.submitted(samples, steps, self.clock)
 
     def stop(self, now: float) -> None:
-        """Begin nothing more: this peer leaves."""
+        """This peer leaves. Begin no more exchanges or transfers."""
         self._reunion.stop(now)
         self.strategy.stop(now)
 
@@ -327,7 +329,7 @@ class Replica:
         self.moments.handle_timer(now)
 
     def job_done(self, job: jobs.Job[object], result: object, now: float) -> None:
-        """A job that was asked for is carried out."""
+        """The driver has carried out a job."""
         match job:
             case _ if isinstance(job, jobs.OfExchange | jobs.OfIncrement):
                 self.strategy.job_done(job, result, now)
@@ -355,7 +357,7 @@ class Replica:
     # -- after every input ------------------------------------------------------------------------------------
 
     def settle_arrival(self, now: float) -> None:
-        """Tell the reunion of a model that has come. Call before members' news, which it judges by the model."""
+        """Tell the reunion that a model has arrived. Call before members' news, which it judges by the model."""
         if self._arrived:
             self._arrived = False
             self._reunion.ready(self._bootstrap.giver, self._remembered if self._own else [], now)
@@ -450,7 +452,7 @@ class Replica:
     # -- the model --------------------------------------------------------------------------------------------
 
     def _founded(self, now: float) -> None:
-        """The training process's model is this peer's: the network's first, or that of a live process."""
+        """The training process's model is now this peer's: the network's first, or that of a live process."""
         live, claim, held = self._attachment.taking, self._bootstrap.taking, self._bootstrap.held
         if live is not None:
             self._outputs.emit(TookOver(live.clock, live.steps, None if held is None else held.clock))
@@ -464,10 +466,10 @@ class Replica:
         self._has_model(self._attachment.founding, origin, clock, rounds)
 
     def _keeps(self, live: Live) -> bool:
-        """May a live training process keep its parameters, now that a model is here?"""
+        """Whether a live training process may keep its parameters, now that a model is here."""
         if not self._exact:
             return live.clock + 2 * self._config.every >= self.clock
-        # All replicas are the same bits. Its steps since the checkpoint may be added while nothing else was.
+        # All replicas hold the same bits. Its steps since the checkpoint may be added only if nothing else was.
         return self._own and self.pacing.fresh and live.clock >= self.clock
 
     def _kept(self, live: Live, carried: Carried) -> None:
@@ -488,7 +490,7 @@ class Replica:
         schema = self.model.schema
         self.rounds.allocate(self.model.chunks, schema.trainable, schema.averaged(self._config.most_chunk))
         self.rounds.resume(rounds)
-        # Parts of the model may be older than what its last source has.
+        # Some parts of the model may be older than the last source's.
         self.contribution.came(max(clock, self._bootstrap.begun), rounds)
         at = self.contribution.own_clock
         self._source.took(at - clock)

@@ -1,4 +1,4 @@
-"""Transfers of the model from and to one peer: routing between the side that gives, the bootstrap and the reunion.
+"""Routes messages and results of model transfers between the source, the bootstrap and the reunion of one peer.
 
 A peer without a model fetches it by its bootstrap. A peer with one fetches another by its reunion.
 """
@@ -30,7 +30,7 @@ TransferJob = (
 
 
 class Transfers:
-    """Routes messages and results. The three machines are the replica's."""
+    """Routes messages and results. The replica owns the three machines."""
 
     def __init__(self, source: Source, bootstrap: Bootstrap, reunion: Reunion) -> None:
         self._source, self._bootstrap, self._reunion = source, bootstrap, reunion
@@ -54,7 +54,7 @@ class Transfers:
             self._bootstrap.receive(message, buffers, source, now)
 
     def job_done(self, job: TransferJob, result: object, model: Model | None, now: float) -> None:
-        """A job of a transfer is carried out. model: None while this peer has none."""
+        """The driver has carried out a job of a transfer. model: None while this peer has none."""
         follower = self._reunion.follower
         match job:
             case jobs.Freeze() if model is not None:

@@ -23,7 +23,7 @@ ROOM: Final = 16
 DECLARED: Final[Mapping[str, int]] = {
     "Prober.sent": MAX_PINGS,  # an answer may take as long as it likes
     "PairwiseConfig.fineness": 64,  # codecs
-    "Load._times": load.REMEMBERED,
+    "LinkLoad._times": load.REMEMBERED,
     "Speed._rounds": speed.MOST,  # of the last minute
 }
 CONTAINERS: Final = (dict, list, set, frozenset, tuple, deque)

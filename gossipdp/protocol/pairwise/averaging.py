@@ -2,8 +2,8 @@
 
 `offers` finds partners, `exchange` knows one dialogue. This machine joins them and routes messages and job results. A
 peer takes part in one exchange at a time, as initiator or responder. An initiator whose partner fell silent is kept
-while chunks are in doubt. A responder is kept as the log of what it mixed, until the initiator has settled or offers
-anew, which it does only then.
+while chunks are in doubt. A responder is kept as the log of what it mixed, until the initiator settles or makes a new
+offer.
 """
 
 from __future__ import annotations
@@ -46,6 +46,7 @@ __all__ = ["FORGOTTEN", "Averaging"]
 MAX_SETTLING: Final = 4
 """lost exchanges kept for chunks in doubt; the oldest beyond them is given up and counted"""
 MAX_LOGS: Final = 256
+"""responders kept as logs, at most"""
 FORGOTTEN: Final = 3600.0
 """seconds after its beginning at which an exchange is given up if membership no longer knows the partner"""
 
@@ -54,7 +55,7 @@ class Averaging:
     """All exchanges of one peer.
 
     Args:
-        terms: what this peer offers, and accepts at least; chosen anew between rounds.
+        terms: what this peer offers, and accepts at least; chosen again between rounds.
         ended: called once for each exchange that ended: chunks mixed, seconds, distance (NaN: unknown), now.
     """
 
@@ -89,8 +90,8 @@ class Averaging:
     def want(self, exchanges: int, now: float, number: int = 0, schedule: Schedule | None = None) -> None:
         """Round `number` of the network has begun: look for `exchanges` partners.
 
-        An exchange that has lasted longer than a round ends. A meeting of this round that an earlier partner has
-        brought forward is not held again.
+        An exchange that has lasted longer than a round ends. A scheduled exchange of this round is not repeated if the
+        partner has made it early.
         """
         active = self._active
         if active is not None and active.round < self._offers.round:
@@ -102,14 +103,14 @@ class Averaging:
         self.step(now)
 
     def stop(self, now: float) -> None:
-        """Offer and accept no more, and end what is under way at the next chunk boundary."""
+        """Offer and accept no more exchanges. End the one under way at the next chunk boundary."""
         self._stopped = True
         self._offers.stop()
         self._break_off(now, "leaving")
         self.step(now)
 
     def hold(self, held: bool, now: float) -> bool:
-        """While `held`, offer and accept nothing, and end what is under way. True once nothing is."""
+        """While `held`, offer and accept nothing, and end the exchange under way. True once none is under way."""
         if held:
             self._break_off(now, "joining")
         self._held = held
@@ -140,7 +141,7 @@ class Averaging:
 
     @property
     def satisfied(self) -> bool:
-        """This round's exchanges are over, as far as there is a member to exchange or to settle with."""
+        """This round's exchanges are over, or no live member is left to exchange or to settle with."""
         alive = self.company
         unsettled = any(side.terms.partner in alive for side in self._settling.values())
         return self._active is None and not (alive and self._offers.wants) and not unsettled
@@ -249,14 +250,14 @@ class Averaging:
             return
         log = self._logs.get(source)
         if log is not None:
-            # The same life offers anew only when nothing is in doubt. A later life has forgotten what was.
+            # The same incarnation makes a new offer only when nothing is in doubt. A later one does not know.
             if offer.exchange >> 32 > log.terms.exchange >> 32:
                 log.give_up(now)
             else:
                 log.supersede(now)
             self._retire(now)
             if log.mixing:
-                # Dropped now, it would never tell whether it has left a chunk in doubt.
+                # If it were dropped now, a chunk that it leaves in doubt would not be counted.
                 return self._offers.refuse(offer, source, BUSY)
         if objection := self._objection(offer, source, now):
             return self._offers.refuse(offer, source, objection)
@@ -285,7 +286,7 @@ class Averaging:
         )
         for partner in [source, *self._logs][: max(1, len(self._logs) - MAX_LOGS + 2)]:
             if (log := self._logs.pop(partner, None)) is not None:
-                log.give_up(now)  # its initiator cannot be told any more what it has not heard by now
+                log.give_up(now)  # Its initiator can no longer learn what it has not heard by now.
                 log.forget()
         self._logs[source] = responder
         self._start(responder, source)
@@ -314,11 +315,11 @@ class Averaging:
         """The offer was withdrawn, has been accepted before, or was made by an earlier life of this peer."""
         side = self._initiator(exchange)
         if side is not None and side.terms.partner == source and accept.incarnation > side.terms.incarnation:
-            # A later life of the partner took a copy of the offer for a new one. It cannot know what the earlier mixed.
+            # The partner has restarted and took a copy of the offer for a new one. It cannot know what it mixed before.
             side.give_up(now)
         elif side is not None:
             return
-        # "unwanted" settles what this life knows of. What an earlier life left in doubt stays unknown.
+        # "unwanted" settles an exchange of this incarnation. An earlier one's chunks in doubt stay in doubt.
         reason = "lost" if exchange >> 32 < self._incarnation else "unwanted"
         self._outputs.send(source, End(exchange, True, reason))
 

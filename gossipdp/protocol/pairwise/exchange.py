@@ -1,20 +1,20 @@
-"""One pairwise exchange: two peers average their anchors chunk by chunk, and each chunk exactly once in effect.
+"""One pairwise exchange: two peers average their anchors chunk by chunk, and each chunk takes effect exactly once.
 
-A chunk is a dialogue of numbered turns, even ones the initiator's, odd ones the responder's:
+A chunk is a dialogue of numbered turns. The initiator sends the even ones, the responder the odd ones:
 
     0 RANGES ->    1 <- DATA (ranges, codes)    2 DATA (codes, escalation) ->    [3 <- DATA    4 DATA ->]*    n <- ACK
 
-The responder mixes first, logs, and acknowledges; the initiator mixes when the acknowledgement comes. What is lost is
-asked for again by the initiator (ASK), which sends it anew only if the responder says it never came (MISS). A
-duplicate is recognised by its turn. So:
+The responder mixes first, logs, and acknowledges. The initiator mixes when the acknowledgement arrives. It asks
+for an answer that does not arrive (ASK). It repeats its own message only if the responder says that this never arrived
+(MISS). Each side recognises a duplicate by its turn. So:
 
-* before the responder has mixed, an abort costs nothing: it answers VOID and never mixes that chunk again;
-* after, its log answers ASK with the same ACK for as long as the initiator may ask;
-* only a crash leaves a chunk in doubt, and that is counted.
+* Before the responder has mixed, an abort costs nothing. It answers VOID and never mixes that chunk.
+* Afterwards its log answers each ASK with the same ACK, for as long as the initiator may ask.
+* Only a crash leaves a chunk in doubt. Such chunks are counted.
 
-Chunks are independent: up to `window` are open at once, and the exchange may end at any chunk boundary. `initiator` and
-`responder` are the two machines, one exchange each; here stands what they share. Who meets whom is `partners`'
-business. No vector is touched: jobs are.
+Chunks are independent. Up to `window` are open at once, and the exchange may end at any chunk boundary. `initiator` and
+`responder` are the two state machines, one exchange each. This module holds what they share. `offers` finds partners.
+Vectors are changed by jobs only.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from gossipdp.protocol.wire.messages import Accept, Message, Offer
 __all__ = ["MAX_TURNS", "Deadlines", "OpenChunk", "Side", "Tally", "Terms", "keeps_to"]
 
 MAX_TURNS = 12
-"""of one chunk: ranges, four stages and an acknowledgement, with room"""
+"""turns of one chunk, at most: ranges, four stages and an acknowledgement need fewer"""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,9 +40,10 @@ class Deadlines:
     """When to ask again, and when to give up. Seconds."""
 
     ask: float = 1.0
-    """without an answer, ask again, at the least (see `timing`); doubled at each asking of the same turn, to 8 times"""
+    """shortest wait for an answer before asking again (see `timing`); doubled at each question about the same turn, at
+    most to 8 times"""
     silence: float = 15.0
-    """without any sign from the partner in this exchange, end it"""
+    """without a message of this exchange from the partner, after which the exchange ends"""
     doubt: float = 5.0
     """between questions about chunks in doubt after an exchange was lost"""
 
@@ -53,19 +54,23 @@ class Terms:
 
     partner: bytes
     incarnation: int
-    """the partner's, as far as known when the exchange began"""
+    """of the partner, as far as known when the exchange began"""
     exchange: int
     codec: str
     weight: float
+    """gamma: share of the difference that moves each anchor (algorithms section 3)"""
     pull: float
+    """kappa / alpha: share of each anchor's move that momentum takes in, or 0"""
     window: int
+    """open chunks, at most"""
     lower: bool
+    """this peer's id is the lower of the two"""
     rate: float = math.inf
     """bytes a second, each way; the initiator opens chunks no faster"""
 
 
 def keeps_to(accept: Accept, offer: Offer, fineness: Mapping[str, int]) -> bool:
-    """Does the answer claim no more than was offered, and a codec at least as fine?"""
+    """Whether the answer claims no more than was offered, with a codec at least as fine."""
     return (
         accept.codec in fineness
         and fineness[accept.codec] >= fineness[offer.codec]
@@ -90,9 +95,10 @@ class Tally:
     sent: int = 0
     received: int = 0
     mixing: float = 0.0
-    """seconds from the start until the last chunk was mixed: without the silence of a partner that is gone"""
+    """seconds from the start until the last chunk was mixed, so that the silence of a lost partner does not count"""
 
     def mixed(self, turn: jobs.Turn, now: float) -> None:
+        """Count one mixed chunk."""
         self.chunks += 1
         self.mixing = now - self.started
         self.parameters2 += turn.distance2
@@ -104,25 +110,34 @@ class Tally:
 
 @dataclass(slots=True)
 class OpenChunk:
-    """One open dialogue. `turn` is the last one sent from here, or -1; `working` while a job of it runs."""
+    """The dialogue about one chunk."""
 
     turn: int = -1
+    """the last turn that this side sent, or -1"""
     message: Message | None = None
+    """of that turn"""
     buffers: tuple[Buffer, ...] = ()
     working: bool = True
+    """a job of this chunk runs"""
     said_at: float = math.inf
     ask_at: float = math.inf
     asked: int = 0
     doubtful: bool = False
-    """the partner may have mixed it, or may not"""
+    """whether the partner has mixed it is unknown"""
     mixing: bool = False
-    """the job that mixes it here is on its way and cannot be called back"""
+    """the job that mixes it here runs, and cannot be cancelled"""
     void: bool = False
-    """the partner will never mix it: drop it when its job is done"""
+    """the partner will never mix it; drop it when its job is done"""
 
 
 class Side:
-    """What both machines share: sending, tallying, and the event at the end."""
+    """What both state machines share: sending, counting, and the event at the end.
+
+    Args:
+        of: chunks of the model.
+        size: trainable parameters of the model.
+        now: seconds.
+    """
 
     initiator: bool
 
@@ -130,7 +145,7 @@ class Side:
         self.terms, self._outputs, self._of, self._size = terms, outputs, of, size
         self.tally = Tally(now)
         self.round = 0
-        """of this peer, when the exchange began"""
+        """this peer's round in which the exchange began"""
         self.heard_at = now
         self.ended = False
 
@@ -138,25 +153,27 @@ class Side:
         self.tally.sent += self._outputs.send(self.terms.partner, message, buffers)
 
     def slept(self, seconds: float) -> None:
-        """This peer did not run for `seconds`: they are no part of the exchange."""
+        """This peer did not run for `seconds`. They do not count as time of the exchange."""
         self.tally.started += seconds
 
     def owed(self, rate: float) -> float:
-        """Seconds that its bytes take at so many a second."""
+        """Seconds that the bytes of this exchange take at `rate` bytes a second."""
         return max(self.tally.sent, self.tally.received) / rate
 
     def length(self) -> float:
-        """Seconds that all chunks take, by those that were mixed; 0 if these are too few to tell it: the first window
-        of them comes all at once, after what it takes to begin."""
+        """Seconds that all chunks would take, judged by the mixed ones. 0 if too few were mixed to judge.
+
+        The first window of chunks says little. It arrives at once, after the time that the start takes.
+        """
         enough = min(self._of, 2 * self.terms.window)
         return self.tally.mixing * self._of / self.tally.chunks if self.tally.chunks >= enough else 0.0
 
     def distance(self) -> float:
-        """RMS of a_i - a_j over all parameters; NaN if not all of them were mixed."""
+        """RMS of a_i - a_j over all parameters. NaN unless all chunks were mixed."""
         return self._rms() if self.tally.chunks == self._of else math.nan
 
     def _rms(self) -> float:
-        """Of the parameters that were mixed: exact for all of them, near for some."""
+        """RMS difference of the mixed parameters. Exact if all chunks were mixed, else an estimate."""
         return math.sqrt(self.tally.parameters2 / max(1.0, self._size * self.tally.chunks / self._of))
 
     def _end(self, result: str, now: float) -> None:

@@ -1,6 +1,6 @@
-"""The side of an exchange that made the offer: it opens chunks, keeps the timers, and settles (see `exchange`).
+"""The initiator of an exchange: it made the offer, opens chunks, keeps the timers, and settles (see `exchange`).
 
-Whatever was lost is asked for again from here and from nowhere else. No vector, socket or clock may stand here.
+Only the initiator asks again for what was lost. This module uses no vector, socket or clock.
 """
 
 from __future__ import annotations
@@ -19,16 +19,24 @@ from gossipdp.protocol.wire.messages import Ack, Ask, Data, End, Message, Miss, 
 __all__ = ["Initiator"]
 
 MAX_ASKED = 8
-"""askings of one turn, after which a partner that goes on answering beside the point is as good as silent"""
+"""questions about one turn, at most; then a partner counts as silent even if it sends other messages"""
 SLOW = 4.0
-"""an exchange whose chunks take so many times what they usually take ends at the next chunk boundary"""
+"""multiple of the usual time of its chunks after which an exchange ends at the next chunk boundary"""
 
 
 class Initiator(Side):
-    """The side that made the offer: it opens chunks, keeps the timers, and settles.
+    """The initiator's state machine.
 
-    `ended` is True once no more chunks will be opened and none is open but those in doubt; then the peer is free
-    for another exchange while this one is kept until `settled`.
+    `ended` is True once it opens no more chunks and only chunks in doubt are open. The peer is then free for another
+    exchange, and keeps this one until it is `settled`.
+
+    Args:
+        me: this peer's id.
+        first: the chunk to begin with.
+        chunks: of the model.
+        size: trainable parameters of the model.
+        now: seconds.
+        timing: answer times of all of this peer's exchanges.
     """
 
     initiator = True
@@ -46,12 +54,11 @@ class Initiator(Side):
         now: float,
         timing: Timing,
     ) -> None:
-        """`timing`: of all of this peer's exchanges."""
         super().__init__(terms, outputs, chunks, size, now)
         self._me, self._deadlines, self._timing = me, deadlines, timing
         self._next: Iterator[int] = iter([(first + i) % chunks for i in range(chunks)])
         self.next_first = first
-        """what the next exchange begins with: after one that ended early with what it left out, else as this one"""
+        """the chunk that the next exchange begins with: the first that this one left out, or its own first chunk"""
         self._open: dict[int, OpenChunk] = {}
         self._result = "done"
         self._exhausted = False
@@ -60,10 +67,12 @@ class Initiator(Side):
 
     @property
     def settled(self) -> bool:
+        """The exchange has ended, and no chunk is open or in doubt."""
         return self.ended and not self._open
 
     @property
     def in_doubt(self) -> int:
+        """Chunks that the partner may or may not have mixed."""
         return sum(chunk.doubtful for chunk in self._open.values())
 
     def open_chunks(self, now: float) -> None:
@@ -82,22 +91,25 @@ class Initiator(Side):
         return not self._exhausted and len(self._open) < self.terms.window
 
     def _affordable_at(self) -> float:
-        """When what was sent so far has been paid for at the agreed rate."""
+        """When the agreed rate allows more than was sent so far."""
         return self.tally.started + self.tally.sent / self.terms.rate
 
     def finish_early(self, now: float, result: str = "cut") -> None:
-        """End at the next chunk boundary: what is open is finished, nothing more is opened."""
+        """End at the next chunk boundary: finish the open chunks and open no more."""
         if not self._exhausted:
             self._exhausted, self._result = True, result
             self._end_if_done(now)
 
     def _slow_at(self) -> float:
-        """When the chunks mixed so far, and the next, have taken too long. A short wait is nobody's slowness, and a
-        rate that was agreed on is no reproach."""
+        """When the mixed chunks and the next one have taken too long.
+
+        A wait shorter than `Deadlines.ask` does not count, and neither does time that the agreed rate demands.
+        """
         expected = max(self._timing.pace * (self.tally.chunks + 1), self.tally.sent / self.terms.rate)
         return self.tally.started + self._deadlines.ask + SLOW * expected
 
     def receive(self, message: Message, buffers: list[Buffer], size: int, now: float) -> None:
+        """A message of this exchange from the partner. size: bytes of all its frames."""
         self.heard_at = now
         self.tally.received += size
         match message:
@@ -120,10 +132,10 @@ class Initiator(Side):
         if chunk is None or chunk.working or turn != chunk.turn + 1:
             return
         if share is not None and turn == 1:
-            return  # nothing has been told that could have been mixed
+            return  # The partner has no codes yet, so it cannot have mixed.
         if not self.ended:
             self._timing.answered(now - chunk.said_at, chunk.asked)
-        # Either answer ends the doubt: a Data says not mixed yet, an Ack says mixed.
+        # Either answer ends the doubt. A Data says not mixed yet, an Ack says mixed.
         chunk.working, chunk.ask_at, chunk.doubtful, chunk.mixing = True, math.inf, False, share is not None
         key, terms = self._key(number), self.terms
         if share is None:
@@ -139,7 +151,7 @@ class Initiator(Side):
         if chunk is None:
             return
         if all(other.working for other in self._open.values()):
-            # Nothing was waited for until now: the partner's silence begins here.
+            # Until now this side waited for no answer. The partner's silence begins here.
             self.heard_at = now
         chunk.working = chunk.mixing = False
         if turn.refused:
@@ -156,7 +168,7 @@ class Initiator(Side):
         elif chunk.turn + 2 > MAX_TURNS or not turn.buffers:
             self._forget(number, now)
         else:
-            # From here on the responder may have mixed: the chunk is in doubt until it says.
+            # From here on the responder may have mixed. The chunk is in doubt until it answers.
             chunk.doubtful = True
             number_of_turn = chunk.turn + 2
             message = Data(self.terms.exchange, number, number_of_turn, turn.bound)
@@ -172,6 +184,7 @@ class Initiator(Side):
         chunk.ask_at = now + pause * min(8, 2**chunk.asked)
 
     def timer(self) -> float | None:
+        """When `handle_timer` is to be called next, or None."""
         times = [chunk.ask_at for chunk in self._open.values()]
         if not self.ended and any(not chunk.working for chunk in self._open.values()):
             times.append(self.heard_at + self._deadlines.silence)
@@ -182,6 +195,7 @@ class Initiator(Side):
         return min(times, default=None)
 
     def handle_timer(self, now: float) -> None:
+        """Ask again for late answers, give up a silent partner, and open chunks that the rate now allows."""
         waiting = any(not chunk.working for chunk in self._open.values())
         silent = waiting and now >= self.heard_at + self._deadlines.silence
         stuck = any(chunk.asked >= MAX_ASKED and chunk.ask_at <= now for chunk in self._open.values())
@@ -197,7 +211,7 @@ class Initiator(Side):
         self.open_chunks(now)
 
     def lose(self, now: float) -> None:
-        """The partner is silent or gone: keep only the chunks in doubt, to be asked about later."""
+        """The partner is silent or gone. Keep only the chunks in doubt, and ask about them later."""
         self._exhausted, self._result = True, "lost"
         certain = [number for number, chunk in self._open.items() if not (chunk.doubtful or chunk.mixing)]
         self._drop(certain)
@@ -207,12 +221,12 @@ class Initiator(Side):
             self._end("lost", now)
         for chunk in self._open.values():
             if not chunk.working:
-                # What was asked in vain says how long the partner was away, not how long it will be.
+                # Unanswered questions tell how long the partner was away, not how long it will be.
                 chunk.asked = 0
                 self._wait(chunk, now)
 
     def give_up(self, now: float) -> None:
-        """The partner's incarnation is over: what is in doubt stays so, and is counted."""
+        """The partner's incarnation is over. Its chunks in doubt stay in doubt, and are counted."""
         if not self.ended:
             self.lose(now)
         doubts = self.in_doubt
@@ -227,7 +241,10 @@ class Initiator(Side):
             self.finish_early(now)
 
     def _make_void(self, number: int, now: float) -> None:
-        """The partner has not mixed it and never will: not a word more of it, or it would seem in doubt again."""
+        """The partner has not mixed this chunk and never will.
+
+        Send nothing more about it, because another message would put it in doubt again.
+        """
         chunk = self._open.get(number)
         if chunk is not None and chunk.working:
             chunk.void = not chunk.mixing

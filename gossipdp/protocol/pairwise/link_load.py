@@ -1,11 +1,9 @@
-"""How much of an exchange may be on this peer's link at once, so that something of it gets through in time.
+"""How many chunks, of how many bits, an exchange may have on this peer's link at once.
 
-A chunk that is under way for longer than its asker has patience is asked for, and sent, a second time; one that
-outlasts a round is cut off, and delays what comes after it none the less. On a link that slow an exchange at full size
-mixes nothing, and neither does the next, for it waits behind the leavings of the first. The state that a joiner
-fetches, 16 bits a parameter, shows what the link carries before anything is exchanged over it; later, exchanges that
-came to nothing do. As in TCP one falls fast and rises slowly (Jacobson, "Congestion avoidance and control", SIGCOMM
-1988). No message is here, and nothing of what the bits are for.
+A chunk that takes longer than the receiver's patience is sent a second time. One that outlasts a round is cut off, and
+still delays later chunks. On such a slow link exchanges at full size mix nothing. The model that a joiner fetches, 16
+bits a parameter, shows early what the link carries. Later, exchanges that mixed nothing show it. As in TCP, the load
+falls fast and rises slowly (Jacobson, "Congestion avoidance and control", SIGCOMM 1988). No message is handled here.
 """
 
 from __future__ import annotations
@@ -14,53 +12,55 @@ from collections import deque
 from statistics import median
 from typing import Final
 
-__all__ = ["Load"]
+__all__ = ["LinkLoad"]
 
 STATE_BITS: Final = 16
-"""a parameter, of the state, and of the finest exchange"""
+"""bits a parameter of a transfer, and of the finest exchange"""
 IN_VAIN: Final = 2
-"""exchanges in a row that mixed nothing, from which on the next is made of less: a partner may also have died"""
+"""exchanges in a row that mix nothing before the load falls; a single one may be due to a lost partner"""
 GROWS: Final = 4
-"""windows that an exchange must mix for the next to be made of more again; or several, where a round is too short for
-that at one chunk after the other"""
+"""windows that one exchange must mix before the load rises; several together will do where rounds are too short for
+that"""
 SLOWLY: Final = 64
-"""windows that several must mix, at the most: it doubles whenever more was too much"""
+"""windows that several exchanges must mix, at most; the number doubles whenever a rise was too much"""
 REMEMBERED: Final = 64
-"""chunks of the state whose times are kept"""
+"""chunks of a transfer whose times are kept"""
 
 
-class Load:
-    """Args:
+class LinkLoad:
+    """Window and bits that this peer's link carries.
 
-    window: chunks open at once, at the most.
-    bits: a parameter, at the least.
-    patience: seconds after which what has not come is asked for again.
+    Args:
+        window: chunks open at once, at most.
+        bits: a parameter, at least.
+        patience: seconds after which a missing chunk is asked for again.
     """
 
     def __init__(self, window: int, bits: int, patience: float) -> None:
         self._most, self._least, self._patience = window, bits, patience
         self.window = window
-        """chunks to have open at once"""
+        """chunks that may be open at once"""
         self._bits = STATE_BITS
         self._in_vain = 0
         self._wanted, self._mixed, self._grew = GROWS, 0, False
-        """windows that several exchanges must mix for more, chunks they have, and whether it was ever more than so"""
+        """windows that several exchanges must mix before a rise, chunks they have mixed, whether the load has risen
+        since it last fell"""
         self._times: deque[float] = deque(maxlen=REMEMBERED)
-        """between one chunk of the state and the next"""
+        """seconds between one chunk of a transfer and the next"""
         self._came: float | None = None
 
     def bits(self, wished: int) -> int:
-        """As many of the `wished` bits a parameter as the link seems to carry."""
+        """Bits a parameter that the link seems to carry, at most `wished`."""
         return min(wished, max(self._bits, self._least))
 
     def carried(self, now: float) -> None:
-        """A chunk of the state has come."""
+        """A chunk of a transfer has arrived."""
         if self._came is not None:
             self._times.append(now - self._came)
         self._came = now
 
     def fetched(self) -> None:
-        """The state is here. What is asked for at once is to come before it would be asked for again."""
+        """A transfer is over. Choose bits and window so that an open window arrives within the patience."""
         if self._times:
             seconds = median(self._times) / STATE_BITS
             self._bits = STATE_BITS
@@ -81,7 +81,7 @@ class Load:
             self.window, self._bits = 1, max(self._bits // 2, 1)
 
     def mixed(self, chunks: int, of: int) -> None:
-        """An exchange has mixed so many of a model's chunks."""
+        """An exchange has mixed `chunks` of the model's `of` chunks."""
         self._in_vain = 0
         self._mixed += chunks
         whole = chunks >= min(GROWS * self.window, of)

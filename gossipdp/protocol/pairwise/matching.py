@@ -1,17 +1,19 @@
-"""Who to exchange with: random matching by offer and accept.
+"""Finds partners by random matching: offer and accept.
 
-A peer that wants an exchange offers it to one random member and waits for one answer at a time; a busy member says so
-and the next is tried after a random pause. Of two crossing offers the lower id's holds. Half of the exchanges that a
-peer takes part in are others' offers, at any time of its own round: it accepts up to a round's worth before it wants
-them, and wants the fewer in its next round; but none ahead with its last partner while somebody else has asked in
-vain, or of three peers the same two might meet for ever, for their rounds begin in the same order. Choice is 80 % in
-favour of near members and 20 % uniform, so that the graph of exchanges stays an expander (Boyd et al. 2006,
-"Randomized gossip algorithms"; algorithms section 7).
+A peer that wants an exchange offers it to one random member and waits for the answer. A busy member refuses, and the
+peer tries another after a random pause. Of two crossing offers the lower id's holds. 80 % of the choices favour near
+members and 20 % are uniform, so that the graph of exchanges stays an expander (Boyd et al. 2006, "Randomized gossip
+algorithms"; algorithms section 7).
 
-Who can be dialled by nobody has few to ask, and these would each have their exchanges with whoever of them comes first,
-always the same, and none with each other. Such a guest is accepted beside the round's own exchanges, once these have
-been made: so many as there are to each who can be dialled, up to a few, and of more each in its turn. This module knows
-ids and round-trip times, nothing of chunks.
+Half of a peer's exchanges are others' offers, which come at any time of its round. It accepts up to a round's worth
+ahead, and wants that many fewer in its next round. It accepts none ahead from its last partner while it has refused
+another member. Otherwise the same two of three peers could meet for ever, because their rounds begin in the same order.
+
+An outbound-only peer has few partners to ask. The dialable peers would spend all their exchanges on those that ask
+first, always the same ones, and have none with each other. So an outbound-only partner is a guest: a dialable peer
+accepts it beyond its own exchanges of a round, once these are made. The guests of a round are the outbound-only members
+per dialable one, at most `MOST_GUESTS`. If there are more, they take turns. This module knows ids and round-trip times,
+and nothing of chunks.
 """
 
 from __future__ import annotations
@@ -35,17 +37,17 @@ __all__ = [
 ]
 
 BUSY: Final = "busy"
-"""why an offer is refused by who exchanges, or has an offer out"""
+"""refusal of a peer that is in an exchange, or has an offer out"""
 DONE: Final = "done"
-"""why an offer is refused by who has had its share until its next round begins"""
+"""refusal of a peer that has had all its exchanges until its next round begins"""
 EXCUSED: Final = 3
-"""rounds without a match in which that is no reason to be lonely"""
+"""rounds without a match in which a refusal with `DONE` restarts the wait for the notice GD-401"""
 UNPROVEN: Final = 0.125
-"""share of the offers that may go to members that never answered a ping, while others have"""
+"""share of the offers that go to members that never answered a ping, while others did"""
 IDLE: Final = "idle"
-"""why an offer is refused by a peer without a training process"""
+"""refusal of a peer without a training process"""
 MOST_GUESTS: Final = 4
-"""a round: all exchanges are then as many as in an early one, and move an anchor no further"""
+"""guests of a round, at most; with its own exchange they move an anchor no further than an early round does"""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,22 +55,23 @@ class MatchingConfig:
     """Times in seconds."""
 
     answer: float = 1.0
-    """wait for the answer to an offer, plus 4 round trips; the offer is repeated once at half of it"""
+    """wait for the answer to an offer, plus 4 round trips; the offer is repeated once at half of this"""
     pause: float = 0.05
     """shortest pause after a refusal; drawn from [pause, 2 pause], doubled at each further refusal"""
     longest_pause: float = 2.0
+    """largest value that the doubled `pause` reaches"""
     biased: float = 0.8
     """share of the choices that favour near members"""
     schedule: str = "hypercube"
-    """whom to meet while the view is full and fresh (`schedule`): "hypercube", in early rounds, if N is a power of two;
-    "base2", in all rounds; "": at random"""
+    """the partners while the view is full and fresh (`schedule`): "hypercube" in early rounds, if N is a power of two;
+    "base2" in all rounds; "" for random ones"""
     patience: float = 1.0
-    """wait so long for the scheduled partner, plus 4 round trips; then anybody will do"""
+    """wait for the scheduled partner, plus 4 round trips; then any member will do"""
     ahead: bool = True
-    """accept a round's worth before it is wanted; not so with mode "sync", in which a peer that has not ended its round
-    is not mixed with"""
+    """accept up to a round's worth of exchanges ahead; False with mode "sync", where a peer does not mix before its
+    round ends"""
     lonely: float = 30.0
-    """without a partner for so long, tell the operator (GD-401)"""
+    """time without a partner after which the operator gets a notice (GD-401)"""
 
 
 def choose_partner(
@@ -82,16 +85,17 @@ def choose_partner(
 
 
 def guests_per_round(members: Iterable[Member]) -> tuple[int, int]:
-    """With how many who can be dialled by nobody everybody else exchanges, beside its own exchanges of a round; and in
-    how many rounds each of them once."""
+    """Guests that a dialable peer accepts in a round, and the number of rounds in which each guest comes once."""
     dialled = [bool(member.address) for member in members]
     each = -(-dialled.count(False) // max(1, dialled.count(True)))
     return min(MOST_GUESTS, each), max(1, -(-each // MOST_GUESTS))
 
 
 def out_of_reach(me: Member, members: Iterable[Member], linked: Callable[[bytes], bool]) -> dict[bytes, str]:
-    """Whom no offer can get to, and why: outbound-only members, unless they have opened a link to this peer. Two
-    outbound-only peers never have one, and are never matched."""
+    """Members that no offer can reach, and why: outbound-only ones that have opened no link to this peer.
+
+    Two outbound-only peers never have a link, and are never matched.
+    """
     return {
         member.id: "outbound-only"
         for member in members
@@ -101,54 +105,55 @@ def out_of_reach(me: Member, members: Iterable[Member], linked: Callable[[bytes]
 
 @dataclass
 class Offered:
-    """The one offer this peer waits for."""
+    """The one offer that waits for an answer. Times in seconds."""
 
     partner: bytes
     exchange: int
     expires: float
     repeat: float
+    """when the offer is sent again, once"""
     repeated: bool = False
 
 
 class Matching:
-    """When to offer, and to whom. The owner sends the messages.
+    """When to offer, and to which member. `offers` sends the messages.
 
-    `wanted` counts the exchanges still wanted in this round, `ahead` those of the next round that have been made
-    before it began; an exchange accepted counts as well as one offered.
+    `wanted` counts the exchanges still wanted in this round. `ahead` counts those of the next round that were made
+    before it began. Accepted and offered exchanges count the same.
     """
 
     def __init__(self, config: MatchingConfig, random: Random) -> None:
         self._config, self._random = config, random
         self.wanted = self.ahead = 0
         self.a_round = 1
-        """exchanges"""
+        """exchanges that a round has"""
         self.guests = 0
-        """accepted in this round"""
+        """guests accepted in this round"""
         self.offered: Offered | None = None
         self.refusals: dict[bytes, str] = {}
-        """who is not to be asked again just now"""
+        """members not to be asked again for now, and why"""
         self.reasons: dict[bytes, str] = {}
-        """what each who is there said last, since the last match"""
+        """each live member's last refusal since the last match"""
         self._refused = 0
         self._not_before = 0.0
         self._counted: Literal["wanted", "ahead", "guest", ""] = ""
-        """what the last match was"""
+        """what the last match counts as"""
         self._lonely_since: float | None = None
         self._unmet = 0
-        """rounds since the last match that have ended in want"""
+        """rounds in a row that ended with exchanges still wanted, since the last match"""
         self._last: tuple[bytes, float] = b"", 0.0
-        """the last partner, and how long that exchange took"""
+        """the last partner, and seconds that the exchange took"""
         self._rounds = 0
         self._turned_away: dict[bytes, int] = {}
-        """who has asked in vain of late, and in which round"""
+        """members refused for lack of time in this round or the last, and the round of it"""
         self._sought_at: float | None = None
-        """since when nobody has been found"""
+        """since when this peer looks for a partner"""
         self._scheduled: tuple[bytes, float] | None = None
-        """whom the present step names, and until when to wait for it"""
+        """the partner that the schedule names, and until when to wait for it"""
 
     def want(self, exchanges: int, now: float) -> None:
-        """A round has begun, which has so many exchanges: forget old refusals, want those that have not been made."""
-        # Who is still refused asks soon again: rounds may be shorter than the longest pause, and others always busy.
+        """A round of `exchanges` exchanges has begun. Want those that were not made ahead."""
+        # Start again with short pauses: a round may be shorter than the longest pause, and other members always busy.
         self._refused = 0
         if self.wanted:
             self._unmet += 1
@@ -158,7 +163,7 @@ class Matching:
             self._not_before, self._lonely_since = now, None
         if self._lonely_since is None:
             self._lonely_since = now
-        # What is under way counts for this round if it has been one ahead of it, and is a matter of the last if not.
+        # An exchange under way counts for this round if it was made ahead. Else it belongs to the last round.
         if self._counted != "guest":
             self._counted = "wanted" if self._counted == "ahead" and self.ahead <= exchanges else ""
         self.wanted, self.ahead, self.a_round = max(0, exchanges - self.ahead), 0, exchanges
@@ -167,7 +172,7 @@ class Matching:
         self._turned_away = {peer: at for peer, at in self._turned_away.items() if at >= self._rounds - 1}
 
     def idle(self, now: float) -> bool:
-        """Nobody is to be looked for now, and the operator need not be told: so it is most of the time."""
+        """No partner is to be looked for now, and no notice is due. This is the usual case."""
         return not self._looks(now) and not self._is_lonely(now)
 
     def _looks(self, now: float) -> bool:
@@ -182,9 +187,19 @@ class Matching:
         now: float,
         scheduled: bytes | None = None,
     ) -> bytes | None:
-        """Whom to offer to now, if anybody: the scheduled partner until patience ends; else rather one not met in this
-        round, and not one that has just refused. Not the last one, for as long as that exchange took, if all others are
-        busy: else they would be so again at the same time of each round, two and two for ever."""
+        """The member to offer to now, or None.
+
+        It is the scheduled partner until patience ends. After that, members that have not just refused, and were not
+        met in this round, come first. If others are busy, the last partner is left out for as long as the last exchange
+        took. Otherwise the same pairs would meet at the same time of each round for ever.
+
+        Args:
+            alive: the other live members.
+            excluded: members that are not asked, and why.
+            met: members met in this round.
+            rtt: round-trip time to a member, seconds; None if it never answered a ping.
+            scheduled: the partner that the schedule names.
+        """
         if not self._looks(now):
             return None
         if self._sought_at is None:
@@ -199,10 +214,10 @@ class Matching:
         possible = [member.id for member in alive if member.id not in excluded]
         last, lasted = self._last
         others = [peer for peer in possible if peer != last]
-        # Who cannot at all, as a joiner, is not waited for.
+        # Wait for busy members only. One that cannot exchange at all, such as a joiner, is not waited for.
         if now < self._sought_at + lasted and any(self.reasons.get(peer, BUSY) == BUSY for peer in others):
             possible, self._lonely_since = others, now
-        # Of the members that never answered a ping any number may not exist.
+        # Members that never answered a ping may not exist.
         proven = [peer for peer in possible if rtt(peer) is not None]
         if 0 < len(proven) < len(possible) and self._random.random() >= UNPROVEN:
             possible = proven
@@ -214,51 +229,61 @@ class Matching:
         return choose_partner(fresh, rtt, self._config.biased, self._random)
 
     def offer(self, partner: bytes, exchange: int, rtt: float | None, now: float) -> None:
+        """An offer is sent to `partner`."""
         wait = self._config.answer + 4.0 * (rtt or 0.0)
         self.offered = Offered(partner, exchange, now + wait, now + wait / 2)
 
     def accepts(self, source: bytes, counts: bool, steps: bool, guests: int | None = None) -> bool:
-        """May one more be accepted, with `source`? `steps`: training makes rounds. `guests`: with somebody who can be
-        dialled by nobody, of whom there may be so many in a round; None: with anybody else."""
+        """Whether one more exchange may be accepted, with `source`.
+
+        Args:
+            counts: it counts for this round.
+            steps: a training process makes rounds.
+            guests: guests of a round, at most, if `source` is one; None if it is no guest.
+        """
         if not self._config.ahead:
             return self.wanted > 0
         if not steps or (counts and self.wanted > 0):
             return True
-        # Guests are none of a round ahead: they ask first, and who can be dialled would never come to ask anybody.
+        # A guest never counts ahead. Guests ask first, and dialable peers would have no exchange left to offer.
         if guests is not None:
             return self.guests < guests
         waited_for = source == self._last[0] and any(peer != source for peer in self._turned_away)
         return self.ahead < self.a_round and not waited_for
 
     def turned_away(self, source: bytes) -> None:
-        """`source`, with whom an exchange could be, has been told that there is no time for it now."""
+        """`source`, a possible partner, was refused for lack of time."""
         self._turned_away[source] = self._rounds
 
     def yields_to(self, source: bytes, me: bytes) -> bool:
-        """An offer has come from `source`: does mine to the same peer, crossing it, give way?"""
+        """Whether an offer from `source` may be accepted. Of two crossing offers the lower id's holds."""
         return self.offered is None or (self.offered.partner == source and source < me)
 
     def want_none(self) -> None:
-        """Look for no partner any more."""
+        """Look for no more partners."""
         self.wanted = 0
 
     def withdraw(self) -> Offered | None:
+        """Forget the offer that is out, and return it."""
         offered, self.offered = self.offered, None
         return offered
 
     def refused(self, reason: str, now: float) -> None:
-        """The one offer out was refused, or not answered."""
+        """The offer that is out was refused, or got no answer."""
         offered = self.withdraw()
         if offered is not None:
             self.refusals[offered.partner] = self.reasons[offered.partner] = reason
             self._back_off(now)
             if reason == DONE and self._unmet < EXCUSED:
-                # It would, in its next round: whose rounds are long may wait for longer than `lonely`.
+                # The partner accepts in its next round. Where rounds are long, that may take longer than `lonely`.
                 self._lonely_since = now
 
     def matched(self, counts: bool = True, guest: bool = False) -> None:
-        """An exchange has begun, by own offer or by another's. One that does not count for this round, or that this
-        round does not want, is one of the next; with a guest it is of none."""
+        """An exchange has begun, by this peer's offer or by another's.
+
+        It counts for the next round if it does not count for this one, or this one wants none. One with a guest counts
+        for no round, unless this one wants it.
+        """
         self.offered = None
         wanted = self.wanted > 0 and (counts or not self._config.ahead)
         if guest and not wanted:
@@ -273,13 +298,13 @@ class Matching:
         self._scheduled = None
 
     def parted(self, partner: bytes, seconds: float) -> None:
-        """The exchange with `partner` has mixed something, in so many seconds."""
+        """The exchange with `partner` has ended and mixed chunks. It took `seconds`."""
         self._turned_away.pop(partner, None)
         if self._counted != "guest":
             self._last, self._sought_at = (partner, seconds), None
 
     def unmatched(self, partner: bytes, now: float) -> None:
-        """The exchange mixed nothing: it is wanted again, if it was, but rather not with `partner`."""
+        """The exchange with `partner` mixed nothing. If it was wanted, look for another partner."""
         self._turned_away.pop(partner, None)
         counted, self._counted = self._counted, ""
         if counted == "guest":
@@ -303,7 +328,7 @@ class Matching:
             self.refusals.clear()
 
     def lonely(self, now: float) -> bool:
-        """True once in `config.lonely` seconds without a partner; the owner tells the operator why."""
+        """True once in `config.lonely` seconds without a partner. A notice is then due."""
         lonely = self._is_lonely(now)
         if lonely:
             self._lonely_since = now
@@ -314,13 +339,14 @@ class Matching:
         return self.wanted > 0 and since is not None and now >= since + self._config.lonely
 
     def loneliness(self, alive: Sequence[Member], excluded: Mapping[bytes, str]) -> str:
-        """Why nobody is found, for the operator."""
+        """Why no partner is found, for the operator."""
         reasons = {**{member.id: "not asked" for member in alive}, **self.reasons, **excluded}
         some = sorted(reasons.items())[:8]
         told = ", ".join(f"{short(peer)} {why}" for peer, why in some) or "nobody is alive"
         return f"no partner in {self._config.lonely:g} s: {len(alive)} members ({told}); training goes on"
 
     def timer(self) -> float | None:
+        """When to repeat, give up or make an offer, or None."""
         if self.offered is not None:
             return self.offered.expires if self.offered.repeated else self.offered.repeat
         return self._not_before if self.wanted else None

@@ -32,7 +32,7 @@ class Offers:
     """Makes and judges offers.
 
     Args:
-        terms: what this peer offers, and accepts at least; chosen anew between rounds.
+        terms: what this peer offers, and accepts at least; chosen again between rounds.
     """
 
     def __init__(self, config: PairwiseConfig, surroundings: Surroundings, terms: ExchangeTerms) -> None:
@@ -103,12 +103,16 @@ class Offers:
     # -- own offers -------------------------------------------------------------------------------------------
 
     def make(self, unsettled: Mapping[bytes, str], now: float) -> None:
-        """Offer an exchange if a partner is wanted. unsettled: members that a lost exchange is still open with."""
+        """Offer an exchange if a partner is wanted.
+
+        Args:
+            unsettled: members with which a lost exchange is still open, and the reason to name.
+        """
         assert self._model is not None
         if self._matching.idle(now) or self.rests():
             return
         self._idle = {peer: until for peer, until in self._idle.items() if now < until}
-        # Suspicions of other members cost a member no exchange while this peer hears it.
+        # A member that others suspect still gets offers while this peer hears it.
         known = self._membership
         alive = [each for each in known.alive() if each.state == State.ALIVE or known.heard_lately(each.id, now)]
         excluded = self._excluded(alive, unsettled, now)
@@ -161,7 +165,7 @@ class Offers:
                 self._idle[source] = now + IDLE_FOR
 
     def is_out(self, partner: bytes, exchange: int) -> bool:
-        """Is this the offer that waits for an answer?"""
+        """Whether this is the offer that waits for an answer."""
         offered = self._matching.offered
         return offered is not None and (offered.partner, offered.exchange) == (partner, exchange)
 
@@ -170,7 +174,7 @@ class Offers:
         assert self._out is not None
         terms = self.terms(source, accept, accept.incarnation)
         if 0 < accept.incarnation < terms.incarnation:
-            return None  # its life is over, and the next one may accept a copy of the offer on other terms
+            return None  # The partner has restarted, and may accept a copy of the offer on other terms.
         lawful = keeps_to(accept, self._out, self._config.fineness)
         if not lawful or self._model is None or self.barred(source, now):
             self._matching.refused("terms", now)
@@ -183,14 +187,14 @@ class Offers:
         """The chunk that the next exchange begins with."""
         return self._first
 
-    # -- offers of others -------------------------------------------------------------------------------------
+    # -- others' offers ---------------------------------------------------------------------------------------
 
     def heard(self, source: bytes) -> None:
-        """A member offers an exchange: it is not idle any more."""
+        """A member offers an exchange, so it is no longer idle."""
         self._idle.pop(source, None)
 
     def dealt_with(self, source: bytes, exchange: int) -> bool:
-        """Has this offer been answered before?"""
+        """Whether this offer has been answered before."""
         return self._known.dealt_with(source, exchange)
 
     def refuse(self, offer: Offer, source: bytes, reason: str) -> None:
@@ -207,7 +211,7 @@ class Offers:
             return barred
         member = self._membership.members.get(source)
         if member is not None and (member.state not in LIVE or member.incarnation > offer.exchange >> 32):
-            # The words of an earlier life, or of a live member that will soon have refuted its suspicion.
+            # The offer is from an earlier incarnation, or the member is alive and will soon refute its suspicion.
             return BUSY
         if unsuited := self._unsuited(offer, source):
             return unsuited
@@ -237,17 +241,17 @@ class Offers:
         return "" if offer.codec in self._config.fineness else "codec"
 
     def _leaves_alone(self, source: bytes, now: float) -> bool:
-        """Is `source` left alone for now, because another member can be exchanged with?"""
+        """Whether this peer avoids `source` for now: it wasted time, and another member is available."""
         others = {member.id for member in self._membership.alive() if not self.barred(member.id, now)}
         return source in self._known.left_alone({source} | others, now)
 
     def is_guest(self, source: bytes) -> bool:
-        """No peer can dial `source`, so that it has few partners to ask."""
+        """`source` is outbound-only: no peer can dial it, so it has few partners to ask (see `matching`)."""
         member = self._membership.members.get(source)
         return member is not None and not member.address
 
     def _guests(self, source: bytes) -> int | None:
-        """Guests that a round may have, if `source` is one; 0 if it has had its exchange; None if it is no guest."""
+        """Guests of a round, at most. 0 if `source` has had its exchange; None if `source` is no guest."""
         if not self.is_guest(source):
             return None
         a_round, turns = guests_per_round([self._membership.me, *self._membership.alive()])
@@ -283,7 +287,7 @@ class Offers:
             lower=self._me < partner,
         )
 
-    # -- what becomes of them ---------------------------------------------------------------------------------
+    # -- beginning and end of exchanges -----------------------------------------------------------------------
 
     def met(self, partner: bytes, *, initiator: bool) -> None:
         """An exchange with `partner` begins."""
@@ -299,7 +303,7 @@ class Offers:
         """An exchange has ended.
 
         Args:
-            chunks: mixed.
+            chunks: mixed chunks.
             duration: seconds from its beginning.
             usual: seconds that its chunks usually take.
             mixing: seconds in which chunks were mixed.
@@ -315,24 +319,24 @@ class Offers:
         self._known.appeared(member.id, self.round, self._membership.members)
 
     def member_gone(self, member: Member, now: float) -> None:
-        """`member` answers no more: an offer to it is void."""
+        """`member` has failed or left. An offer to it is void."""
         offered = self._matching.offered
         if offered is not None and offered.partner == member.id:
             self._matching.refused("gone", now)
 
     def timer(self) -> float | None:
-        """When an offer is to be made, repeated or given up. An offer that is out expires at rest, too."""
+        """When to make, repeat or give up an offer. An offer that is out also expires while this peer rests."""
         return None if self.rests() and self._matching.offered is None else self._matching.timer()
 
     def handle_timer(self, now: float) -> None:
-        """Repeat an offer without an answer once, and give it up at its end."""
+        """Repeat an unanswered offer once, then give it up when it expires."""
         offered = self._matching.offered
         if offered is None:
             return
         if now >= offered.expires:
             self._matching.refused("silent", now)
             self._outputs.emit(OfferRefused(offered.partner, "silent"))
-            # Its Accept may be on the way, or lost: it need not wait for this peer.
+            # The partner's Accept may be on the way, or lost. The End spares it the wait.
             self._outputs.send(offered.partner, End(offered.exchange, True, "unwanted"))
         elif now >= offered.repeat and not offered.repeated:
             offered.repeated = True

@@ -1,6 +1,6 @@
-"""The side of an exchange that accepted: it answers, mixes first, and remembers what it mixed (see `exchange`).
+"""The responder of an exchange: it accepted the offer, answers, mixes first, and logs what it mixed (see `exchange`).
 
-It keeps no timer but that of the partner's silence, and asks for nothing. No vector, socket or clock may stand here.
+Its only timer is for the partner's silence, and it never asks. This module uses no vector, socket or clock.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ __all__ = ["Responder"]
 
 @dataclass(slots=True)
 class _Mixed:
-    """What the log keeps of a mixed chunk: the acknowledgement, word for word."""
+    """The log entry of a mixed chunk: its acknowledgement, byte for byte."""
 
     turn: int
     message: Ack
@@ -28,9 +28,16 @@ class _Mixed:
 
 
 class Responder(Side):
-    """The side that accepted: it answers, mixes first, and remembers what it mixed.
+    """The responder's state machine.
 
-    Once `ended`, it opens nothing and mixes nothing more; kept as the log, it goes on answering questions.
+    Once `ended`, it opens and mixes no more chunks. It is then kept as the log, and answers the initiator's questions.
+
+    Args:
+        accept: the answer to the offer; sent at once.
+        chunks: of the model.
+        size: trainable parameters of the model.
+        now: seconds.
+        first: the chunk that the initiator opens first.
     """
 
     initiator = False
@@ -47,16 +54,15 @@ class Responder(Side):
         now: float,
         first: int = 0,
     ) -> None:
-        """`first`: the chunk the initiator opens first."""
         super().__init__(terms, outputs, chunks, size, now)
         self._accept, self._deadlines, self._first = accept, deadlines, first
         self._open: dict[int, OpenChunk] = {}
         self._mixed: dict[int, _Mixed] = {}
         self._void: set[int] = set()
         self._opened = 0
-        """how many chunks the initiator is known to have opened, by its latest"""
+        """chunks that the initiator must have opened, judged by the latest one seen"""
         self._met = False
-        """the initiator has spoken to this life"""
+        """the initiator has answered to this peer's present incarnation"""
         self._settled = False
         self._over = False
         self._counted = 0
@@ -65,25 +71,26 @@ class Responder(Side):
 
     @property
     def settled(self) -> bool:
-        """The initiator will ask for nothing any more, and no job of this exchange is out."""
+        """The initiator asks nothing more, and no job of this exchange runs."""
         return self._settled and self.ended and not self._open
 
     @property
     def working(self) -> bool:
-        """A chunk may be being mixed right now."""
+        """A job of this exchange runs."""
         return any(chunk.working for chunk in self._open.values())
 
     @property
     def mixing(self) -> bool:
-        """A job is out that may mix a chunk, and cannot be called back."""
+        """A job runs that may mix a chunk, and cannot be cancelled."""
         return any(chunk.working and chunk.turn > 0 for chunk in self._open.values())
 
     def offered_again(self, offer: Offer) -> None:
-        """The Accept was lost, or the offer doubled."""
+        """The same offer has arrived again: the Accept was lost, or the offer was duplicated."""
         if not self.ended and not self._open and not self._mixed:
             self._send(self._accept)
 
     def receive(self, message: Message, buffers: list[Buffer], size: int, now: float) -> None:
+        """A message of this exchange from the initiator. size: bytes of all its frames."""
         if isinstance(message, Ranges):
             if message.incarnation != self._accept.incarnation:
                 return None if self._met else self._disown(now)
@@ -94,7 +101,7 @@ class Responder(Side):
             if message.chunk >= self._of:
                 return
             if not self._over:
-                # Even a question about a chunk that never came tells that it was opened.
+                # A question about a chunk shows that the initiator opened it, even if its Ranges never arrived.
                 self._opened = max(self._opened, (message.chunk - self._first) % self._of + 1)
         match message:
             case Ranges(_, number, _):
@@ -112,7 +119,7 @@ class Responder(Side):
         if self.ended:
             return self._send(Void(self.terms.exchange, number))
         if len(self._open) >= 2 * self.terms.window:
-            # An initiator has one window open at the most, so the older ones are those it has dropped.
+            # An initiator has at most one window open. It must have dropped the older chunks.
             oldest = next((other for other, chunk in self._open.items() if not chunk.working), None)
             if oldest is None:
                 return None
@@ -131,7 +138,7 @@ class Responder(Side):
         self._outputs.ask(jobs.DecodeAndMix(self._key(number), buffers, bound, terms.weight, terms.pull))
 
     def _answer(self, number: int, turn: int) -> None:
-        """Say again what was said after `turn`, or that it never came, or that it came to nothing."""
+        """Repeat the answer to `turn`, or say that it never arrived (Miss) or that this peer never mixes it (Void)."""
         if turn and not self._met:
             return self._disown(self.heard_at)
         mixed, chunk = self._mixed.get(number), self._open.get(number)
@@ -153,7 +160,7 @@ class Responder(Side):
                 self._void.add(number)
 
     def _disown(self, now: float) -> None:
-        """The initiator speaks of what an earlier life of this peer may have mixed, and this one cannot know."""
+        """The message concerns an earlier incarnation of this peer. This one cannot know what that one mixed."""
         self._settled = True
         self.close("lost", now)
         self._send(End(self.terms.exchange, False, "unknown"))
@@ -180,7 +187,7 @@ class Responder(Side):
             if self._over:
                 self._count_doubts()
             if len(self._mixed) == self._of and not self.ended:
-                # Nothing can come but questions: do not wait for the End, which may be lost.
+                # All chunks are mixed. Do not wait for the End, which may be lost.
                 self._end("done", now)
         elif self.ended or said > MAX_TURNS or not turn.buffers:
             self._make_void([number])
@@ -192,22 +199,29 @@ class Responder(Side):
             self._send(chunk.message, turn.buffers)
 
     def timer(self) -> float | None:
+        """When `handle_timer` is to be called next, or None."""
         if self.ended:
             return None if self._settled or math.isinf(self._give_up_at) else self._give_up_at
         return self._silent_at()
 
     def handle_timer(self, now: float) -> None:
+        """End the exchange if the initiator is silent. Give up the log if its time is over."""
         if not self.ended and now >= self._silent_at():
             self.close("lost", now)
         if now >= self._give_up_at and not self._settled:
             self.give_up(now)
 
     def _silent_at(self) -> float:
-        # At a low rate the initiator may owe nothing for as long as its largest message takes.
+        # At a low rate the initiator may rightly be silent for as long as its largest message takes.
         return self.heard_at + self._deadlines.silence + MAX_BUFFER / self.terms.rate
 
     def close(self, result: str, now: float, reason: str = "") -> None:
-        """Mix nothing more; `reason` is told to the partner if given. A chunk being mixed right now still counts."""
+        """Mix no more chunks. A chunk whose mixing job runs still counts.
+
+        Args:
+            result: for the event.
+            reason: sent to the partner; "": send nothing.
+        """
         if self.ended:
             return
         idle = [number for number, chunk in self._open.items() if not chunk.working]
@@ -219,14 +233,19 @@ class Responder(Side):
         self._end(result, now)
 
     def part(self, now: float) -> None:
-        """The initiator has left, as a peer does that has settled: its last word may come after the news, on another
-        lane. Without it, what it may not have heard is counted soon."""
+        """The initiator has left the network.
+
+        A peer that leaves has usually settled, but its End may arrive after the news, on another lane. Without an End,
+        the acknowledgements that it may have missed are counted soon.
+        """
         self.close("cut", now)
         self._give_up_at = min(self._give_up_at, now + self._deadlines.doubt)
 
     def give_up(self, now: float) -> None:
-        """The initiator's incarnation is over: acknowledgements it may not have heard are counted, and those of chunks
-        that are being decoded right now as soon as they turn out to be mixed."""
+        """The initiator's incarnation is over. Count the acknowledgements that it may have missed.
+
+        A chunk whose job still runs is counted once it turns out to be mixed.
+        """
         self.close("lost", now)
         if not self._settled:
             self._settled = self._over = True
@@ -239,19 +258,21 @@ class Responder(Side):
             self._outputs.emit(ChunksInDoubt(self.terms.partner, new))
 
     def _in_doubt(self) -> int:
-        """A window of what was mixed at the most, for when the initiator opened its latest chunk no more were open; and
-        that one took up a place itself."""
+        """Mixed chunks whose acknowledgement the initiator may have missed: at most one window.
+
+        No more were open when it opened its latest chunk, and that chunk took one place of the window itself.
+        """
         latest = (self._first + self._opened - 1) % self._of
         return min(len(self._mixed), self.terms.window - (latest not in self._mixed))
 
     def forget(self) -> None:
-        """This log is being thrown away: nothing of it may stay open where the vectors are."""
+        """This log is deleted. Drop its open chunks, so that no job state of theirs remains."""
         if self._open:
             self._outputs.ask(jobs.Drop(tuple(self._key(number) for number in self._open)))
             self._open.clear()
 
     def supersede(self, now: float) -> None:
-        """The initiator has offered anew, which it does only when nothing of this exchange is in doubt."""
+        """The initiator has made a new offer. It does so only when nothing of this exchange is in doubt."""
         self._ended_by_partner("settled", now)
 
     def _ended_by_partner(self, reason: str, now: float) -> None:

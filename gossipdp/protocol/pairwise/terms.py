@@ -5,7 +5,7 @@ They follow from the pacing and from how much the link carries (`link_load`). No
 
 from __future__ import annotations
 
-from gossipdp.protocol.pairwise.link_load import Load
+from gossipdp.protocol.pairwise.link_load import LinkLoad
 from gossipdp.protocol.rounds.pacing import Pacing
 
 __all__ = ["ExchangeTerms"]
@@ -15,7 +15,7 @@ class ExchangeTerms:
     """The terms, chosen anew by `choose`.
 
     Args:
-        codec: its family; of "modulo" the bits are chosen here.
+        codec: the codec's family. For "modulo" this class chooses the bits.
         bits: a parameter, at least.
         window: chunks open at once, at most.
         kappa: share of the mixing that momentum sees, while momentum is not 0.
@@ -24,10 +24,10 @@ class ExchangeTerms:
 
     def __init__(self, codec: str, bits: int, window: int, kappa: float, patience: float) -> None:
         self._family, self._bits, self._kappa = codec, bits, kappa
-        self._load = Load(window, bits, patience)
+        self._load = LinkLoad(window, bits, patience)
         self.codec, self.window, self.pull = "", window, 0.0
         self.trains = False
-        """training makes rounds"""
+        """a training process makes rounds"""
 
     def choose(self, pacing: Pacing) -> None:
         """Choose codec, window and pull for the next exchange."""

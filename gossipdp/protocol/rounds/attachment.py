@@ -1,8 +1,8 @@
-"""A training process at the door: it waits for a model to start from, or brings the network's first.
+"""A training process that attaches: it waits for a model to start from, or brings the network's first.
 
-It is let in with a session (`rounds`) once the model is here and is of its schema, and, if it has use for them, once
-the optimizer's moments have come or are known not to. One that has outlived a daemon may keep its own parameters. Where
-the model comes from is `origin`'s business. No vector is here.
+It gets a session (`rounds`) once a model of its schema is here. If it can use the optimizer's moments, it also waits
+for them, until they arrive or no member has them. A live process, which has outlived a daemon, may keep its own
+parameters. `bootstrap` finds the model. No vector is handled here.
 """
 
 from __future__ import annotations
@@ -24,13 +24,14 @@ __all__ = ["Attachment"]
 
 
 class Attachment:
-    """Args:
+    """Decides when a training process gets its session, and with which model.
 
-    most_chunk: parameters a chunk, at the most.
-    founds: is this peer to give the network its model?
-    held: is the model here half of another's now, or too old to begin with?
-    keeps: may a live training process keep its parameters, now that a model is here?
-    kept: called when its parameters are to be the model.
+    Args:
+        most_chunk: parameters a chunk, at most.
+        founds: whether this peer gives the network its model.
+        held: whether the model is being replaced, or too old to begin with.
+        keeps: whether a live process may keep its parameters, now that a model is here.
+        kept: called when the parameters of a live process become the model.
     """
 
     def __init__(
@@ -47,19 +48,19 @@ class Attachment:
         self._rounds, self._moments, self._outputs = rounds, moments, outputs
         self._most_chunk, self._founds, self._held, self._keeps, self._kept = most_chunk, founds, held, keeps, kept
         self._waiting: bytes | None = None
-        """schema of the process that waits"""
+        """schema of the waiting process; None if none waits"""
         self._brings: Carried = NOTHING
         self._wants_moments = False
         self._live: Live | None = None
-        """the process that waits, if it has outlived a daemon"""
+        """the waiting process, if it has outlived a daemon"""
         self._here = False
-        """a process is"""
+        """a process is attached"""
         self.taking: Live | None = None
         """the process that gives the model, if it has outlived a daemon"""
         self.founding = b""
-        """schema of the model that is being taken for the network's first"""
+        """schema of the process that gives the model"""
         self.founding_carried: Carried = NOTHING
-        """and what goes with it"""
+        """what goes with that process's model"""
 
     def came(
         self,
@@ -70,8 +71,14 @@ class Attachment:
         moments: bool,
         live: Live | None = None,
     ) -> None:
-        """A process has written its model to shared memory. moments: it begins with an empty optimizer; live: it has
-        outlived a daemon."""
+        """A process has written its model to shared memory.
+
+        Args:
+            model: the model of this peer, or None.
+            carried: what goes with the process's model.
+            moments: it begins with an empty optimizer.
+            live: its progress, if it has outlived a daemon.
+        """
         self._waiting, self._wants_moments, self._live, self._here = schema, moments, live, True
         self._brings = carried
         if model is not None and self._held():
@@ -84,11 +91,11 @@ class Attachment:
         return self._waiting is not None
 
     def gone(self) -> None:
-        """The process is."""
+        """The process has detached."""
         self._waiting, self._here = None, False
 
     def let_in(self, model: Model | None) -> None:
-        """Open a session for the process that waits, found with it, or let it wait for the model."""
+        """Open a session for the waiting process, found the network with it, or let it wait for the model."""
         if self._waiting is None:
             return
         if model is not None:
@@ -100,7 +107,7 @@ class Attachment:
             elif difference:
                 self._outputs.emit(SessionRefused("GD-301", difference))
             elif self._wants_moments or self._held():
-                return  # `seek_moments` comes back, or who holds it does
+                return  # `seek_moments` calls again, or the replica does once the model is replaced.
             elif self._live is not None and here.reference == model.schema.reference and self._keeps(self._live):
                 self._rounds.attach(
                     found=False, keep=self._live.clock, kept=partial(self._kept, self._live, self._brings)
@@ -109,13 +116,13 @@ class Attachment:
                 self._rounds.attach(found=False)
             self._waiting = None
         elif self._rounds.founding:
-            # The process whose model is being taken has been replaced; the new one waits for the outcome.
+            # Another process has replaced the one that gives the model. It waits for the outcome.
             self._rounds.detach()
         elif self._founds():
             self.found()
 
     def found(self) -> None:
-        """The model is to be that of the process that waits."""
+        """Take the model from the waiting process."""
         assert self._waiting is not None
         self.founding, self.taking, self._waiting = self._waiting, self._live, None
         self.founding_carried, self._brings = self._brings, NOTHING
@@ -127,7 +134,7 @@ class Attachment:
         self._rounds.attach(found=True, keep=None if self.taking is None else self.taking.clock)
 
     def unusable(self) -> None:
-        """The live process's model has NaN or Inf: it waits for another, as a new one does."""
+        """The live process's model has NaN or Inf. The process waits for another model, as a new one does."""
         self.taking = None
         if self._here and self._waiting is None:
             self._waiting, self._live = self.founding, None
@@ -135,7 +142,12 @@ class Attachment:
     def seek_moments(
         self, model: Model | None, candidates: Callable[[], Sequence[bytes]], preferred: bytes, now: float
     ) -> None:
-        """Whatever has happened: `candidates` may have the moments that are waited for, `preferred` first."""
+        """Ask for the moments that the waiting process needs. Call after every input.
+
+        Args:
+            candidates: members that may have them.
+            preferred: the member to ask first.
+        """
         if not self._wants_moments or self._waiting is None or model is None:
             return
         if not self._moments.seek(model.schema, candidates, preferred, now):

@@ -1,4 +1,4 @@
-"""How far peers are apart, measured against how far they move. The measurement changes nothing."""
+"""The distance between peers relative to their movement. A measurement only: nothing depends on it."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from typing import Final
 __all__ = ["ConsensusRatio"]
 
 RATIO_DECAY: Final = 0.7
-"""of both means, a round or an exchange"""
+"""weight of the old mean, at each round or exchange"""
 FARTHEST: Final = 4.0
-"""largest ratio that one exchange counts for: one bad partner must not decide the mean"""
+"""largest ratio that one exchange counts as, so that one bad partner does not decide the mean"""
 
 
 class ConsensusRatio:
-    """How far peers are apart, measured against how far they move (Kong et al. 2021, arXiv 2102.04761).
+    """The distance between peers relative to their movement (Kong et al. 2021, arXiv 2102.04761).
 
         R = EMA||delta|| / (sqrt2 EMA||y - a||)         delta = a_i - a_j before mixing
 
@@ -26,7 +26,7 @@ class ConsensusRatio:
         self.forget()
 
     def forget(self) -> None:
-        """What was measured says nothing of what comes: the model is another's, or no other peer is there."""
+        """Start again: the model is another peer's, or no other peer is there."""
         self._distance = self._movement = math.nan
 
     @property
@@ -35,12 +35,12 @@ class ConsensusRatio:
         return self._distance / (math.sqrt(2.0) * self._movement) if self._movement > 0.0 else math.nan
 
     def exchanged(self, distance: float) -> None:
-        """An exchange of the whole vector has found the two anchors this far apart, RMS per parameter."""
+        """An exchange of the whole vector has measured the distance of the two anchors, RMS per parameter."""
         if math.isfinite(distance) and self._movement > 0.0:
             self._distance = _mean(self._distance, min(distance, FARTHEST * math.sqrt(2.0) * self._movement))
 
     def stepped(self, movement: float) -> None:
-        """An outer step has moved the anchor this far, RMS per parameter."""
+        """An outer step has moved the anchor. movement: RMS per parameter."""
         if math.isfinite(movement):
             self._movement = _mean(self._movement, movement)
 

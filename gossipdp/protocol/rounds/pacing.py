@@ -37,20 +37,20 @@ AGAINST_EXCHANGE: Final = 4.0
 
 @dataclass(frozen=True, kw_only=True)
 class PacingConfig:
-    """What `Pacing` is told of the peer's settings."""
+    """The settings that pacing follows."""
 
     every: int
     """H, inner steps a round, after the warm start, of a peer of the usual speed"""
     lr: float
-    """alpha"""
+    """alpha, after the warm start"""
     momentum: float
-    """mu"""
+    """mu, after the warm start"""
     warmup_steps: int
     """steps of the network's clock with short rounds, lr 1 and momentum 0"""
     sync: bool
     """rounds wait for each other"""
     by_clock: bool
-    """rounds are counted in steps of the network's clock, and not in rounds of each peer's own speed"""
+    """H does not depend on a peer's speed, because the strategy counts in steps of the network's clock"""
 
 
 class Pacing:
@@ -97,7 +97,7 @@ class Pacing:
 
     @property
     def fresh(self) -> bool:
-        """Nothing of others has been mixed in since the model came here."""
+        """Nothing of other peers has been mixed in since the model arrived."""
         return self._fresh
 
     @property
@@ -142,14 +142,14 @@ class Pacing:
         return Outer(self._config.lr, self._config.momentum, min(1.0, self._share))
 
     def own(self, clock: int) -> Own:
-        """How far this peer has come, at `clock` steps of its own."""
+        """This peer's progress, at `clock` steps of its own."""
         transfer = max(AGAINST_EXCHANGE * self._exchange_time, self._transfer_time)
         steps = transfer / self._step_time if self._step_time > 0 else 0.0
         return Own(clock, self._rounds, self._alone, steps)
 
     @property
     def _usual_round(self) -> float:
-        """Seconds."""
+        """Seconds that a round usually takes, at least 1."""
         return max(1.0, self.every * self._step_time) if self._step_time > 0.0 else USUAL_ROUND
 
     def timer(self) -> float:
@@ -172,7 +172,7 @@ class Pacing:
     # -- what happens -----------------------------------------------------------------------------------------
 
     def submitted(self, steps: int, now: float) -> None:
-        """A snapshot has come, `steps` after the one before; 0 if the one before was another session's."""
+        """A snapshot has arrived, `steps` after the one before. steps: 0 if that one was another session's."""
         timed = self._submitted_at is not None and steps > 0 and not self._unsure
         if self._submitted_at is not None and timed:
             self._step_time = (now - self._submitted_at) / steps

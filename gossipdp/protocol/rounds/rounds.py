@@ -1,9 +1,9 @@
 """The training process as the protocol sees it: sessions, snapshots, outer steps, slots.
 
-A session is one attachment of a training process. It submits snapshots; each is checked, then stepped on chunk by
-chunk; corrections collect in the open slot, which is sealed at the end of a round or of an exchange and released
-once the training process has applied it (algorithms section 1). One slot is out at a time, one round at a time, and a
-slot is released between rounds only, for a round counts the slots its snapshot has not seen.
+A session is one attachment of a training process. It submits snapshots. Each is checked, then the outer step is made
+chunk by chunk. Corrections collect in the open slot. The slot is sealed at the end of a round or an exchange, and
+released once the training process has applied it (algorithms section 1). There is one round at a time, and one sealed
+slot. A slot is released between rounds only, because a round counts the slots that its snapshot has not seen.
 """
 
 from __future__ import annotations
@@ -21,31 +21,33 @@ from gossipdp.protocol.outputs import Outputs
 __all__ = ["Done", "Rounds", "Steps"]
 
 NO_SNAPSHOT: Final = 0
-"""number of what a live training process wrote when it came: the training process counts its snapshots from 1"""
+"""number of what a live training process wrote when it attached; its snapshots count from 1"""
 
 
 class Steps(Protocol):
-    """What the outer step of a round is, where it is not the plain one."""
+    """The outer step of a strategy that does not use the plain one."""
 
     def begin(self, run: Callable[[Outer | None], None]) -> None:
-        """A snapshot stands in x. Call `run`, now or later; with None the round is left out: its progress stays in x,
-        and is the next round's."""
+        """A snapshot stands in x. Call `run`, now or later, with the step to make.
+
+        With None the round is left out. Its progress stays in x and counts for the next round.
+        """
 
     def job(self, chunk: int, applied: int) -> jobs.OuterStep | jobs.Publish:
-        """The outer step of `chunk`; the whole state is this round's until `end`."""
+        """The outer step of `chunk`. Until `end`, only this round may change the state."""
 
     def published(self, chunk: int, result: jobs.Published) -> None:
-        """What came of it, if it was a Publish."""
+        """The result of `chunk`'s job, if it was a Publish."""
 
     def end(self) -> None:
-        """All chunks are stepped."""
+        """The outer step of all chunks is made."""
 
 
 class Done(enum.Enum):
-    """What the last job of a sequence has completed."""
+    """What the last job of a sequence completes."""
 
     FOUNDING = "founding"
-    """the model is that of the training process"""
+    """the model is now that of the training process"""
     ROUND = "round"
     """the outer step of a round is made"""
 
@@ -61,7 +63,8 @@ class _Phase(enum.Enum):
 class Rounds:
     """Sequences whole-vector work as chunk jobs, one at a time, so that exchanges interleave with it.
 
-    Args: steps: what an outer step is; None for the plain one.
+    Args:
+        steps: how the strategy makes outer steps; None for the plain one.
     """
 
     def __init__(self, outputs: Outputs, steps: Steps | None = None) -> None:
@@ -80,9 +83,9 @@ class Rounds:
         self.session = 0
         self.open = False
         self.rounds = 0
-        """of this peer's model, with those of earlier lives"""
+        """rounds of this peer's model, those before a restart included"""
         self.made = 0
-        """rounds of this session"""
+        """rounds made in this session"""
         self.movement = math.nan
         """RMS of the last outer step, per parameter"""
         self._snapshot = 0
@@ -117,7 +120,7 @@ class Rounds:
         self.rounds = rounds
 
     def hold(self, held: bool) -> None:
-        """While `held`, hand out no corrections, because the model is half another's."""
+        """While `held`, hand out no corrections, because the model is being replaced."""
         self._held = held
 
     @property
@@ -125,15 +128,22 @@ class Rounds:
         return self._held
 
     def allocate(self, chunks: int, trainable: int, averaged: int = 0) -> None:
-        """The model has so many chunks and parameters; the last `averaged` chunks hold buffers."""
+        """The model is known.
+
+        Args:
+            chunks: of the model.
+            trainable: parameters.
+            averaged: chunks at the end that hold buffers.
+        """
         self._chunks, self._size, self._counted = chunks, trainable, chunks - averaged
 
     def attach(self, *, found: bool, keep: int | None = None, kept: Callable[[], None] = lambda: None) -> None:
-        """A training process has written its x; give it the anchor, or take the model from it if `found`.
+        """A training process has written its x. Give it the anchor.
 
         Args:
-            keep: the process keeps its x, which stands at this clock, if it is finite. Without `found` the anchor moves
-                to it by an outer step.
+            found: take the model from the process instead.
+            keep: clock of x, in steps, if the process keeps its x. Without `found` the anchor moves to x by an outer
+                step, if x is finite.
             kept: called before that step.
         """
         self._attached, self._waiting, self._founds, self._keep, self._kept = True, True, found, keep, kept
@@ -158,7 +168,7 @@ class Rounds:
                 self._outputs.ask(jobs.Found(0) if self._founds else jobs.Attach(0))
 
     def detach(self) -> None:
-        """The training process is gone. A round under way is finished: its snapshot is whole."""
+        """The training process is gone. A round under way goes on, because its snapshot is complete."""
         self._attached = self._waiting = self.open = False
         if self._phase is _Phase.IDLE:
             self._unbind()
@@ -177,10 +187,14 @@ class Rounds:
         clock: int,
         accepted: Callable[[], None] = lambda: None,
     ) -> bool:
-        """A snapshot stands in x. False if it is of an older session, or not awaited: it is then dropped.
+        """A snapshot stands in x. False if it is dropped: that session is not open, or a round is under way.
 
         Args:
-            accepted: called when the snapshot has been found finite, before the outer step.
+            session: number of the session that submits it.
+            snapshot: its number, from 1.
+            applied: the latest slot in it.
+            clock: of the snapshot, in steps.
+            accepted: called when the snapshot was found finite, before the outer step.
         """
         if not self.open or session != self.session or self._phase is not _Phase.IDLE:
             return False
@@ -197,7 +211,7 @@ class Rounds:
             self._release()
 
     def mixed(self) -> None:
-        """An exchange has put corrections into the open slot: hand them out."""
+        """An exchange has put corrections into the open slot. Hand them out."""
         self._dirty = True
         self._seal()
 
@@ -214,7 +228,7 @@ class Rounds:
             self._outputs.ask(jobs.Seal())
 
     def job_done(self, job: jobs.Job[object], result: object) -> Done | None:
-        """The result of a job of this peer's rounds. Returns what it has completed, if anything."""
+        """The result of a job of this peer's rounds. Returns what it completes, or None."""
         match job:
             case jobs.Seal():
                 self._sealing = False
@@ -226,7 +240,7 @@ class Rounds:
             case jobs.Found(chunk):
                 if not job.typed(result).finite:
                     self._phase = _Phase.IDLE
-                    if self._attached and not self._keeps:  # and not another, that came after it
+                    if self._attached and not self._keeps:  # Not if another process has attached since.
                         text = "the model to found the network with has NaN or Inf"
                         self._outputs.emit(SessionRefused("GD-402", text))
                 elif chunk + 1 < self._chunks:
@@ -261,7 +275,7 @@ class Rounds:
         self._idle()
 
     def _taken(self, refused: str = "") -> None:
-        """The snapshot is used, or refused; one that is a live process's model opens its session."""
+        """The snapshot is used, or refused. If it is a live process's model, the process gets its session."""
         if self._snapshot != NO_SNAPSHOT:
             self._outputs.emit(SnapshotTaken(self._snapshot, refused))
         elif not refused:
@@ -321,7 +335,7 @@ class Rounds:
         return Done.ROUND
 
     def _idle(self) -> None:
-        """Between two rounds: what had to wait for one to end."""
+        """A round has ended. Do what had to wait for that."""
         if not self._attached:
             self._unbind()
         self._release()

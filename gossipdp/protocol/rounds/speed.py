@@ -1,12 +1,15 @@
-"""How fast this peer trains, against the others: H is proportional to it, so that all rounds last as long (algorithms
-section 8: a slow host takes fewer steps a round, and is as often met as a fast one).
+"""This peer's training speed relative to the other peers'.
 
-Each peer measures itself, in steps a second of the middle one of its last rounds: an evaluation, a checkpoint or a
-pause now and then counts nowhere. It says so in its pings and in the answers to others', and compares with what
-members, near ones and far ones, have said last: all that it hears, once each has been pinged. Everybody speaks for
-itself alone, and the median moves little by one that lies or is far off. Half of those heard in league, or a single one
-where there is no other, can make a peer take short rounds, down to `SLOWEST`, each of which lets in as much as a usual
-one, or long ones, up to `FASTEST`. No message is here, and no vector.
+H is proportional to speed, so that all peers' rounds last equally long (algorithms section 8). A slow host takes fewer
+steps a round, and has as many exchanges as a fast one.
+
+Each peer measures its own speed: steps a second in the median of its last rounds. So an evaluation, a checkpoint or a
+pause now and then does not count. Pings and their answers carry the speed. A peer compares with the latest speed of
+every member that it hears, once it has pinged them.
+
+A peer reports its own speed only, and one false or extreme report moves the median little. Half of the reporting peers,
+if they conspire, can shorten a peer's rounds down to `SLOWEST` or lengthen them up to `FASTEST`. So can a single peer
+where there is no other. A short round lets in as much as a usual one. No message or vector is handled here.
 """
 
 from __future__ import annotations
@@ -19,41 +22,44 @@ from typing import Final
 __all__ = ["FASTEST", "SLOWEST", "Speed", "settle"]
 
 SLOWEST: Final = 1 / 16
-"""of the median's H, at the least"""
+"""smallest factor: a share of the median's H"""
 FASTEST: Final = 2.0
-"""and at the most: partners are let in by what one moves oneself (`pairwise`), so a peer that moves on much further
-than most in a round leads them for ever; in shorter rounds it is held back more often"""
+"""largest factor. A peer limits each partner's influence by its own movement in a round (`pairwise`). So one that moves
+much further than most would lead them for ever. In shorter rounds others pull it back more often."""
 ROUNDS: Final = 8
-"""of this peer, at the least, of which the middle one says how fast it is"""
+"""rounds of this peer whose median counts, at least"""
 WINDOW: Final = 60.0
-"""seconds of which all rounds count: on a machine that others work on, too, eight short ones say little"""
+"""seconds whose rounds all count, because eight short ones say little on a shared machine"""
 MOST: Final = 64
-"""of them"""
+"""rounds whose median counts, at most"""
 LEAST: Final = 2
-"""of them before it is known"""
+"""rounds before the speed is known"""
 SAME: Final = 0.1
-"""who is so near to the median is as fast"""
+"""relative distance to the median within which the factor is 1"""
 CHANGE: Final = 0.2
-"""a speed further off than this is taken; nearer ones may be noise"""
+"""smallest relative change that is followed; smaller ones may be noise"""
 
 
 class Speed:
-    """`own`: steps a second, 0 while that is not known, or none are made. `factor`: that against the median of all,
-    itself among them; 1 while it is not known.
+    """The speed of one peer.
 
-    others(lasting, now): steps a second of those that train, or pause, or cannot be heard, for less than `lasting`
-    seconds, in which this peer made its last rounds. Where all pause together nobody's word is lost by it, nor by a cut
-    that is soon over.
+    `own` is in steps a second; 0 while it is unknown or no steps are made. `factor` is `own` relative to the median of
+    all peers, this one included; 1 while unknown.
+
+    Args:
+        others: steps a second of other members, called with (lasting, now). It includes members that have paused, or
+            were not heard, for less than `lasting` seconds. This peer's last rounds took that long. So the reports
+            outlive a pause of all peers, and a short network cut.
     """
 
     def __init__(self, others: Callable[[float, float], Sequence[float]]) -> None:
         self._others = others
         self._rounds: deque[tuple[float, float]] = deque(maxlen=MOST)
-        """when each of the last ones ended, and seconds a step in it"""
+        """end of each of the last rounds, and seconds a step in it"""
         self.own, self.factor = 0.0, 1.0
 
     def trained(self, seconds: float, now: float) -> None:
-        """An own round is over, in which a step took so many seconds."""
+        """A round of this peer is over, in which a step took `seconds`."""
         rounds = self._rounds
         rounds.append((now, seconds))
         while len(rounds) > ROUNDS and rounds[0][0] < now - WINDOW:
@@ -63,12 +69,12 @@ class Speed:
         self.factor = settle(self.factor, self.own, self._others(now - rounds[0][0], now))
 
     def rests(self) -> None:
-        """No rounds are made for now."""
+        """This peer makes no rounds for now."""
         self.own = 0.0
 
 
 def settle(before: float, own: float, others: Sequence[float]) -> float:
-    """The factor that follows `before` at these speeds; own 0 is unknown."""
+    """The factor that follows `before` at these speeds, in steps a second. own 0 is unknown."""
     if not others or not own:
         return 1.0
     factor = min(FASTEST, max(SLOWEST, own / median([own, *others])))

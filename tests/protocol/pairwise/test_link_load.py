@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from gossipdp.protocol.pairwise.link_load import GROWS, IN_VAIN, Load
+from gossipdp.protocol.pairwise.link_load import GROWS, IN_VAIN, LinkLoad
 
 WINDOW, LEAST, PATIENCE = 8, 4, 1.0
 
 
 def fetched(seconds, *, chunks=20, gaps=()):
     """After a state whose chunks came every so many `seconds`, but for some `gaps`."""
-    load, now = Load(WINDOW, LEAST, PATIENCE), 100.0
+    load, now = LinkLoad(WINDOW, LEAST, PATIENCE), 100.0
     for chunk in range(chunks):
         load.carried(now)
         now += gaps[chunk] if chunk < len(gaps) else seconds
