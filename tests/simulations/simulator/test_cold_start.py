@@ -51,7 +51,7 @@ def test_later_checkpoint_overwritten_silently_is_noticed():
     cluster.save(host)
     saved = host.checkpoint
     host.checkpoint = Checkpoint(saved.schema, saved.clock + 1000, saved.rounds, saved.a, saved.v)
-    with pytest.raises(AssertionError, match=r"I14 p1: .* steps are lost and nobody was told"):
+    with pytest.raises(AssertionError, match=r"I14 p1: .* steps are lost without a report"):
         cluster.save(host)
 
 
