@@ -89,7 +89,7 @@ def lab(
     codes = {place: code_of(task) for place, task in tasks.items()}
     # The processes that play import what is on disk now.
     if changed(tasks, codes):
-        raise SuiteError("the code has changed since this process began; start it anew")
+        raise SuiteError("the code changed since this process began; start it again")
     there = Answers(kept, folder / ANSWERS)
     answers = dict(zip(tasks, play_all(list(tasks.values()), there, jobs=jobs, any_code=any_code), strict=True))
     outcomes = [Outcome(several[0], [answers[name_of(arm.task)] for arm in several]) for several in arms]
@@ -237,7 +237,7 @@ def _draw(suite: Suite, findings: Findings, folder: Path) -> dict[str, str]:
     except ModuleNotFoundError as error:
         if error.name != "matplotlib":
             raise
-        print("no pictures: `pip install 'gossipdp[demo]'` brings matplotlib", file=sys.stderr)
+        print("no pictures without matplotlib; `pip install 'gossipdp[demo]'` installs it", file=sys.stderr)
     return drawn
 
 
@@ -256,19 +256,23 @@ def _overview(folder: Path) -> None:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m simulations.lab.pages.main", description=__doc__.splitlines()[0])
-    parser.add_argument("suites", nargs="*", help="none: say which there are; all: every one")
+    parser.add_argument("suites", nargs="*", help="names of suites, or all; without one, list them")
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--jobs", type=int, default=1, help="processes")
-    parser.add_argument("--any-code", action="store_true", help="take answers that earlier code gave")
+    parser.add_argument("--any-code", action="store_true", help="accept kept answers of earlier code")
     size = parser.add_mutually_exclusive_group()
-    size.add_argument("--quick", dest="size", action="store_const", const="quick", help="does it work? tells nothing")
-    size.add_argument("--full", dest="size", action="store_const", const="full", help="as designed, where dearer")
+    size.add_argument(
+        "--quick", dest="size", action="store_const", const="quick", help="small runs that only test the suite"
+    )
+    size.add_argument(
+        "--full", dest="size", action="store_const", const="full", help="sizes as designed, where those are larger"
+    )
     parser.add_argument("--out", type=Path, help="folder of the page")
-    parser.add_argument("--only", nargs="+", metavar="ARM", help="play these arms alone, and write no page")
-    parser.add_argument("--pack", action="store_true", help="play nothing; put what is answered so far by the pages")
+    parser.add_argument("--only", nargs="+", metavar="ARM", help="play these arms only, and write no page")
+    parser.add_argument("--pack", action="store_true", help="play nothing; put finished answers beside the pages")
     options = parser.parse_args(arguments)
     if options.seeds < 1 or options.jobs < 1:
-        parser.error("at least one seed, one process")
+        parser.error("--seeds and --jobs must be at least 1")
     if not options.suites:
         for name, suite in SUITES.items():
             print(f"{name:<10} {suite.question}")
@@ -278,7 +282,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         try:
             if options.pack:
                 there, all_ = pack_suite(name, seeds=options.seeds, size=options.size or "normal", out=options.out)
-                print(f"{name}: {there} of {all_} runs are answered by this code, and packed")
+                print(f"{name}: {there} of {all_} runs have an answer of this code, and are packed")
                 continue
             if options.only:
                 how = {"seeds": options.seeds, "jobs": options.jobs, "size": options.size or "normal"}

@@ -20,21 +20,21 @@ __all__ = ["OVERVIEW", "About", "commit", "overview", "page"]
 OVERVIEW: Final = "# What the laboratory found"
 """first line of the overview"""
 WORDS: Final[Mapping[str, str]] = {
-    "loss": "held-out, in nats a byte; mostly of the replicas' mean, which no peer holds",
-    "single replicas": "the mean loss of four of them: what a peer holds and can use",
+    "loss": "held-out, in nats per byte; mostly of the mean of the replicas, which no peer holds",
+    "single replicas": "the mean loss of four of them; a peer holds and uses one",
     "bytes a parameter": "received since the start of the run, warm start included; mean over peers",
     "consensus distance": "root mean square, over peers, of the distance from the mean parameters",
-    "steps": "optimizer steps of one peer; mean over peers",
+    "steps": "optimizer steps of a peer, mean over peers",
     "N, H": "peers; optimizer steps in a round",
     "alpha, mu": "outer learning rate; outer momentum",
-    "kappa": "the share of an exchange that momentum sees",
-    "gamma": "the share of a difference by which an exchange moves both sides; at one half they meet",
+    "kappa": "the share of an exchange that the outer momentum sees",
+    "gamma": "the share of a difference by which an exchange moves each side; at one half they meet",
     "one exchange a round": "otherwise pairwise makes up to three in the first 40 % of a run, then one",
     "cold": "full rounds from the first step on",
-    "its own warm start": "begins with short rounds at alpha 1 and mu 0; the daemon has this",
-    "after synchronous steps": "begins with steps whose gradients all peers average; the daemon lacks this",
+    "its own warm start": "begins with short rounds at alpha 1 and mu 0, as the daemon does",
+    "after synchronous steps": "begins with steps whose gradients all peers average; the daemon has no such start",
     "k": "numbers sent of 4,096 (epidemic, SparseLoCo)",
-    "own pace": "fast hosts make more steps in a round",
+    "own pace": "fast hosts make more steps per round",
     "all as many steps": "every host makes as many steps as the slowest",
     "overlapped": "the result of an all-reduce lands one round later, and no peer waits for it",
 }
@@ -88,18 +88,18 @@ def page(suite: Suite, findings: Findings, about: About, pictures: Mapping[str, 
         "",
         f"    {about.command}",
         "",
-        f"Scale {about.scale}; seeds 0 to {about.seeds - 1}, where not told otherwise; {about.runs} runs, "
+        f"Scale {about.scale}; seeds 0 to {about.seeds - 1} unless stated; {about.runs} runs, "
         f"{_hours(about.hours)} of one core. Commit {about.commit}, {about.on}. {' and '.join(about.machines)}.",
-        "Figures are means over the seeds, with the lowest and the highest of them in brackets, and how many they are "
-        "if fewer than three. Seconds are simulated. What the words mean stands in [the overview](README.md#words).",
+        "Figures are means over the seeds. Brackets show the lowest and the highest, and the number of seeds if fewer "
+        "than three. Seconds are simulated. [The overview](README.md#words) explains the words.",
         "",
     ]
     if about.older:
         lines += [f"**{about.older} of the runs were played by earlier code than this commit's.**", ""]
     if about.changed:
-        lines += [f"**The code of {about.changed} of the runs was changed on disk while this was played.**", ""]
+        lines += [f"**The code of {about.changed} of the runs changed on disk while the suite played.**", ""]
     if about.failed:
-        lines += ["Runs that failed; no arm of theirs meets a mark:", "", *(f"- {line}" for line in about.failed), ""]
+        lines += ["Failed runs (their arms meet no mark):", "", *(f"- {line}" for line in about.failed), ""]
     if findings.checks:
         lines += [*_marks(suite, findings.checks), ""]
     if findings.reported:
@@ -122,12 +122,14 @@ def overview(pages: Mapping[str, str]) -> str:
         found = _marks_of(text)
         met = sum(cells[-1] == "yes" for cells in found)
         title = text.partition("\n")[0].partition(": ")[2]
-        how = re.search(r"^Scale (.*?, where .*?; \d+ runs).*? Commit (.*?)\. ", text, re.MULTILINE)
+        how = re.search(r"^Scale (.*? unless stated; \d+ runs).*? Commit (.*?)\. ", text, re.MULTILINE)
         scale, commit_ = how.groups() if how else ("-", "-")
-        scale = scale.replace(", where not told otherwise", "")
+        scale = scale.replace(" unless stated", "")
         played.append((f"[{name}]({name}.md)", title, f"{met} of {len(found)}" if found else "none", scale, commit_))
         missed += [(name, *cells[:-1]) for cells in found if cells[-1] != "yes"]
-    said = "Generated from the pages. A page has all of its marks, and says what was tried where one is missed."
+    said = (
+        "Generated from the pages. A page has all marks of its suite, and says what was tried where a mark is missed."
+    )
     tables = [
         Table("Pages", ("page", "question", "marks met", "played", "commit"), played),
         Table("Marks missed", ("page", "what", "must be", "measured"), missed),

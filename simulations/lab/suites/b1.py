@@ -97,13 +97,13 @@ def _read(results: Results) -> Findings:
         f"DDP, which exchanges in every step, is {diloco.loss - cold['DDP'].loss:.3f} nats better than DiLoCo and "
         f"{ours.loss - cold['DDP'].loss:.3f} better than pairwise, at {cold['DDP'].bytes / ours.bytes:.0f} times "
         "pairwise's bytes.",
-        "Pairwise's first outer step is plain, for its peers have met nobody yet: alpha 1, no momentum. DiLoCo makes "
-        "the same here, which is better for it; as in its paper, where momentum begins at once, it stands beside.",
-        "Pairwise without an outer step is what pair averaging (SwarmSGD) is by the same codec: NoLoCo, SwarmSGD, "
-        "GASLoC, D-PSGD and SGP send fp32 here, and at pairwise's bytes do so seldom.",
-        "A rate belongs to a method: a momentum, a gamma or an H that is told beside the method's own may have a "
-        "better one (the last table). What is told at as many bytes has the momentum and the rate of sixty rounds, but "
-        "for DiLoCo's mu.",
+        "Pairwise's first outer step is plain, because its peers have had no exchange yet: alpha 1, no momentum. "
+        "DiLoCo makes the same step here, which is better for it. The form of its paper, with momentum from the "
+        "first step, is shown too.",
+        "Pairwise without an outer step is pair averaging (SwarmSGD) by the same codec. NoLoCo, SwarmSGD, GASLoC, "
+        "D-PSGD and SGP send fp32 here, so at pairwise's bytes they exchange seldom.",
+        "A rate belongs to a method. Another momentum, gamma or H may have a better rate (the last table). Runs at "
+        "equal bytes have the momentum and the rate of sixty rounds, except DiLoCo's mu.",
     ]
     return Findings(
         [
@@ -189,10 +189,10 @@ SUITE = Suite(
     name="b1",
     question="How good a model for how many bytes?",
     about="Byte-level MLP of 51,584 parameters on the standard library's sources, AdamW, N = 16, H = 20, 60 rounds, "
-    "as in algorithms section 10. Links take no time here; B4, B9 and the suite clock are about time. Each method "
-    "trains at the learning rate that was best for its best setting of those in the last table (the rings and the "
-    "server, which are not in it, at that of their kin). Of epidemic's dissemination there is only a model here: "
-    "everybody gets N - 1 payloads, each once.",
+    "as in algorithms section 10. Links take no time here. B4, B9 and the suite clock measure time. Each "
+    "method trains at the best learning rate of its best setting in the last table. The rings and the server "
+    "are not in it and use the rate of related methods. Epidemic's dissemination is a model: every peer "
+    "receives N - 1 payloads once.",
     arms=b1_arms,
     read=_read,
     tried=(

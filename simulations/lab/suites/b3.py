@@ -93,18 +93,18 @@ def _read(results: Results) -> Findings:
 SUITE = Suite(
     name="b3",
     question="What do churn and loss cost?",
-    about="The model of B1, N = 16, on links of 100 Mbit/s and 80 ms there and back that carry as many bytes as a "
-    "model of 100 million parameters would send: an exchange lasts some four of a round's 20 s. Churn: every 5 "
-    "rounds a tenth of the peers (two, the same ones whatever the method) goes, one of them in the middle of "
-    "an exchange, and as many come at once, each a copy of one peer's anchor and of its Adam's moments "
-    "(`exchange.moments`), with the outer momentum (e in epidemic) at zero. Loss: every fifth exchange comes "
-    "to nothing. Both are harsher than what was designed, a tenth that leaves or joins and a fifth of the "
-    f'messages: of these the protocol sends most again, and a tenth is what changes in the group "{DESIGNED}", '
-    "also every 5 rounds, where who goes ends its exchange first. What epidemic lost is asked for again, and "
-    "what it published outlives its sender. What comes to nothing costs pairwise neither bytes nor seconds here, and "
-    "epidemic only the latency of asking again; the others pay for it whole, so their bytes and seconds under loss are "
-    "not to be compared with ours. Methods that wait repeat what failed; they have no answer to churn and are not "
-    "played under it.",
+    about="The model of B1, N = 16, on links of 100 Mbit/s and 80 ms round trip. They carry as many bytes as a "
+    "model of 100 million parameters would send: an exchange lasts about four of a round's 20 s. Churn: every "
+    "5 rounds a tenth of the peers leaves (two, the same for every method), one of them in the middle of an "
+    "exchange. As many join at once. Each joiner copies one peer's anchor and Adam moments "
+    "(`exchange.moments`), with outer momentum (e in epidemic) at zero. Loss: every fifth exchange fails. "
+    "Both are harsher than the design, which has a tenth that leaves or joins, and a fifth of the messages "
+    f'lost. The protocol repeats most of these. The group "{DESIGNED}" changes a tenth every 5 rounds, and '
+    "leaving peers finish their exchange. Epidemic requests lost messages again, and its messages outlive "
+    "their sender. A failed exchange costs pairwise neither bytes nor seconds here, and epidemic only the "
+    "latency of the request. Other methods pay for it whole, so their bytes and seconds under loss are not "
+    "comparable. Methods that wait repeat what failed. They have no answer to churn and are not played under "
+    "it.",
     arms=_arms,
     read=_read,
     tried="no clipping: here",

@@ -274,31 +274,31 @@ def _clipped(outcomes: Mapping[str, Outcome], labels: Sequence[str]) -> str:
 
 
 NOTES: Final = (
-    "Whom pairwise has to beat is DiLoCo overlapped at its own pace: nobody waits for links or for slower hosts there, "
-    "as long as all take part in every round. Where hosts are unequal much of what pairwise has ahead of DiLoCo whose "
-    "peers all make as many steps is that it makes more of them: pairwise whose peers do so too stands beside it.",
-    "A rival that never came to the target counts in the ratios with the time it was given, the same for all, and a "
-    "pairwise that never did with 0. Of single replicas both count with the time they were given: 1.00x may mean that "
-    "neither came there.",
-    "The loss that counts is that of the mean of the replicas, which nobody holds and whose averaging is on no clock; "
-    "beside it stands what single replicas need.",
+    "The rival of pairwise is overlapped DiLoCo at its own pace. Its peers wait for no link and no slower host, "
+    "while all take part in every round. With unequal hosts much of pairwise's lead over DiLoCo with equal steps "
+    "comes from more steps. Pairwise with equal steps is shown too.",
+    "A rival that never reached the target counts in the ratios with the time it was given, the same for all. A "
+    "pairwise that never did counts with 0. For single replicas both count with the time they were given, so 1.00x "
+    "may mean that neither reached it.",
+    "The loss is that of the mean of the replicas. No peer holds it, and no clock counts its averaging. The times "
+    "of single replicas are shown too.",
 )
 
 SUITE = Suite(
     name="b4",
     question="What if hosts are unequal and links are slow?",
-    about=f"The model of B1, N = {PEERS}, steps of 1 s on the slowest; others are two and four times as fast. Links of "
-    "100 Mbit/s, 80 ms there and back, carry as many bytes as a model of 10 or 100 million parameters would send. "
-    f"Counted is the time to a loss, {ABOVE} nats above what DiLoCo ends with from the same seed after 60 rounds "
-    "of 20 where hosts are equal and links take no time: one of the seeds is harder than the others, for all "
-    "methods alike. DiLoCo is told as it is, all making as many steps, and at its own pace, where fast hosts make "
-    "more. Every method is played for the same three lengths of time, its learning rate falling over each (from "
-    "the end of a warm start on), and DiLoCo with several H; the H of the label is the one asked for, and mu is "
-    "0.6; what others give after 1,200 s stands beside. "
-    f"A warm start is a method's own, of {WARMUP} steps in short rounds, or as long as an exchange lasts, "
-    "with alpha 1 and mu 0, and no mark is about it: those who begin so are compared with pairwise "
-    "that does. Learning rates are each method's own (B1, of epidemic half of that); others stand beside. Of epidemic "
-    "the dissemination is a model (N - 1 payloads, each once). SwarmSGD and GASLoC stand in suite clock.",
+    about=f"The model of B1, N = {PEERS}, steps of 1 s on the slowest hosts; other hosts are two and four times as "
+    "fast. Links of 100 Mbit/s and 80 ms round trip carry as many bytes as a model of 10 or 100 million "
+    f"parameters would send. The figure is the time to a loss {ABOVE} nats above DiLoCo's final loss from the "
+    "same seed, after 60 rounds of 20 with equal hosts and instant links. One of the seeds is harder than the "
+    "others for all methods. DiLoCo is shown with equal steps on all hosts, and at its own pace, where fast "
+    "hosts make more. Every method is played for the same three lengths of time. Its learning rate falls over "
+    "each of them, from the end of a warm start on. DiLoCo is played with several H. A label names the H "
+    f"asked for. mu is 0.6; other values after 1,200 s are shown too. A warm start is a method's own: {WARMUP} "
+    "steps in short rounds, or rounds as long as an exchange, with alpha 1 and mu 0. It has no mark: such "
+    "methods are compared with pairwise that starts the same way. Each method has its own learning rate (B1; "
+    "epidemic half of that). Other rates are shown too. Epidemic's dissemination is a model (N - 1 payloads, "
+    "each once). SwarmSGD and GASLoC are in the suite clock.",
     arms=_arms,
     read=_read,
     tried="of pairwise one exchange a round, no clipping, a warm start, and all as many steps: here; alpha and mu: "

@@ -142,7 +142,7 @@ def _table(results: Results, whose: str, of: Callable[[Outcome], list[float]]) -
             (group, *(formatted([100.0 * value for value in of(outcome)], 1) for outcome in outcomes.values()))
             for group, outcomes in results.groups.items()
         ],
-        "Mean and clipping without a bound are no defence: their columns say what an attack does to whom it meets.",
+        "The mean, and clipping without a bound, are no defence. Their columns show the damage of an attack.",
     )
 
 
@@ -171,14 +171,13 @@ def _line(results: Results, attack: str, label: str) -> Line:
 SUITE = Suite(
     name="b5",
     question="What can bad peers do?",
-    about="Digits MLP, N = 16, H = 10, 40 rounds, three bad peers, who know everything and collude; all attacks of "
-    "simulations/lab/robustness/attacks.py, beside those that the marks name. "
-    "Links take no time: exchanges of a round are made at once. "
-    "What is judged is what each honest peer holds. Epidemic at alpha 3: in runs as short as this it learns too "
-    "slowly at 1, and what is learned late would look like robustness. Settled is what the daemon does: the rule is "
-    "applied five rounds later, with alpha 1 and topk256, and meanwhile each peer is ahead by its own increments. "
-    "Marks are about pairwise's clipping as it is, and about NNM with a trimmed mean; the others are variants that "
-    "were tried.",
+    about="Digits MLP, N = 16, H = 10, 40 rounds, three bad peers that know everything and collude. All attacks of "
+    "simulations/lab/robustness/attacks.py are played, also those without a mark. Links take no time: "
+    "exchanges of a round are made at once. The figure is the accuracy of the model that each honest peer "
+    "holds. Epidemic has alpha 3. In runs as short as this it learns too slowly at alpha 1, and slow learning "
+    "would look like robustness. Settled is the daemon's way: the rule is applied five rounds later, with "
+    "alpha 1 and topk256, and until then each peer applies its own increments ahead. Marks are for pairwise's "
+    "default clipping, and for NNM with a trimmed mean. The other variants were tried.",
     arms=_arms,
     read=_read,
     tried="clips of 1 and 2, kappa 0, one exchange a round; the geometric median after NNM: here, without a mark",

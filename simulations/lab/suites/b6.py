@@ -101,10 +101,10 @@ def _read(results: Results) -> Findings:
 SUITE = Suite(
     name="b6",
     question="What if every peer sees other data?",
-    about="N = 16. Each peer draws from files (or digits) in shares of its own, from a Dirichlet distribution. Of ten "
-    "classes, concentration 0.1 leaves a peer one or two; of 468 files it leaves some 36 of the 188 that count, so "
-    "that peers hardly differ, and 0.005 leaves it three. Bytes: the model of B1, H = 20, 40 rounds. Digits: MLP, H "
-    "= 10, 40 rounds. All make as many steps; an own warm start is part of them.",
+    about="N = 16. Each peer draws from files (or digits) in shares of its own, from a Dirichlet distribution. With "
+    "ten classes, concentration 0.1 leaves a peer one or two. With 468 files it leaves some 36 of the 188 "
+    "that count, so peers hardly differ; 0.005 leaves three. Bytes: the model of B1, H = 20, 40 rounds. "
+    "Digits: MLP, H = 10, 40 rounds. All methods make equally many steps, their own warm start included.",
     arms=_arms,
     read=_read,
 )

@@ -107,12 +107,12 @@ def _lines(outcome: Outcome) -> list[tuple[dict[str, Any], ...]]:
 SUITE = Suite(
     name="b7",
     question="Do replicas agree as fast as the formulas say?",
-    about="Pure consensus, trials of random matchings and the product's own schedules; growth of disagreement under "
-    "outer momentum, and without it, of a few lines of numpy and of the product's pairwise; how far replicas of a "
-    "quadratic with known noise stay apart, by the product's pairwise. Deviation of a contraction is that of the "
-    "factor or of its logarithm, whichever is larger. The formula of growth under decoupled momentum is "
-    "max(sqrt(rho), mu): above mu 0.7 replicas agree no faster than momentum fades, so that algorithms section 9's "
-    "growth below 0.7 holds up to there, and below 1 for all.",
+    about="Pure consensus: random matchings, and the product's own schedules. Growth of disagreement with and "
+    "without outer momentum, by a few lines of numpy and by the product's pairwise. The distance of replicas "
+    "of a quadratic with known noise, by the product's pairwise. The deviation of a contraction is that of "
+    "the factor or of its logarithm, whichever is larger. The formula of growth under decoupled momentum is "
+    "max(sqrt(rho), mu). Above mu 0.7 replicas agree no faster than momentum fades. So the growth below 0.7 "
+    "of algorithms section 9 holds up to there, and below 1 everywhere.",
     arms=_arms,
     read=_read,
 )

@@ -296,18 +296,17 @@ def _peers(groups: Mapping[str, Mapping[str, Outcome]]) -> Graph:
 SUITE = Suite(
     name="b8",
     question="Does it hold for a transformer, and which strategy when?",
-    about="Byte-level transformer of 252,384 parameters, two blocks, H = 30, 32 rounds as designed, N = 4 to 32, after "
-    f"a warm start of {WARMUP} synchronous steps and cold; beside the former, up to N = {OWN_SIZES[-1]}, starts of as "
-    f"many steps as the daemon has them. DiLoCo has alpha 1, which B1 found better than 0.7. At N = {MANY} there are "
-    f"{FEWER} rounds, and DiLoCo has one mu (32, and both with --full). Above N = {SOME} DDP "
-    "is of one seed, as are other settings; "
-    "differences are of the seeds that both have. Each method trains at the learning rate that was best for it at "
-    "N = 4, of those in the last table. What `auto` has to take is decided by a rule "
-    f"that was written before the runs: each from its own start, with {ENOUGH} seeds; pairwise, which is simpler, "
-    f"always, but for an epidemic that is better by more than {TIE} nats in the mean at N = {OWN_SIZES[0]} and every "
-    "larger N that was played up to some N, which it is then taken up to; of k=128 and k=256 that which is taken "
-    f"further, or else k=128, whose bytes are fewer, unless k=256 is better by more than {TIE} nats in the mean over "
-    "these N. Bytes decide nothing else, and are told.",
+    about="Byte-level transformer of 252,384 parameters, two blocks, H = 30, 32 rounds as designed, N = 4 to 32, "
+    f"after a warm start of {WARMUP} synchronous steps and cold. Up to N = {OWN_SIZES[-1]} there are also the "
+    "daemon's warm starts, of as many steps. DiLoCo has alpha 1, which B1 found better than 0.7. At N = "
+    f"{MANY} there are {FEWER} rounds, and DiLoCo has one mu (32, and both with --full). Above N = {SOME} DDP "
+    "and other settings have one seed. Differences use the seeds that both have. Each method trains at its "
+    "best learning rate at N = 4, from the last table. A rule that was written before the runs decides what "
+    f"`auto` should take, each strategy from its own start, with {ENOUGH} seeds. Pairwise, which is simpler, "
+    f"is taken unless an epidemic is better by more than {TIE} nats in the mean at N = {OWN_SIZES[0]} and "
+    "every larger N up to some N. The epidemic is then taken up to that N. Of k=128 and k=256 the one taken "
+    f"further wins. Otherwise k=128 wins, whose bytes are fewer, unless k=256 is better by more than {TIE} "
+    "nats in the mean over these N. Bytes decide nothing else, and are shown.",
     arms=_arms,
     read=_read,
     tried="alpha 1, 3 and 4 of epidemic, 0.7 of DiLoCo, early exchanges in none and in all rounds, kappa 0 and mu 0.8 "

@@ -174,10 +174,10 @@ def _read(results: Results) -> Findings:
 NOTES: Final = (
     "That pairwise computes all the time is true by construction: it waits for nothing, so its clock has no waiting in "
     "it. What that is worth is in the losses, which know when each exchange landed.",
-    "Whom pairwise has to beat is DiLoCo overlapped, which does not wait either where its all-reduce fits into a round "
-    "(at 4 bits in some 70 s, at fp32 in 560).",
-    "The loss is that of the mean of the replicas, which nobody holds and whose averaging is on no clock; beside it "
-    "stands that of single replicas.",
+    "The rival of pairwise is overlapped DiLoCo. It does not wait either, if its all-reduce fits into a round (some "
+    "70 s at 4 bits, 560 s at fp32).",
+    "The loss is that of the mean of the replicas. No peer holds it, and no clock counts its averaging. The loss of "
+    "single replicas is shown too.",
 )
 
 
@@ -189,15 +189,14 @@ SUITE = Suite(
     name="b9",
     question="A billion parameters on 100 Mbit/s: who waits, and what does landing late cost?",
     about="The transformer of B8 for 1,200 simulated seconds and the MLP of B1 for 6,000, N = 8, from scratch, "
-    "steps of 1 s; links of 100 Mbit/s and 40 ms carry as many bytes as a billion parameters would send. Each"
-    " method plays whole rounds that fill the time to 2 %, of the H nearest to 50, or to the one in its name; one, if "
-    "not even that fits (see its seconds). DiLoCo's mu is 0.6; what others give "
-    "stands beside, and what is told of DiLoCo is of the best of them. "
-    f"A warm start is a method's own, of {WARMUP} steps in rounds as long as an exchange, with alpha 1 and mu 0; "
-    "others begin cold, and pairwise is compared with them from both. How many rounds of how many steps each has "
-    "played stands beside it: an H of a name that does not fill the time is another here. Learning rates of the MLP "
-    "are each method's own (B1), that of the transformer is one for all (B8). Of epidemic the dissemination is a "
-    "model: everybody gets the N - 1 payloads, each once.",
+    "steps of 1 s. Links of 100 Mbit/s and 40 ms carry as many bytes as a billion parameters would send. Each "
+    "method plays whole rounds that fill the time to 2 %, with the H nearest to 50, or to the one in its "
+    "name. If not even that fits, it plays one round (see its seconds). DiLoCo's mu is 0.6; other values are "
+    f"shown, and figures of DiLoCo are of the best of them. A warm start is a method's own: {WARMUP} steps in "
+    "rounds as long as an exchange, with alpha 1 and mu 0. Other methods begin cold, and pairwise is compared "
+    "with them from both. Rounds and steps per round are shown. They differ from the H in a name that does "
+    "not fill the time. Learning rates of the MLP are each method's own (B1); the transformer has one for all "
+    "(B8). Epidemic's dissemination is a model: every peer receives the N - 1 payloads once.",
     arms=_arms,
     read=_read,
     tried=(("utilisation", "waiting for the exchanges of a round, and one exchange a round: here"),),

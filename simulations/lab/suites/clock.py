@@ -219,15 +219,15 @@ def _read(results: Results) -> Findings:
         f"Best of all, and what is within {NEAR} nats of it: "
         f"{'; '.join(f'{group}: ' + ', '.join(those) for group, those in bests.items())}.",
         f"A method that waits for others is among them on: {'; '.join(wins) or 'none of these'}.",
-        "Whom pairwise has to beat is DiLoCo overlapped, at 4 bits, and with unequal hosts at its own pace: it waits "
-        "for as little, as long as all take part in every round.",
-        "The mean of the replicas is what nobody holds, and averaging them is on no clock: who lets replicas be "
-        "further apart gains more by it. Of methods that wait for everybody the two are the same. Local only is told "
-        "by the first peer's model, the slowest's, and among single replicas by the mean of a few.",
-        "Of the methods of the tables the pictures have some.",
-        "NoLoCo waits for both of what it sends; half of it, the anchors, could travel while its peers compute.",
-        "Pairwise's own start waits for nothing. Of the others some of DiLoCo's forms have one like it; all others "
-        "begin cold, and are compared with ours that do so too. Beside that stands pairwise from its own start against "
+        "The rival of pairwise is overlapped DiLoCo at 4 bits, with unequal hosts at its own pace. It waits as "
+        "little, while all peers take part in every round.",
+        "No peer holds the mean of the replicas, and no clock counts its averaging. Methods whose replicas are "
+        "further apart gain more by it. For synchronous methods both losses are equal. Local only shows the model "
+        "of the first, slowest peer, and a mean of a few single replicas.",
+        "The pictures show some of the methods.",
+        "NoLoCo waits for both vectors that it sends. One of them, the anchors, could travel while its peers compute.",
+        "Pairwise's own start never waits. Some forms of DiLoCo have one like it. All other methods begin cold and "
+        "are compared with cold starts of the project's methods. Pairwise from its own start is also compared with "
         "all.",
     ]
     drawn = {
@@ -276,16 +276,16 @@ def _steps(outcomes: Mapping[str, Outcome], label: str) -> str:
 SUITE = Suite(
     name="clock",
     question="At equal time, where does each method stand?",
-    about=f"The model of B1, N = {PEERS}, steps of 1 s on the slowest host, {SECONDS:.0f} simulated seconds; each "
-    "method plays whole rounds that fill the time to 2 % (DDP in bf16 to 4 %), of the H nearest to the one in its "
-    "name, 20 where there is none (fewer of methods a few of whose steps fill it), and its learning rate, which is its "
-    "own (B1; where hosts are unequal half of that for epidemic, as in B4), falls over them, step by step. "
-    "DiLoCo's mu is 0.6, which B4 and B9 found better than 0.8 for so many peers; pairwise's is what the daemon has. "
-    f"A warm start is a method's own, of {WARMUP} steps in rounds of five, or as long as an exchange, with alpha 1 and "
-    "mu 0, within its time. Links carry as many bytes as a model of 10 or 100 million "
-    f"parameters would send, with a latency of {LINKS[FAST][1]:.0f} ms one way at 1 Gbit/s, of 40 ms at 100 and 50 "
-    "Mbit/s. But for it only the ratio of bytes to bandwidth counts: 100 M on 1 Gbit/s is also 10 M on 100 Mbit/s, "
-    "and a billion on 10 Gbit/s.",
+    about=f"The model of B1, N = {PEERS}, steps of 1 s on the slowest host, {SECONDS:.0f} simulated seconds. Each "
+    "method plays whole rounds that fill the time to 2 % (DDP in bf16 to 4 %), with the H nearest to the one "
+    "in its name, or to 20. Methods that need most of the time for a few steps have a smaller H. Each method "
+    "has its own learning rate (B1; with unequal hosts half of that for epidemic, as in B4), which falls over "
+    "its rounds, step by step. DiLoCo's mu is 0.6, which B4 and B9 found better than 0.8 for this number of "
+    f"peers. Pairwise has the daemon's. A warm start is a method's own: {WARMUP} steps in rounds of five, or "
+    "as long as an exchange, with alpha 1 and mu 0, within its time. Links carry as many bytes as a model of "
+    f"10 or 100 million parameters would send. The latency is {LINKS[FAST][1]:.0f} ms one way at 1 Gbit/s, and "
+    "40 ms at 100 and 50 Mbit/s. Apart from it only the ratio of bytes to bandwidth counts: 100 M on 1 Gbit/s "
+    "is also 10 M on 100 Mbit/s, and a billion on 10 Gbit/s.",
     arms=_arms,
     read=_read,
 )

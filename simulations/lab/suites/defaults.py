@@ -225,13 +225,13 @@ def told_gap(value: float) -> str:
 SUITE = Suite(
     name="defaults",
     question="Which settings?",
-    about="The model of B1, N = 16, H = 20, 40 rounds; one setting at a time is another than the default (alpha 0.7, "
-    f"mu {DAEMON['momentum']:g}, kappa 0.3, 4 bits but 8 in the first round, one fragment, gamma 1/2; in the first "
-    "40 % of the rounds three exchanges each along the hypercube, then one at random). Differences below the spread "
-    "of the seeds mean nothing. Marks are about pairwise; what is told of epidemic, compressors, learning rates, H and "
-    "Muon has none. Clipping is also played with eight hosts of 1:2:4 on B4's links. "
-    "Epidemic and its compressors train at the learning rate that B1 found for it, all else at pairwise's. "
-    f"The start that some have is of {WARMUP} synchronous steps, not the daemon's, which has a suite of its own "
+    about="The model of B1, N = 16, H = 20, 40 rounds. One setting at a time differs from the default: alpha 0.7, "
+    f"mu {DAEMON['momentum']:g}, kappa 0.3, 4 bits (8 in the first round), one fragment, gamma 1/2. In the "
+    "first 40 % of the rounds there are three exchanges each along the hypercube, then one at random. "
+    "Differences below the spread of the seeds mean nothing. Marks are for pairwise. Epidemic, compressors, "
+    "learning rates, H and Muon have none. Clipping is also played with eight hosts of 1:2:4 on B4's links. "
+    "Epidemic and its compressors train at the learning rate that B1 found for it, everything else at "
+    f"pairwise's. The warm start here is of {WARMUP} synchronous steps. The daemon's has a suite of its own "
     "(warmstart), and so have rotation, outliers, averaged momentum and groups (trials).",
     arms=_arms,
     read=_read,

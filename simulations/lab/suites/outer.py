@@ -147,11 +147,11 @@ SUITE = Suite(
     name="outer",
     question="Which outer step suits pairwise wherever it is?",
     about=f"alpha and mu of pairwise, cold and from the daemon's own warm start of {WARMUP} steps, at the places of "
-    "other suites: B1 (N = 16, H = 20, 60 rounds, free links), B8 (a transformer, "
-    f"N = {SIZES[0]}, H = 30, 32 rounds, free links), B4 (N = 8, speeds 1:2:4, {RATED:.0f} s on links of "
-    "100 Mbit/s) and B9 (N = 8, an exchange fills most of a round; of the transformer the warm start alone). Defaults "
-    f"are one pair for all places: of those that meet B1's mark, no more than {ALLOWED} nats above DiLoCo, the one "
-    "whose mean loss is the least behind the best of these where it is most behind.",
+    f"other suites: B1 (N = 16, H = 20, 60 rounds, instant links), B8 (a transformer, N = {SIZES[0]}, H = 30, "
+    f"32 rounds, instant links), B4 (N = 8, speeds 1:2:4, {RATED:.0f} s on links of 100 Mbit/s) and B9 (N = 8, "
+    "an exchange fills most of a round; for the transformer the warm start alone). The default is one pair "
+    f"for all places. It must meet B1's mark, at most {ALLOWED} nats above DiLoCo. Of the pairs that do, it is "
+    "the one whose largest distance behind the best of them is least.",
     arms=_arms,
     read=_read,
     tried="the other pairs, here; mu 0 and other alphas: [defaults](defaults.md), [b4](b4.md), [b9](b9.md)",

@@ -150,8 +150,8 @@ def _cost(learning: Mapping[int, Mapping[str, Outcome]]) -> tuple[Table, dict[st
         "Bytes a parameter and round",
         ("method", *(f"N = {peers}" for peers in sizes), f"*{FAR:,}*"),
         rows,
-        f"*What leans is not measured but by the formula: pairwise as it was at N = {sizes[-1]}, epidemic by N - 1 "
-        "messages, DiLoCo's all-reduce 8 (1 - 1/N).*",
+        f"*Figures in italics are by formula: pairwise as measured at N = {sizes[-1]}, epidemic by N - 1 messages, "
+        "DiLoCo's all-reduce 8 (1 - 1/N).*",
     )
     return table, cost
 
@@ -188,8 +188,9 @@ def _told_bytes(outcome: Outcome, rounds: int) -> str:
 SUITE = Suite(
     name="scale",
     question="What does it cost to be many?",
-    about="The model of B1, H = 10, 30 rounds, N = 8 to 256; and replicas that learn nothing and only agree. Epidemic"
-    " only to N = 64: in one process everybody's applying of everybody's messages grows with the square of N.",
+    about="The model of B1, H = 10, 30 rounds, N = 8 to 256; and replicas that learn nothing and only agree. "
+    "Epidemic is played up to N = 64, because in one process the work of applying all messages grows with the "
+    "square of N.",
     arms=_arms,
     read=_read,
     tried=(

@@ -89,6 +89,6 @@ def bytes_table(outcomes: Mapping[str, Outcome], budgets: Sequence[float], *, re
         f"Loss{' of single replicas' if replicas else ''} at equal bytes",
         ("method", *(f"{budget:g} B a parameter" for budget in budgets)),
         rows,
-        "On the way, at learning rates that have not fallen yet: a run that were to end there would do better. What a "
-        "method reaches at the end of its run stands in the other tables.",
+        "Losses during the run, at learning rates that have not fallen yet. A run that ended there would do better. "
+        "The other tables have the losses at the end of the runs.",
     )

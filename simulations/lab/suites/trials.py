@@ -127,13 +127,13 @@ def _best(name: str, outcomes: Mapping[str, Outcome]) -> Check:
 SUITE = Suite(
     name="trials",
     question="What else was tried?",
-    about="The model of B1, N = 16, H = 20, 40 rounds, from scratch; what is compared with `pairwise` here is in the "
-    "laboratory alone. Rotated: random signs and a Walsh-Hadamard transform of each block of 256 before the codec. "
-    "Outliers: those that each side expects to differ most travel in fp32. Momentum: averaged as the anchors are, by "
-    "the same codec. Groups: a round's exchanges are one average of 4 or 8 peers, each chunk gathered, averaged and "
-    "returned by one of them, and never clipped: pairs stand beside them without clipping, too. Links take no time but "
-    "in the last table: a model of 100 M parameters on 100 Mbit/s, 80 ms there and back, steps of 1 s, where nobody "
-    "waits and an exchange lands late.",
+    about="The model of B1, N = 16, H = 20, 40 rounds, from scratch. The changes to `pairwise` here are in the "
+    "laboratory alone. Rotated: random signs and a Walsh-Hadamard transform of each block of 256 before the "
+    "codec. Outliers: the values that each side expects to differ most travel in fp32. Momentum: averaged as "
+    "the anchors are, by the same codec. Groups: a round's exchanges are one average of 4 or 8 peers. One of "
+    "them gathers, averages and returns each chunk, without clipping, so pairs without clipping are shown "
+    "too. Links take no time except in the last table: a model of 100 M parameters on 100 Mbit/s, 80 ms round "
+    "trip, steps of 1 s. There no peer waits, and an exchange lands late.",
     arms=_arms,
     read=_read,
 )

@@ -99,7 +99,7 @@ def _read(results: Results) -> Findings:
         "Who starts",
         ("start", "steps", *WAYS),
         founded,
-        "These steps were made before the run, by so many peers on other data; their bytes are on nobody's account.",
+        "The founders made these steps before the run, on other data. Their bytes are not counted.",
     )
     panels: dict[str, dict[str, Line]] = {}
     for group, outcomes in found.items():
@@ -140,11 +140,12 @@ def _steps(outcome: Outcome) -> str:
 SUITE = Suite(
     name="warmstart",
     question="How long a warm start, and who makes it?",
-    about=f"The model of B1, N = 16, {STEPS:,} steps with those of the start, in whole rounds. The start: synchronous "
-    "steps of all; or, as the daemon has it, short rounds with exchanges back to back (alpha 1, mu 0); or steps that "
-    "few made before the others joined: from these all begin without the moments of Adam, which after synchronous "
-    "steps of their own they have, and which a joiner of the daemon inherits. Epidemic's is of increments that travel "
-    "whole, at H = 20. The learning rate begins to fall when the start is over.",
+    about=f"The model of B1, N = 16, {STEPS:,} steps with those of the start, in whole rounds. The start is one of "
+    "three. Synchronous steps of all peers. Short rounds with exchanges back to back (alpha 1, mu 0), as in "
+    "the daemon. Or steps that a few founders made before the others joined. After synchronous steps all "
+    "peers have moments of Adam, and a joiner of the daemon inherits them; after the founders' steps they "
+    "have none. Epidemic's own start sends whole increments, at H = 20. The learning rate begins to fall when "
+    "the start is over.",
     arms=_arms,
     read=_read,
 )
