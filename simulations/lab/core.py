@@ -278,9 +278,9 @@ class Lab:
             Per tick: the share of the period that has passed, and the peers that step (None for all).
         """
         each = np.broadcast_to(np.asarray(counts, np.int64), (self.peers,))
-        most, alike = int(each.max()), bool((each == each[0]).all())
+        most, equal = int(each.max()), bool((each == each[0]).all())
         for tick in range(most):
-            due = None if alike else np.flatnonzero((tick + 1) * each // most > tick * each // most)
+            due = None if equal else np.flatnonzero((tick + 1) * each // most > tick * each // most)
             yield tick / most, None if due is None or len(due) == self.peers else due
 
     def start(self) -> None:

@@ -98,7 +98,7 @@ def _accuracy(outcome: Outcome, whose: Literal["honest", "worst"] = "honest") ->
     """Accuracy per seed of the honest peers' own models, mean or worst. With epochs all hold the same model."""
     same = outcome.last(lambda point: point.accuracy)
     told_by = [{} if answer.error else answer.result["facts"] for answer in outcome.answers if same]
-    return [facts.get(whose, alike) for facts, alike in zip(told_by, same, strict=True)]
+    return [facts.get(whose, shared) for facts, shared in zip(told_by, same, strict=True)]
 
 
 def _read(results: Results) -> Findings:
@@ -125,7 +125,7 @@ def _read(results: Results) -> Findings:
     tables = [
         _table(results, "of the honest peers' own models, their mean", _accuracy),
         _table(results, "of the honest peer's that holds the worst", lambda outcome: _accuracy(outcome, "worst")),
-        _table(results, "of the honest peers' mean, a model that nobody holds", _last),
+        _table(results, "of the honest peers' mean, a model that no peer holds", _last),
     ]
     return Findings(tables, checks, [_shares(results)] if _group(OVER[0], 1) in results.groups else [], (), others)
 

@@ -285,9 +285,9 @@ def _peers(groups: Mapping[str, Mapping[str, Outcome]]) -> Graph:
     for warm in (True, False):
         at = {peers: groups[_group(peers, warm=warm)] for peers in SIZES}
         rounds = {peers: outcomes[SHIPPED].setting.rounds for peers, outcomes in at.items()}
-        alike = [peers for peers in SIZES if rounds[peers] == rounds[SIZES[0]]]
+        equal = [peers for peers in SIZES if rounds[peers] == rounds[SIZES[0]]]
         panels["warm" if warm else "cold"] = {
-            label: end_line({float(peers): at[peers][label] for peers in alike}, lambda point: point.loss)
+            label: end_line({float(peers): at[peers][label] for peers in equal}, lambda point: point.loss)
             for label in (*WAYS, *DDP, BETTER[warm])
         }
     return Graph("peers", "Loss against the number of peers", "peers", "held-out loss, nats", panels, log_x=True)

@@ -144,9 +144,9 @@ def _read(results: Results) -> Findings:
         cold = best(outcomes, COLD)
         for other in (label for label in in_time(outcomes, "pairwise") if label.startswith(("DiLoCo", "epidemic"))):
             setting = outcomes[other].setting
-            alike = {"both from their own start": OWN} if START in other else {"both cold": cold}
+            same_start = {"both from their own start": OWN} if START in other else {"both cold": cold}
             mu, rival = best_momentum(other, outcomes[other], results.groups[f"{group}{VARIED}"])
-            for how, label in (alike | ({} if START in other else {"own start against cold": OWN})).items():
+            for how, label in (same_start | ({} if START in other else {"own start against cold": OWN})).items():
                 ahead = rival.loss - outcomes[label].loss
                 replicas = rival.replica_loss - outcomes[label].replica_loss
                 played = f"{setting.rounds} of {setting.every} steps{mu}"

@@ -149,7 +149,7 @@ ALL_REDUCE: Final = tuple(label for label in OTHERS if label.startswith(("DDP", 
 WAITING: Final = tuple(label for label in OTHERS if "overlapped" not in label and label not in FREE)
 RIVALS: Final = {
     "all-reduce (DDP, DiLoCo in all its forms, local SGD)": ALL_REDUCE,
-    "that waits, for all or for whom it meets": WAITING,
+    "that waits, for all peers or for a partner": WAITING,
     "not of this project": OTHERS,
 }
 NEAR: Final = 0.01
@@ -193,10 +193,10 @@ def _read(results: Results) -> Findings:
         fair = in_time(outcomes, "pairwise")
         cold = [label for label in fair if START not in label]
         ours = best(fair, [label for label in OURS if label in cold])
-        for kind, whom in RIVALS.items():
-            figures.append(_ahead(f"{group}, all cold", fair, ours, kind, [label for label in whom if label in cold]))
+        for kind, rivals in RIVALS.items():
+            figures.append(_ahead(f"{group}, all cold", fair, ours, kind, [label for label in rivals if label in cold]))
             if OWN in fair:
-                some = [label for label in whom if label in fair]
+                some = [label for label in rivals if label in fair]
                 figures.append(_ahead(f"{group}, own start against any", fair, OWN, kind, some))
         bests[group] = _nearest(fair)
         losses.append([_loss(fair, outcomes, label, replicas=False) for label in labels])
@@ -244,8 +244,8 @@ def _read(results: Results) -> Findings:
     return Findings(tables, (), graphs, notes, figures)
 
 
-def _ahead(where: str, fair: Mapping[str, Outcome], ours: str, kind: str, whom: Sequence[str]) -> Reported:
-    other = best(fair, whom)
+def _ahead(where: str, fair: Mapping[str, Outcome], ours: str, kind: str, labels: Sequence[str]) -> Reported:
+    other = best(fair, labels)
     name = f"{where}: {ours} below the best {kind} ({other}), nats"
     replicas = fair[other].replica_loss - fair[ours].replica_loss
     return reported(name, fair[other].loss - fair[ours].loss, replicas=replicas)

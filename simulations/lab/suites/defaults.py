@@ -169,8 +169,8 @@ def _epidemics(results: Results) -> list[Reported]:
             if label not in group:
                 continue
             ours, name = group[label], f"epidemic, {start}: {label} above the best other"
-            alike = {other: one for other, one in group.items() if other.startswith(f"k {k},") and other != label}
-            figures += _above(f"{name} of this k", ours, alike)
+            same_k = {other: one for other, one in group.items() if other.startswith(f"k {k},") and other != label}
+            figures += _above(f"{name} of this k", ours, same_k)
             figures += _above(f"{name} that costs no more", ours, _cheaper(group, ours))
     return figures
 

@@ -72,7 +72,7 @@ CONDITIONS = (
 POLICIES = (
     Policy("offer and accept", scheduled=False),
     Policy("the same, both must want", scheduled=False, ahead=0),
-    Policy("the same, whoever is free", scheduled=False, ahead=math.inf),
+    Policy("the same, any free peer", scheduled=False, ahead=math.inf),
     Policy("schedule", otherwise=False),
     Policy("schedule, else random"),
     Policy("the same, weights 1/2", halves=True),
