@@ -1,8 +1,8 @@
 """A trial: groups of peers average instead of pairs, each chunk at one member.
 
 The groups of G are those of Moshpit all-reduce (Ryabinin et al. 2021, arXiv 2103.03239), without an all-reduce inside.
-The owner of a chunk gathers it from the others, averages it and returns it (`circle.py`). Outer steps and rounds of
-pairs are those of `pairwise`. The trial is not in the product.
+The owner of a chunk gathers it from the others, averages it and returns it (`group_exchange.py`). Outer steps and
+rounds of pairs are those of `pairwise`. The trial is not in the product.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from gossipdp.protocol.rounds.pacing import ALONE_AFTER
 from simulations.lab.core import Lab
 from simulations.lab.methods.pairwise import OpenExchange, PairwiseGossip, PairwiseOptions
 from simulations.lab.methods.replica import greeting_bytes
-from simulations.lab.trials.circle import GroupExchange
+from simulations.lab.trials.group_exchange import GroupExchange
 
 __all__ = ["GroupGossip", "groups_of"]
 

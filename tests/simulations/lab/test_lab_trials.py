@@ -17,8 +17,8 @@ from simulations.lab.methods.pairwise import PairwiseGossip, PairwiseOptions
 from simulations.lab.methods.replica import Replica
 from simulations.lab.problems import Consensus, DigitsMlp
 from simulations.lab.runs.runs import METHODS
-from simulations.lab.trials.circle import GroupExchange
 from simulations.lab.trials.codecs import OutlierChunk, RotatedChunk, rotated
+from simulations.lab.trials.group_exchange import GroupExchange
 from simulations.lab.trials.groups import GroupGossip, groups_of
 from simulations.lab.trials.momentum import MomentumGossip
 from simulations.lab.trials.wrapped import OutlierGossip
