@@ -1,4 +1,4 @@
-"""Offers and answers between peers (algorithms section 7), and what becomes of an exchange when membership has news."""
+"""Offers and answers between peers (algorithms section 7), and exchanges when membership has news."""
 
 from __future__ import annotations
 
@@ -22,8 +22,7 @@ from gossipdp.protocol.events import (
 )
 from gossipdp.protocol.model import Model
 from gossipdp.protocol.outputs import Outputs
-from gossipdp.protocol.pairwise import averaging
-from gossipdp.protocol.pairwise import partner_history as acquaintances
+from gossipdp.protocol.pairwise import averaging, partner_history
 from gossipdp.protocol.pairwise.averaging import FORGOTTEN, Averaging
 from gossipdp.protocol.pairwise.config import PairwiseConfig
 from gossipdp.protocol.pairwise.exchange import Deadlines
@@ -41,7 +40,7 @@ SCHEMA = Schema.of([("w", (SIZE,), "float32", "parameter")])
 
 
 class Members:
-    """What averaging reads of membership."""
+    """The part of membership that averaging reads."""
 
     def __init__(self, me, others):
         self.me = me
@@ -141,7 +140,7 @@ def network(*members, **options):
 
 
 def pump(nodes, now=0.0, drop=lambda envelope: False):
-    """Carry messages until nobody has any."""
+    """Deliver messages until no peer has any to send."""
     seen = []
     while batch := [(node, envelope) for node in nodes.values() for envelope in node.post(now)]:
         for node, envelope in batch:
@@ -169,7 +168,7 @@ def test_wanted_exchange_is_offered_accepted_and_done():
 
 
 def slow_exchange(nodes):
-    """A and B exchange, far slower than usual, while C hears nothing; when they are done."""
+    """A and B exchange, far slower than usual, while C hears nothing. Returns the time at the end."""
     a, b, now = nodes[A.id].averaging, nodes[B.id].averaging, 0.0
     a.want(1, now)
     while not (a.satisfied and b.at_rest):
@@ -177,11 +176,11 @@ def slow_exchange(nodes):
         if not a.satisfied:
             now = a.timer()
             a.handle_timer(now)
-    assert now > 4 * acquaintances.SLOW * 3 * 1e-4
+    assert now > 4 * partner_history.SLOW * 3 * 1e-4
     return now
 
 
-def test_exchange_at_its_agreed_rate_leaves_nobody_alone_and_teaches_no_other_pace():
+def test_exchange_at_the_agreed_rate_is_no_waste_and_does_not_change_the_learnt_pace():
     nodes = network(A, B, C, config=configured(rate=125e3))
     a, b = nodes[A.id].averaging, nodes[B.id].averaging
     for one in (a, b):
@@ -191,7 +190,7 @@ def test_exchange_at_its_agreed_rate_leaves_nobody_alone_and_teaches_no_other_pa
         assert not one._offers._known.left_alone([other.id, C.id], now) and one._timing.pace == pytest.approx(1e-4)
 
 
-def test_partner_that_asks_for_a_rate_far_below_ones_own_is_left_alone_for_a_while():
+def test_partner_that_asks_for_a_much_lower_rate_is_left_alone_for_a_while():
     nodes = network(A, B, C)
     nodes[B.id] = Node(B, (A, C), config=configured(rate=125e3))
     a = nodes[A.id].averaging
@@ -207,7 +206,7 @@ def test_first_chunk_rotates_from_exchange_to_exchange():
         nodes[A.id].averaging.want(1, float(number))
         said = pump(nodes, float(number))
         firsts.append(next(message.chunk for message in said if isinstance(message, Ranges)))
-    # All chunks were opened, so the next to begin with is the first again.
+    # All chunks were opened, so the next exchange begins with the same first chunk.
     assert firsts == [0, 0, 0]
     nodes[A.id].averaging.want(1, 5.0)
     offer = nodes[A.id].post()[0]
@@ -221,7 +220,7 @@ def test_first_chunk_rotates_from_exchange_to_exchange():
     assert next(message.chunk for message in said if isinstance(message, Ranges)) == 2
 
 
-def test_crossing_offers_the_lower_ids_holds():
+def test_of_two_crossing_offers_the_lower_ids_holds():
     nodes = network(A, B)
     for node in nodes.values():
         node.averaging.want(1, 0.0)
@@ -232,7 +231,7 @@ def test_crossing_offers_the_lower_ids_holds():
     assert all(node.averaging._offers._matching.wanted == 0 for node in nodes.values())
 
 
-def test_offer_of_a_third_while_waiting_for_an_answer_is_busy():
+def test_offer_of_a_third_peer_is_refused_as_busy_while_an_own_offer_is_out():
     nodes = network(A, B, C)
     nodes[A.id].averaging.want(1, 0.0)
     offer = nodes[A.id].post()[0]
@@ -254,7 +253,7 @@ def an_offer(exchange, **changes):
     return Offer(exchange, **{**fields, **changes})
 
 
-def test_who_can_be_dialled_by_nobody_is_a_guest__each_once_and_no_more_a_round_than_there_are_to_each_who_can():
+def test_outbound_only_peers_are_guests__each_meets_once_and_each_dialable_peer_takes_its_share():
     guests = [Member(bytes([letter]) * 32, "g", "", 1, 0, State.ALIVE) for letter in b"cdefghij"]
     node, number, mixed = Node(A, [B, *guests[:4]]), 1 << 32, 1
     node.terms.trains = True
@@ -309,7 +308,7 @@ def test_offer_that_does_not_fit_is_refused_with_the_reason(reason, changes):
     assert node.averaging.at_rest
 
 
-def test_offer_with_other_settings_is_told_as_gd_303_once_a_partner_and_names_the_keys():
+def test_offer_with_other_settings_raises_gd_303_once_per_partner_and_names_the_keys():
     keys, mine = ("exchange.algorithm", "outer.lr"), {"exchange.algorithm": "pairwise", "outer.lr": "0.7"}
     node = Node(A, [B, C], settings=digest_of(mine), keys=keys)
     other, third = digest_of({**mine, "outer.lr": "0.6"}), digest_of({**mine, "outer.lr": "0.5"})
@@ -321,7 +320,7 @@ def test_offer_with_other_settings_is_told_as_gd_303_once_a_partner_and_names_th
     assert all("than this peer (outer.lr):" in event.text for event in node.of(Notice))
 
 
-def test_offer_before_the_model_is_there_is_refused_as_joining():
+def test_offer_before_the_model_has_come_is_refused_as_joining():
     node = Node(A, [B])
     node.averaging._model = None
     node.hear(B.id, an_offer(1 << 32 | 1))
@@ -345,7 +344,7 @@ def test_offer_while_averaging_is_refused_as_busy():
 
 
 @pytest.mark.parametrize("known", [{"incarnation": 2}, {"state": State.FAILED}, {"state": State.LEFT}])
-def test_offer_of_an_earlier_life_or_of_the_dead_is_not_accepted(known):
+def test_offer_of_an_earlier_life_or_of_a_failed_member_is_not_accepted(known):
     node = Node(A, [member(b"b", **known)])
     node.hear(B.id, an_offer(1 << 32 | 1))
     assert [envelope.message for envelope in node.post()] == [Refuse(1 << 32 | 1, "busy")]
@@ -353,7 +352,7 @@ def test_offer_of_an_earlier_life_or_of_the_dead_is_not_accepted(known):
 
 
 @pytest.mark.parametrize("trains", [True, False])
-def test_offer_to_one_that_trains_is_refused_once_it_is_a_round_ahead(trains):
+def test_offer_to_a_peer_that_trains_is_refused_once_it_is_a_round_ahead(trains):
     node = Node(A, [B])
     node.terms.trains = trains
     node.averaging._offers._matching.matched()
@@ -363,8 +362,8 @@ def test_offer_to_one_that_trains_is_refused_once_it_is_a_round_ahead(trains):
 
 
 @pytest.mark.parametrize("alone", [False, True])
-def test_none_of_a_round_ahead_with_the_last_partner_while_another_was_turned_away_with_whom_one_could_be(alone):
-    """T1 seed 6030: of three peers one met nobody for twenty rounds."""
+def test_last_partner_gets_no_exchange_ahead_while_another_possible_partner_was_refused(alone):
+    """T1 seed 6030: one of three peers met no partner for twenty rounds."""
     node = Node(A, [B, C])
     node.terms.trains = True
     matching = node.averaging._offers._matching
@@ -379,7 +378,7 @@ def test_none_of_a_round_ahead_with_the_last_partner_while_another_was_turned_aw
     assert said == [Refuse, Accept if alone else Refuse]
 
 
-def test_offer_doubled_is_accepted_once_with_the_same_words():
+def test_duplicate_offer_is_accepted_once_with_the_same_answer():
     node = Node(A, [B])
     for _ in range(2):
         node.hear(B.id, an_offer(1 << 32 | 1))
@@ -387,8 +386,8 @@ def test_offer_doubled_is_accepted_once_with_the_same_words():
     assert first == second and len(node.of(ExchangeStarted)) == 1
 
 
-def test_offer_that_comes_again_after_its_exchange_begins_nothing():
-    """A copy that was long under way: with copies of the chunks behind it, it would mix what was mixed already."""
+def test_offer_that_arrives_again_after_its_exchange_begins_nothing():
+    """Otherwise a delayed copy, followed by copies of the chunks, would mix the same chunks twice."""
     nodes = network(A, B)
     nodes[A.id].averaging.want(1, 0.0)
     [offer] = nodes[A.id].post()
@@ -405,7 +404,7 @@ def test_terms_are_the_finer_codec_and_the_smaller_of_the_rest():
     assert node.post()[0].message == Accept(1 << 32 | 1, "modulo16", 0.4, 0.2, 1, 1)
 
 
-def test_newcomer_is_offered_and_granted_a_tenth_at_first_and_the_whole_ten_rounds_later():
+def test_newcomer_has_a_tenth_of_the_weight_at_first_and_all_of_it_ten_rounds_later():
     node = Node(A, [B])
     node.news(B)
     for number in range(40):
@@ -438,7 +437,7 @@ def test_member_that_restarts_is_no_newcomer():
 @pytest.mark.parametrize(
     "changes", [{"codec": "modulo4"}, {"codec": "none"}, {"weight": 0.9}, {"pull": 1.0}, {"window": 9}]
 )
-def test_accept_that_gives_more_than_was_offered_is_turned_down(changes):
+def test_accept_that_claims_more_than_was_offered_is_refused(changes):
     node = Node(A, [B])
     node.averaging.want(1, 0.0)
     [offer] = node.post()
@@ -448,7 +447,7 @@ def test_accept_that_gives_more_than_was_offered_is_turned_down(changes):
     assert node.averaging.partner is None
 
 
-def test_accept_is_measured_by_what_was_offered_then_not_by_what_would_be_offered_now():
+def test_accept_is_compared_with_the_offer_as_sent_even_if_the_terms_have_changed():
     node = Node(A, [B])
     node.averaging.want(1, 0.0)
     [offer] = node.post()
@@ -467,7 +466,7 @@ def test_accept_twice_begins_one_exchange():
     assert not [envelope for envelope in node.post() if isinstance(envelope.message, End)]
 
 
-def test_accept_from_somebody_else_is_unwanted():
+def test_accept_from_another_peer_is_unwanted():
     node = Node(A, [B, C])
     node.averaging.want(1, 0.0)
     [offer] = node.post()
@@ -476,7 +475,7 @@ def test_accept_from_somebody_else_is_unwanted():
     assert [envelope.message for envelope in node.post()] == [End(offer.message.exchange, True, "unwanted")]
 
 
-def test_offer_without_an_answer_is_repeated_once_then_taken_back():
+def test_unanswered_offer_is_repeated_once_then_withdrawn():
     node = Node(A, [B])
     node.averaging.want(1, 0.0)
     [offer] = node.post()
@@ -504,7 +503,7 @@ def test_refused_offer_goes_to_another_after_a_pause():
     assert again.to != offer.to and again.message.exchange == offer.message.exchange + 1
 
 
-def test_accept_lost_and_offer_taken_back_frees_the_other():
+def test_lost_accept_and_withdrawn_offer_free_the_responder():
     nodes = network(A, B)
     nodes[A.id].averaging.want(1, 0.0)
     pump(nodes, drop=lambda envelope: isinstance(envelope.message, Accept))
@@ -514,7 +513,7 @@ def test_accept_lost_and_offer_taken_back_frees_the_other():
     assert nodes[B.id].averaging.partner is None
 
 
-def test_end_lost_and_a_new_offer_supersedes_the_old_exchange():
+def test_new_offer_after_a_lost_end_supersedes_the_old_exchange():
     nodes = network(A, B)
     nodes[A.id].averaging.want(1, 0.0)
     [offer] = nodes[A.id].post()
@@ -529,7 +528,7 @@ def test_end_lost_and_a_new_offer_supersedes_the_old_exchange():
     assert [event.result for event in nodes[B.id].of(ExchangeEnded)] == ["cut", "done"]
 
 
-def test_unknown_exchange_is_said_to_be_so():
+def test_message_of_an_unknown_exchange_is_answered_with_unknown():
     node = Node(A, [B])
     node.hear(B.id, Ask(1 << 32 | 5, 0, 2))
     assert [envelope.message for envelope in node.post()] == [End(1 << 32 | 5, False, "unknown")]
@@ -560,7 +559,7 @@ def half_applied():
     return nodes
 
 
-def test_partner_failed_and_back_settles_exactly():
+def test_exchange_settles_exactly_when_a_failed_partner_returns():
     nodes = half_applied()
     total = sum(np.random.default_rng(node.id[0]).standard_normal(SIZE) for node in nodes.values())
     assert np.abs(total_of(nodes) - total).max() > 0.1
@@ -568,7 +567,7 @@ def test_partner_failed_and_back_settles_exactly():
         node.news(replace(other, state=State.FAILED), 1.0)
     pump(nodes, 1.0, drop=lambda envelope: True)
     assert nodes[A.id].averaging.partner is None and nodes[A.id].averaging.in_doubt == 2
-    # Nobody is offered to while something is in doubt with it.
+    # No offer goes to a member while a chunk is in doubt with it.
     for node, other in ((nodes[A.id], B), (nodes[B.id], A)):
         node.news(other, 2.0)
     nodes[A.id].averaging.want(1, 2.0)
@@ -581,7 +580,7 @@ def test_partner_failed_and_back_settles_exactly():
     assert not nodes[A.id].of(ChunksInDoubt) and not nodes[B.id].of(ChunksInDoubt)
 
 
-def test_doubts_about_a_partner_that_nobody_knows_any_more_are_counted():
+def test_doubts_about_a_partner_that_membership_has_forgotten_are_counted():
     nodes = half_applied()
     for node, other in ((nodes[A.id], B), (nodes[B.id], A)):
         node.news(replace(other, state=State.FAILED), 1.0)
@@ -603,10 +602,10 @@ def total_of(nodes):
 
 
 @pytest.mark.parametrize("state", [State.ALIVE, State.LEFT])
-def test_partners_life_is_over_and_doubts_are_counted(state):
+def test_doubts_are_counted_when_the_partners_life_is_over(state):
     nodes = half_applied()
     nodes[A.id].news(member(b"b", 2 if state == State.ALIVE else 1, state), 1.0)
-    # An initiator that leaves may still be heard: see below.
+    # An initiator that leaves may still be heard (see below).
     nodes[B.id].news(member(b"a", 2), 1.0)
     for node in nodes.values():
         assert [event.count for event in node.of(ChunksInDoubt)] == [2]
@@ -616,7 +615,7 @@ def test_partners_life_is_over_and_doubts_are_counted(state):
 
 @pytest.mark.parametrize("initiator", [True, False])
 def test_exchange_with_a_restarted_partner_survives_the_late_news_of_its_start(initiator):
-    """The partner's new life is in its offer and in its accept; membership may hear of it only later."""
+    """The offer and the Accept carry the partner's new incarnation. Membership may hear of it later."""
     second = member(b"b", 2)
     nodes = {A.id: Node(A, [B]), B.id: Node(second, [A], incarnation=2)}
     nodes[A.id if initiator else B.id].averaging.want(1, 0.0)
@@ -636,7 +635,7 @@ def test_stop_ends_at_the_next_chunk_boundary_and_is_then_at_rest():
     assert nodes[A.id].of(ExchangeEnded)[0].chunks == 2
 
 
-def test_responder_that_stops__is_at_rest_when_the_initiator_has_what_it_mixed():
+def test_responder_that_stops__is_at_rest_once_the_initiator_has_its_acknowledgements():
     nodes = half_applied()
     nodes[B.id].averaging.stop(0.5)
     pump(nodes, 0.5, drop=lambda envelope: isinstance(envelope.message, End))
@@ -658,7 +657,7 @@ def test_responder_that_stops__does_not_wait_for_an_initiator_that_has_failed():
 
 
 @pytest.mark.parametrize("all_mixed", [True, False])
-def test_initiator_left_before_its_last_word__which_comes_on_another_lane(all_mixed):
+def test_initiator_left__and_its_end_arrives_later_on_another_lane(all_mixed):
     nodes = network(A, B)
     a, b, late = nodes[A.id], nodes[B.id], []
     a.averaging.want(1, 0.0)
@@ -681,7 +680,7 @@ def test_initiator_left_before_its_last_word__which_comes_on_another_lane(all_mi
     assert b.averaging.at_rest and b.averaging.timer() is None and not b.of(ChunksInDoubt)
 
 
-def test_initiator_left_without_a_last_word__its_doubts_are_counted_once():
+def test_initiator_left_without_an_end__its_doubts_are_counted_once():
     nodes = half_applied()
     b = nodes[B.id]
     b.news(replace(A, state=State.LEFT), 1.0)
@@ -706,7 +705,7 @@ def test_exchange_longer_than_a_round_is_cut():
     assert node.averaging._active._exhausted
 
 
-def test_lonely_peer_tells_why_once_in_a_while():
+def test_lonely_peer_reports_the_reason_once_in_a_while():
     node = Node(A, [B], config=configured(matching=MatchingConfig(lonely=5.0)))
     node.averaging.want(1, 0.0)
     now = 0.0
@@ -721,8 +720,8 @@ def test_lonely_peer_tells_why_once_in_a_while():
     assert [notice.code for notice in notices] == ["GD-401", "GD-401"] and "schema" in notices[0].text
 
 
-def test_late_mixing_after_the_exchange_was_lost_is_still_told():
-    """Corrections that land when the doubt is settled must reach the training process too."""
+def test_chunk_mixed_after_the_exchange_was_lost_is_still_reported():
+    """Corrections of a chunk whose doubt is settled late must also reach the training process."""
     nodes = half_applied()
     nodes[A.id].news(replace(B, state=State.FAILED), 1.0)
     pump(nodes, 1.0, drop=lambda envelope: True)
@@ -735,7 +734,7 @@ def test_late_mixing_after_the_exchange_was_lost_is_still_told():
 
 @pytest.mark.parametrize(("later", "counted"), [(1, []), (2, [2])])
 def test_new_offer_settles_the_old_exchange_or_counts_it_if_it_comes_from_a_later_life(later, counted):
-    """Membership may hear of the partner's restart only after its first offer."""
+    """Membership may hear of the partner's restart after its first offer."""
     nodes = half_applied()
     node = nodes[B.id]
     node.hear(A.id, an_offer(later << 32 | 2), now=1.0)
@@ -743,7 +742,7 @@ def test_new_offer_settles_the_old_exchange_or_counts_it_if_it_comes_from_a_late
     assert [event.count for event in node.of(ChunksInDoubt)] == counted
 
 
-def test_stop_takes_back_the_offer_that_is_out_and_a_late_accept_begins_nothing():
+def test_stop_withdraws_the_offer_that_is_out_and_a_late_accept_begins_nothing():
     a, b = network(A, B).values()
     a.averaging.want(1, 0.0)
     (envelope,) = a.post()
@@ -754,7 +753,7 @@ def test_stop_takes_back_the_offer_that_is_out_and_a_late_accept_begins_nothing(
     assert [sent.message.reason for sent in a.post()] == ["unwanted"]
 
 
-def test_responder_is_free_after_a_round_whatever_the_initiator_goes_on_asking():
+def test_responder_is_free_after_a_round_even_if_the_initiator_keeps_asking():
     a, b = network(A, B).values()
     b.hear(a.id, an_offer(1 << 32 | 1))
     assert b.averaging.partner == a.id
@@ -765,7 +764,7 @@ def test_responder_is_free_after_a_round_whatever_the_initiator_goes_on_asking()
     assert "round" in [m.message.reason for m in b.post(4.0) if isinstance(m.message, End)]
 
 
-def test_second_exchange_of_a_round_goes_to_somebody_else():
+def test_second_exchange_of_a_round_goes_to_another_member():
     for seed in range(8):
         nodes = network(A, B, C, config=configured(matching=MatchingConfig(biased=0.0)))
         averaging = nodes[A.id].averaging
@@ -779,12 +778,12 @@ def test_second_exchange_of_a_round_goes_to_somebody_else():
 
 
 def star(*others):
-    """B in the middle; the others know only it, and whatever B owes them they may never hear of."""
+    """B knows all the others. Each of them knows B only."""
     return {B.id: Node(B, others), **{other.id: Node(other, [B]) for other in others}}
 
 
 def half_apply(nodes, initiator, responder, now):
-    """The responder has mixed, its acknowledgements are lost, and each takes the other for failed."""
+    """The responder has mixed, its acknowledgements are lost, and each believes that the other failed."""
     only = {peer.id: nodes[peer.id] for peer in (initiator, responder)}
     nodes[initiator.id].averaging.want(1, now)
     pump(only, now, drop=lambda envelope: isinstance(envelope.message, Ack))
@@ -797,7 +796,7 @@ def counted(node):
     return [(event.partner, event.count) for event in node.of(ChunksInDoubt)]
 
 
-def test_log_that_must_make_room_is_counted_as_in_doubt_and_its_initiator_told_that_nobody_knows(monkeypatch):
+def test_log_that_must_make_room_counts_its_doubts_and_its_initiator_gets_unknown(monkeypatch):
     monkeypatch.setattr(averaging, "MAX_LOGS", 2)
     nodes = star(A, C, D)
     a, b = nodes[A.id], nodes[B.id]
@@ -818,7 +817,7 @@ def test_log_that_must_make_room_is_counted_as_in_doubt_and_its_initiator_told_t
     assert a.averaging.at_rest and counted(b) == [(A.id, 2)]
 
 
-def test_lost_exchange_past_the_most_that_are_kept_is_counted_once_and_the_later_one_settles(monkeypatch):
+def test_lost_exchange_past_the_limit_is_counted_once_and_the_later_one_settles(monkeypatch):
     monkeypatch.setattr(averaging, "MAX_SETTLING", 1)
     nodes = {A.id: Node(A, [B]), B.id: Node(B, [A]), C.id: Node(C, [A])}
     a = nodes[A.id]
@@ -838,8 +837,8 @@ def test_lost_exchange_past_the_most_that_are_kept_is_counted_once_and_the_later
     assert sorted(event.partner for event in a.of(ExchangeEnded) if event.result == "done") == [B.id, C.id]
 
 
-def test_partners_remembered_are_bounded(monkeypatch):
-    monkeypatch.setattr(acquaintances, "MOST", 3)
+def test_remembered_partners_are_bounded(monkeypatch):
+    monkeypatch.setattr(partner_history, "MOST", 3)
     many = [member(bytes([letter])) for letter in range(1, 12)]
     node = Node(A, many)
     for other in many:
@@ -855,7 +854,7 @@ def test_partners_remembered_are_bounded(monkeypatch):
 # -- who is set aside, and who wastes time ---------------------------------------------------------------------
 
 
-def test_offer_of_who_is_set_aside_is_refused_and_its_pause_over_accepted():
+def test_offer_of_a_member_set_aside_is_refused_until_its_pause_is_over():
     node = Node(A, [B, C])
     node.shuns = lambda peer, now: peer == B.id and now < 60.0
     node.hear(B.id, an_offer(1 << 32 | 1), now=1.0)
@@ -864,7 +863,7 @@ def test_offer_of_who_is_set_aside_is_refused_and_its_pause_over_accepted():
     assert [type(envelope.message) for envelope in node.post(60.0)] == [Accept]
 
 
-def test_partner_is_chosen_among_those_not_set_aside_and_the_operator_is_told_why_nobody_is_left():
+def test_partner_is_chosen_among_members_not_set_aside_and_a_notice_says_why_none_is_left():
     node = Node(A, [B, C], config=configured(matching=MatchingConfig(lonely=5.0)))
     node.shuns = lambda peer, now: peer == B.id
     chosen = set()
@@ -882,7 +881,7 @@ def test_partner_is_chosen_among_those_not_set_aside_and_the_operator_is_told_wh
     assert "62626262 aside, 63636363 aside" in node.of(Notice)[-1].text
 
 
-def test_accept_of_who_has_been_set_aside_meanwhile_begins_nothing():
+def test_accept_of_a_member_set_aside_meanwhile_begins_nothing():
     node = Node(A, [B])
     node.averaging.want(1, 0.0)
     [offer] = node.post()
@@ -892,7 +891,7 @@ def test_accept_of_who_has_been_set_aside_meanwhile_begins_nothing():
     assert not node.of(ExchangeStarted)
 
 
-def test_exchange_with_who_is_set_aside_ends_at_the_next_chunk():
+def test_exchange_with_a_member_set_aside_ends_at_the_next_chunk():
     node = Node(A, [B])
     node.hear(B.id, an_offer(1 << 32 | 1))
     node.post()
@@ -902,8 +901,8 @@ def test_exchange_with_who_is_set_aside_ends_at_the_next_chunk():
     assert node.averaging.partner is None
 
 
-def test_offers_that_come_to_nothing_one_after_the_other_leave_time_for_others():
-    """A flood: each new offer gives up the exchange before it."""
+def test_repeated_offers_that_mix_nothing_leave_time_for_others():
+    """A flood of offers. Each new one gives up the exchange before it."""
     node = Node(A, [B, C])
     accepted = 0
     for number in range(1, 500):
@@ -914,7 +913,7 @@ def test_offers_that_come_to_nothing_one_after_the_other_leave_time_for_others()
     assert [type(envelope.message) for envelope in node.post(5.0)] == [Accept]
 
 
-def test_who_has_wasted_time_is_welcome_where_there_is_nobody_else():
+def test_member_that_wasted_time_is_accepted_where_there_is_no_other():
     node = Node(A, [B])
     for number in range(1, 9):
         node.hear(B.id, an_offer(1 << 32 | number), now=float(number))
@@ -971,7 +970,7 @@ def test_idle_member__is_asked_again_after_a_while():
     assert nodes[A.id].ended == [3]
 
 
-def test_where_all_others_are_idle__nobody_is_told_that_there_is_no_partner():
+def test_where_all_others_are_idle__no_notice_about_missing_partners_is_given():
     nodes = network(A, B)
     a, b = nodes[A.id].averaging, nodes[B.id].averaging
     b._offers.rests = lambda: IDLE

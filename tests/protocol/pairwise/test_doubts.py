@@ -1,6 +1,8 @@
-"""What is counted as in doubt when the partner's life is over: that which the survivor cannot know, and nothing else
-(algorithms section 3). Found by the exhaustive campaign (simulations.campaigns.exhaustive), retold here machine by
-machine."""
+"""Chunks counted as in doubt when the partner's life is over (algorithms section 3).
+
+The survivor counts those that it cannot know about, and no others. The exhaustive campaign
+(simulations.campaigns.exhaustive) found these cases. Each test repeats one with a single machine.
+"""
 
 from __future__ import annotations
 
@@ -44,7 +46,7 @@ def terms(partner, window):
 
 
 class Machine:
-    """A side whose jobs are done when the test says so, with the result the test gives."""
+    """One side of an exchange. The test completes its jobs and gives their results."""
 
     def __init__(self):
         self.outputs = Outputs()
@@ -111,7 +113,7 @@ class Asking(Machine):
 # -- the initiator -----------------------------------------------------------------------------------------------
 
 
-def test_void_that_comes_while_a_turn_is_being_decoded_is_not_forgotten():
+def test_void_that_arrives_while_a_turn_is_decoded_is_not_forgotten():
     side = Asking(window=1)
     side.finish(jobs.Begin, 0, MORE)
     side.hear(Data(EXCHANGE, 0, 1, math.inf), Void(EXCHANGE, 0))
@@ -122,7 +124,7 @@ def test_void_that_comes_while_a_turn_is_being_decoded_is_not_forgotten():
     assert side.counted() == 0
 
 
-def test_void_that_comes_while_ranges_are_made_ends_the_chunk_too():
+def test_void_that_arrives_while_ranges_are_made_ends_the_chunk():
     side = Asking(window=1)
     side.hear(Void(EXCHANGE, 0))
     side.finish(jobs.Begin, 0, MORE)
@@ -130,7 +132,7 @@ def test_void_that_comes_while_ranges_are_made_ends_the_chunk_too():
 
 
 def test_void_of_a_chunk_whose_acknowledgement_is_being_mixed_changes_nothing():
-    """A partner that says both is at fault; what is mixed here is mixed."""
+    """A partner that sends both is faulty. The chunk mixed here stays mixed."""
     side = Asking(window=1)
     side.finish(jobs.Begin, 0, MORE)
     side.hear(Data(EXCHANGE, 0, 1, math.inf))
@@ -155,7 +157,7 @@ def test_chunk_being_decoded_as_the_initiators_life_ends_is_counted_once_it_is_m
 
 
 @pytest.mark.parametrize("window", [1, 2, 3])
-def test_chunk_opened_last_and_not_mixed_takes_up_a_place_of_the_window_itself(window):
+def test_unmixed_latest_chunk_takes_one_place_of_the_window(window):
     side = Answering(window)
     for chunk in range(CHUNKS - 1):
         side.open(chunk)
@@ -166,7 +168,7 @@ def test_chunk_opened_last_and_not_mixed_takes_up_a_place_of_the_window_itself(w
 
 
 @pytest.mark.parametrize("window", [1, 2])
-def test_everything_that_was_opened_is_mixed_and_a_whole_window_is_in_doubt(window):
+def test_whole_window_is_in_doubt_when_every_opened_chunk_is_mixed(window):
     side = Answering(window)
     for chunk in range(3):
         side.open(chunk)
@@ -175,7 +177,7 @@ def test_everything_that_was_opened_is_mixed_and_a_whole_window_is_in_doubt(wind
     assert side.counted() == window
 
 
-def test_which_chunk_was_opened_last_is_known_by_its_number_not_by_when_its_ranges_came():
+def test_latest_opened_chunk_is_known_by_its_number_not_by_the_arrival_of_its_ranges():
     side = Answering(window=2, first=2)  # opens 2, 3, 0, 1
     side.open(3)
     side.mix(3)
@@ -186,7 +188,7 @@ def test_which_chunk_was_opened_last_is_known_by_its_number_not_by_when_its_rang
     assert side.counted() == 2
 
 
-def test_last_chunk_mixed_after_the_initiators_life_ended_is_added_to_what_was_counted():
+def test_last_chunk_mixed_after_the_initiators_life_ended_is_added_to_the_count():
     side = Answering(window=2)
     for chunk in (0, 1):
         side.open(chunk)
@@ -248,9 +250,12 @@ class Rig(Machine):
 @pytest.mark.parametrize(
     "word", [Ranges(1 << 32 | 7, 0, 1), Data(1 << 32 | 7, 0, 2, math.inf), Ask(1 << 32 | 7, 0, 2)], ids=repr
 )
-def test_what_was_said_to_an_earlier_life_of_the_responder_is_answered_as_unknown(word):
-    """A stranger repeats all of an exchange: the offer is taken for a new one, for nobody knows here how it ended. Its
-    initiator is not told "void", for the earlier life may have mixed the chunk."""
+def test_message_to_an_earlier_life_of_the_responder_is_answered_as_unknown(word):
+    """A stranger replays a whole exchange.
+
+    The responder cannot know that exchange, so it accepts the offer as a new one. It does not answer "void", because
+    its earlier life may have mixed the chunk.
+    """
     side = Rig(b"r", b"i", incarnation=2)
     schema = side.machine._model.schema
     side.hear(Offer(word.exchange, schema.digest, SETTINGS, "modulo4", 0.5, 0.0, 0, 8), source=side.partner)
@@ -261,7 +266,7 @@ def test_what_was_said_to_an_earlier_life_of_the_responder_is_answered_as_unknow
     assert side.machine.at_rest
 
 
-def test_what_was_said_to_an_earlier_life_and_comes_late_changes_nothing():
+def test_late_message_to_an_earlier_life_changes_nothing():
     side = Rig(b"r", b"i", incarnation=2)
     schema, number = side.machine._model.schema, 1 << 32 | 7
     side.hear(Offer(number, schema.digest, SETTINGS, "modulo4", 0.5, 0.0, 0, 8), source=side.partner)
@@ -273,8 +278,8 @@ def test_what_was_said_to_an_earlier_life_and_comes_late_changes_nothing():
 
 
 @pytest.mark.parametrize(("outcome", "counted"), [(MIXED, 1), (MORE, 0)])
-def test_restarted_partner_offers_while_a_chunk_of_its_old_life_is_being_mixed_and_is_told_to_wait(outcome, counted):
-    """Taking the offer would throw the old exchange's log away, and with it whatever the job comes to."""
+def test_offer_of_a_restarted_partner_is_refused_while_a_chunk_of_its_old_life_is_mixed(outcome, counted):
+    """Accepting the offer would delete the old exchange's log, and with it the result of the job."""
     side = Rig(b"r", b"i")
 
     def offer(exchange):
@@ -300,8 +305,8 @@ def test_restarted_partner_offers_while_a_chunk_of_its_old_life_is_being_mixed_a
 # -- words of an earlier life ------------------------------------------------------------------------------------
 
 
-def test_accept_that_comes_late_to_a_restarted_initiator_does_not_settle_what_its_old_life_left_in_doubt():
-    """It remembers no offer; what the responder has mixed may be lost all the same."""
+def test_late_accept_to_a_restarted_initiator_does_not_settle_the_doubts_of_its_old_life():
+    """It remembers no offer. Chunks that the responder has mixed may still be lost."""
     asking = Rig(b"i", b"r", incarnation=2)
     asking.hear(Accept(EXCHANGE, "modulo4", 0.5, 0.0, 2), source=asking.partner)
     [end] = asking.said()
@@ -314,14 +319,14 @@ def test_accept_that_comes_late_to_a_restarted_initiator_does_not_settle_what_it
     assert answering.counted() == 1
 
 
-def test_accept_of_an_exchange_that_this_very_life_has_settled_frees_the_responder():
+def test_accept_of_an_exchange_that_this_life_has_settled_frees_the_responder():
     asking = Rig(b"i", b"r", incarnation=1)
     asking.hear(Accept(EXCHANGE, "modulo4", 0.5, 0.0, 2), source=asking.partner)
     assert asking.said() == [End(EXCHANGE, True, "unwanted")]
 
 
 def test_accept_by_a_later_life_of_the_partner_ends_the_exchange_with_the_earlier_and_counts():
-    """A copy of the offer reached it late; it would answer questions about what its old life mixed, and wrongly."""
+    """A copy of the offer reached it late. It would wrongly answer questions about chunks that its old life mixed."""
     rig = Rig(b"i", b"r")
     rig.machine.want(1, 0.0)
     [offer] = rig.said()

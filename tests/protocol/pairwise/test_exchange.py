@@ -1,5 +1,8 @@
-"""One exchange, turn by turn (algorithms section 3): each message lost, doubled and overtaken, either side gone at each
-message, an end at each chunk boundary. Whatever happens, both have mixed a chunk or neither has, and never twice."""
+"""One exchange, turn by turn (algorithms section 3).
+
+Each message is lost, duplicated or overtaken, either side vanishes at each message, and the exchange ends at each chunk
+boundary. In every case both sides have mixed a chunk once, or neither has.
+"""
 
 from __future__ import annotations
 
@@ -43,7 +46,7 @@ def terms(partner, codec, window, rate=float("inf")):
 
 
 class Side:
-    """One machine with its vectors. `work` runs its jobs; `post` takes what it said."""
+    """One machine with its vectors. `work` runs its jobs, `post` takes its messages."""
 
     def __init__(self, seed, spread):
         self.outputs, self.algorithm, self.machine = Outputs(), Pairwise(), None
@@ -80,7 +83,7 @@ class Side:
 
 
 class Pair:
-    """Both machines and the wire between them; every message is decoded from its frames."""
+    """Both machines and the wire between them. Every message is decoded from its frames."""
 
     def __init__(self, codec="modulo8", window=2, spread=0.1, rate=float("inf"), usual=None):
         self.now, self.tempo = 0.0, Timing(DEADLINES.ask)
@@ -175,7 +178,7 @@ MESSAGES = transcript()[1]
 
 @pytest.mark.parametrize("codec", ["fp32", "fp16", "int8", "modulo4", "modulo8", "modulo16"])
 @pytest.mark.parametrize("window", [1, 2, 8])
-def test_undisturbed_averages_every_chunk_once(codec, window):
+def test_undisturbed_exchange_averages_every_chunk_once(codec, window):
     said, _ = transcript(codec=codec, window=window)
     assert [message.chunk for message in said if isinstance(message, Ranges)] == [1, 2, 0]
     assert not [message for message in said if isinstance(message, Ask | Miss | Void)]
@@ -187,7 +190,7 @@ def test_undisturbed_dialogue_is_ranges_data_data_ack():
     assert kinds == [("Ranges", 0), ("Data", 1), ("Data", 2), ("Ack", 3)] * CHUNKS + [("End", 0)]
 
 
-def test_escalation_takes_further_turns_and_ends_exact():
+def test_escalation_takes_more_turns_and_ends_exact():
     pair = Pair(codec="modulo4")
     for side in pair.sides():
         side.algorithm.range[:] = 1e-4
@@ -208,7 +211,7 @@ def test_each_message_lost_once_is_asked_for_again(number):
 
 
 @pytest.mark.parametrize("number", range(MESSAGES))
-def test_each_message_doubled_changes_nothing(number):
+def test_duplicate_of_each_message_changes_nothing(number):
     pair = Pair()
     pair.play(lambda at, item, wire: [item, item] if at == number else [item])
     pair.check()
@@ -216,7 +219,7 @@ def test_each_message_doubled_changes_nothing(number):
 
 @pytest.mark.parametrize("delay", [1, 3, 6])
 @pytest.mark.parametrize("number", range(MESSAGES))
-def test_each_message_overtaken_by_others_changes_nothing(number, delay):
+def test_each_message_that_others_overtake_changes_nothing(number, delay):
     pair, held = Pair(), []
 
     def mangle(at, item, wire):
@@ -230,8 +233,8 @@ def test_each_message_overtaken_by_others_changes_nothing(number, delay):
 
 
 @pytest.mark.parametrize("number", range(MESSAGES))
-def test_all_messages_said_again_at_the_end_change_nothing(number):
-    """Everything is doubled, and the copies come long after, beginning with `number`."""
+def test_copies_of_all_messages_at_the_end_change_nothing(number):
+    """Every message is duplicated. The copies arrive much later, beginning with `number`."""
     pair, copies = Pair(), []
 
     def mangle(at, item, wire):
@@ -246,7 +249,7 @@ def test_all_messages_said_again_at_the_end_change_nothing(number):
 
 
 @pytest.mark.parametrize("seed", range(40))
-def test_heavy_loss_doubling_and_reordering_settles_exactly(seed):
+def test_exchange_settles_exactly_despite_heavy_loss_duplicates_and_reordering(seed):
     rng, pair = np.random.default_rng(seed), Pair(codec="modulo4", window=3)
 
     def mangle(at, item, wire):
@@ -269,7 +272,7 @@ def test_heavy_loss_doubling_and_reordering_settles_exactly(seed):
 
 
 @pytest.mark.parametrize("number", range(MESSAGES))
-def test_connection_cut_for_longer_than_silence_settles_when_it_is_back(number):
+def test_exchange_settles_after_a_cut_longer_than_silence(number):
     pair = Pair()
     pair.play(lambda at, item, wire: [item] if at < number or pair.now > 30.0 else [])
     mixed = set(pair.responder.mixed)
@@ -279,7 +282,7 @@ def test_connection_cut_for_longer_than_silence_settles_when_it_is_back(number):
 
 
 @pytest.mark.parametrize("number", range(MESSAGES))
-def test_responder_crashes_initiator_counts_what_is_in_doubt(number):
+def test_initiator_counts_its_doubts_when_the_responder_crashes(number):
     pair = Pair()
 
     def mangle(at, item, wire):
@@ -298,7 +301,7 @@ def test_responder_crashes_initiator_counts_what_is_in_doubt(number):
 
 
 @pytest.mark.parametrize("number", range(MESSAGES))
-def test_initiator_crashes_responder_keeps_what_it_mixed_and_counts(number):
+def test_responder_keeps_what_it_mixed_and_counts_when_the_initiator_crashes(number):
     pair = Pair()
 
     def mangle(at, item, wire):
@@ -318,7 +321,7 @@ def test_initiator_crashes_responder_keeps_what_it_mixed_and_counts(number):
 
 @pytest.mark.parametrize("after", range(CHUNKS + 1))
 @pytest.mark.parametrize("window", [1, 2])
-def test_initiator_ends_at_a_chunk_boundary_and_what_was_mixed_is_mixed(after, window):
+def test_initiator_ends_at_a_chunk_boundary_and_mixed_chunks_stay_mixed(after, window):
     pair = Pair(window=window)
 
     def mangle(at, item, wire):
@@ -335,7 +338,7 @@ def test_initiator_ends_at_a_chunk_boundary_and_what_was_mixed_is_mixed(after, w
 
 
 @pytest.mark.parametrize("number", range(MESSAGES))
-def test_responder_leaves_open_chunks_are_void_and_nothing_is_lost(number):
+def test_open_chunks_are_void_and_nothing_is_lost_when_the_responder_leaves(number):
     pair = Pair()
 
     def mangle(at, item, wire):
@@ -346,12 +349,12 @@ def test_responder_leaves_open_chunks_are_void_and_nothing_is_lost(number):
 
     pair.play(mangle)
     pair.check(set(pair.responder.mixed))
-    # It was told, so it did not have to ask.
+    # The responder told it, so it did not have to ask.
     assert pair.now < DEADLINES.silence
 
 
 @pytest.mark.parametrize("times", [1, 2, 3])
-def test_ack_lost_is_asked_for_and_said_again_word_for_word(times):
+def test_lost_ack_is_asked_for_and_repeated_byte_for_byte(times):
     pair, lost = Pair(window=1), []
 
     def mangle(at, item, wire):
@@ -367,7 +370,7 @@ def test_ack_lost_is_asked_for_and_said_again_word_for_word(times):
     assert sum(isinstance(message, Ask) for message in pair.said) == times
 
 
-def test_ask_for_a_turn_that_never_came_is_a_miss_and_it_is_sent_anew():
+def test_ask_for_a_turn_that_never_arrived_gets_a_miss_and_the_turn_is_sent_again():
     pair, lost = Pair(window=1), []
 
     def mangle(at, item, wire):
@@ -392,13 +395,13 @@ def test_asking_backs_off_and_silence_ends_the_exchange():
         return []
 
     pair.play(mangle, until=12.0)
-    # Turn 0 is certain, so nothing is kept; the pauses double.
+    # Turn 0 leaves no doubt, so no chunk is kept. The pauses double.
     assert asked == [1.0, 3.0, 7.0]
     assert pair.initiator.of(ExchangeEnded)[0].result == "lost" and pair.initiator.machine.settled
     assert pair.responder.of(ExchangeEnded)[0].result == "lost"
 
 
-def test_lost_with_a_chunk_in_doubt_is_asked_about_soon_however_often_it_was_asked_about_before():
+def test_chunk_in_doubt_of_a_lost_exchange_is_asked_about_soon_despite_earlier_questions():
     pair, asked = Pair(window=1), []
 
     def mangle(at, item, wire):
@@ -413,7 +416,7 @@ def test_lost_with_a_chunk_in_doubt_is_asked_about_soon_however_often_it_was_ask
     assert pauses[:4] == [DEADLINES.doubt * factor for factor in (1, 2, 4, 8)]
 
 
-def test_unknown_exchange_is_given_up_and_the_chunks_in_doubt_counted():
+def test_unknown_exchange_is_given_up_and_its_chunks_in_doubt_are_counted():
     pair = Pair(window=2)
 
     def mangle(at, item, wire):
@@ -428,8 +431,8 @@ def test_unknown_exchange_is_given_up_and_the_chunks_in_doubt_counted():
     assert sum(event.count for event in pair.initiator.of(ChunksInDoubt)) >= 1
 
 
-def test_lost_while_the_mixing_job_is_out_waits_for_it():
-    """A job cannot be called back: the chunk is neither dropped nor in doubt, and is counted as mixed."""
+def test_lost_exchange_waits_for_its_mixing_job():
+    """A job cannot be cancelled. The chunk is neither dropped nor in doubt, and counts as mixed."""
     pair = Pair(window=1)
     pair.gather()
     while not any(isinstance(job, jobs.Mix) for job in pair.initiator.outputs.jobs):
@@ -445,7 +448,7 @@ def test_lost_while_the_mixing_job_is_out_waits_for_it():
     assert pair.initiator.mixed == pair.responder.mixed == [1]
 
 
-def test_closed_while_mixing_still_counts_and_is_acknowledged():
+def test_chunk_of_a_closed_exchange_whose_job_runs_still_counts_and_is_acknowledged():
     pair = Pair(window=1)
     pair.gather()
     while not any(isinstance(job, jobs.DecodeAndMix) for job in pair.responder.outputs.jobs):
@@ -459,14 +462,14 @@ def test_closed_while_mixing_still_counts_and_is_acknowledged():
     pair.check({1})
 
 
-def test_responder_is_free_once_all_is_mixed_though_the_end_is_lost():
+def test_responder_is_free_once_all_chunks_are_mixed_even_if_the_end_is_lost():
     pair = Pair()
     pair.play(lambda at, item, wire: [] if isinstance(item[1].message, End) else [item])
     assert pair.responder.of(ExchangeEnded)[0].result == "done" and pair.now == 0.0
     assert not pair.responder.machine.settled
 
 
-def test_exchange_of_which_a_part_was_mixed_is_taken_for_as_long_as_all_of_it_would_have_been():
+def test_length_of_an_exchange_of_which_a_part_was_mixed_is_that_of_all_its_chunks():
     side = Pair(window=1).initiator.machine
     assert side.length() == 0.0
     side.tally.mixed(jobs.Turn((), True, True, 1.0), 2.0)
@@ -495,7 +498,7 @@ def test_more_chunks_than_the_credit_void_the_oldest_that_waits():
     assert pair.responder.post()[-1].message == Void(EXCHANGE, 0)
 
 
-def test_partner_that_answers_beside_the_point_for_ever_is_lost():
+def test_partner_that_never_sends_the_awaited_answer_is_lost():
     pair = Pair(window=1)
 
     def mangle(at, item, wire):
@@ -543,7 +546,7 @@ def test_share_above_the_bound_is_refused_by_the_initiator():
     assert (pair.initiator.a == pair.initiator.start).all()
 
 
-def test_bound_told_with_the_data_holds_though_a_step_has_lowered_it_since():
+def test_bound_sent_with_the_data_holds_even_if_a_step_has_lowered_it_since():
     """An outer step of the initiator between its last turn and the Ack must not make it refuse an honest share."""
     pair = Pair(window=1)
     pair.initiator.algorithm._step[:] = 10.0
@@ -572,7 +575,7 @@ def test_offer_repeated_before_the_first_chunk_is_accepted_again():
 
 
 def test_void_chunk_is_never_opened_or_mixed_again():
-    """Copies of its Ranges and Data may still be under way when the initiator has long dropped it."""
+    """Copies of its Ranges and Data may still be under way after the initiator has dropped it."""
     pair = Pair(window=1)
     heard = []
 
@@ -592,7 +595,7 @@ def test_void_chunk_is_never_opened_or_mixed_again():
     assert not pair.responder.mixed and {envelope.message for envelope in pair.responder.post()} == {Void(EXCHANGE, 1)}
 
 
-def test_initiators_life_ends_while_two_chunks_are_being_mixed_and_both_are_counted():
+def test_both_chunks_being_mixed_are_counted_when_the_initiators_life_ends():
     pair, out = Pair(window=2), []
     pair.gather()
     while len(out) < 2:
@@ -611,19 +614,19 @@ def test_initiators_life_ends_while_two_chunks_are_being_mixed_and_both_are_coun
     assert pair.responder.machine.settled and not pair.responder.algorithm._open
 
 
-def test_rate_agreed_on_is_kept_and_every_chunk_is_averaged_all_the_same():
+def test_agreed_rate_is_kept_and_every_chunk_is_averaged():
     unhurried = Pair(window=1)
     unhurried.play()
     sent = unhurried.initiator.machine.tally.sent
     pair = Pair(window=1, rate=sent / 6.0)
     pair.play()
     pair.check()
-    # The last chunk may be opened once the first two are paid for: two thirds of six seconds.
+    # The rate allows the last chunk once it has allowed the first two: after two thirds of six seconds.
     assert 3.5 <= pair.now <= 6.0 < DEADLINES.silence
 
 
 @pytest.mark.parametrize(("usual", "result", "mixed"), [(0.01, "slow", [1]), (1.0, "done", [1, 2, 0])])
-def test_partner_far_slower_than_usual_ends_the_exchange_at_a_chunk_boundary(usual, result, mixed):
+def test_much_slower_partner_ends_the_exchange_at_a_chunk_boundary(usual, result, mixed):
     pair = Pair(window=1, usual=usual)
 
     def half_a_second(number, item, wire):
@@ -636,7 +639,7 @@ def test_partner_far_slower_than_usual_ends_the_exchange_at_a_chunk_boundary(usu
     assert [event.result for event in pair.initiator.of(ExchangeEnded)] == [result]
 
 
-def test_rate_agreed_on_is_not_slowness():
+def test_agreed_rate_does_not_count_as_slowness():
     unhurried = Pair(window=1)
     unhurried.play()
     pair = Pair(window=1, rate=unhurried.initiator.machine.tally.sent / 6.0, usual=0.01)
@@ -645,7 +648,7 @@ def test_rate_agreed_on_is_not_slowness():
 
 
 @pytest.mark.parametrize("codec", ["fp32", "int8", "modulo4"])
-def test_acknowledgement_of_what_was_never_told_is_ignored(codec):
+def test_acknowledgement_before_any_codes_is_ignored(codec):
     pair = Pair(codec=codec)
     pair.gather()
     hostile = Ack(EXCHANGE, 1, 1, 1.0)

@@ -1,4 +1,4 @@
-"""How much of an exchange a peer puts on its link at once: told by the state it has fetched, and by what came of it."""
+"""A peer's load on its link follows the transfer that it fetched, and what its exchanges mixed."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ WINDOW, LEAST, PATIENCE = 8, 4, 1.0
 
 
 def fetched(seconds, *, chunks=20, gaps=()):
-    """After a state whose chunks came every so many `seconds`, but for some `gaps`."""
+    """The load after a transfer whose chunks came every `seconds`, with some `gaps`."""
     load, now = LinkLoad(WINDOW, LEAST, PATIENCE), 100.0
     for chunk in range(chunks):
         load.carried(now)
@@ -33,24 +33,24 @@ def fetched(seconds, *, chunks=20, gaps=()):
         (60.0, 4, 1),
     ],
 )
-def test_what_the_link_carried_of_the_state_tells_what_fits(seconds, bits, window):
+def test_bits_and_window_follow_how_fast_the_transfer_arrived(seconds, bits, window):
     load = fetched(seconds)
     assert (load.bits(16), load.window) == (bits, window)
     assert load.bits(4) == 4 and load.bits(2) == 2, "no more than is wished"
 
 
-def test_state_with_a_pause_in_it_is_not_slow():
+def test_transfer_with_a_pause_is_not_slow():
     load = fetched(0.01, gaps=(30.0, 0.01, 30.0))
     assert (load.bits(16), load.window) == (16, WINDOW)
 
 
 @pytest.mark.parametrize("chunks", [0, 1])
-def test_state_of_one_chunk_tells_nothing(chunks):
+def test_transfer_of_one_chunk_changes_nothing(chunks):
     load = fetched(50.0, chunks=chunks)
     assert (load.bits(16), load.window) == (16, WINDOW)
 
 
-def test_second_state_is_measured_anew():
+def test_second_transfer_is_measured_anew():
     load = fetched(3.0)
     for now in (500.0, 500.01, 500.02):
         load.carried(now)
@@ -58,7 +58,7 @@ def test_second_state_is_measured_anew():
     assert (load.bits(16), load.window) == (16, WINDOW)
 
 
-def test_one_exchange_in_vain_may_be_a_dead_partner_but_two_in_a_row_are_the_link():
+def test_one_exchange_in_vain_changes_nothing_but_two_in_a_row_lower_the_load():
     load = fetched(0.01)
     load.in_vain()
     load.mixed(16, 16)
@@ -72,7 +72,7 @@ def test_one_exchange_in_vain_may_be_a_dead_partner_but_two_in_a_row_are_the_lin
     assert (load.bits(16), load.window) == (LEAST, 1)
 
 
-def test_exchanges_that_complete_bring_it_back_up():
+def test_complete_exchanges_bring_it_back_up():
     load = fetched(3.0)
     seen = []
     for _ in range(4):
@@ -82,14 +82,14 @@ def test_exchanges_that_complete_bring_it_back_up():
 
 
 @pytest.mark.parametrize(("chunks", "of", "grows"), [(GROWS - 1, 16, False), (GROWS, 16, True), (2, 2, True)])
-def test_exchange_cut_short_grows_nothing_unless_it_mixed_several_windows(chunks, of, grows):
+def test_exchange_cut_short_raises_the_load_only_if_it_mixed_several_windows(chunks, of, grows):
     load = fetched(3.0)
     load.mixed(chunks, of)
     assert (load.window > 1) is grows
 
 
-def test_exchanges_that_rounds_cut_off_bring_it_back_up_together():
-    """After a minute of loss a round was too short for one chunk after the other, and it stayed at that for ever."""
+def test_exchanges_cut_by_rounds_bring_it_back_up_together():
+    """After a minute of loss, rounds were too short for single chunks, and the load stayed at its minimum for ever."""
     load = fetched(0.01)
     for _ in range(8):
         load.in_vain()
@@ -99,7 +99,7 @@ def test_exchanges_that_rounds_cut_off_bring_it_back_up_together():
     assert (load.bits(16), load.window) == (16, WINDOW)
 
 
-def test_link_that_carries_no_more_is_tried_with_more_ever_more_rarely():
+def test_link_that_carries_no_more_is_tried_more_and_more_rarely():
     load, vain = fetched(3.0), []
     for exchange in range(2000):
         if load.window == 1:

@@ -66,7 +66,7 @@ def test_unknown_round_trip_times_count_as_near():
     assert choose_partner(IDS, lambda peer: None, 1.0, Random(1)) in IDS
 
 
-def test_why_so_many_refused_is_remembered_of_those_who_are_there():
+def test_refusals_of_live_members_are_remembered():
     machine = matching()
     for number in range(10_000):
         alive = [replace(member, id=number.to_bytes(32, "big")) for member in ALIVE[:1]]
@@ -77,11 +77,11 @@ def test_why_so_many_refused_is_remembered_of_those_who_are_there():
         assert len(machine.reasons) <= 2
 
 
-def test_nothing_wanted_nobody_chosen():
+def test_no_partner_is_chosen_while_none_is_wanted():
     assert matching().candidate(ALIVE, {}, (), lambda peer: None, 0.0) is None
 
 
-def test_wanted_offers_to_one_at_a_time():
+def test_one_offer_is_out_at_a_time():
     machine = matching()
     machine.want(2, 0.0)
     partner = machine.candidate(ALIVE, {}, (), lambda peer: None, 0.0)
@@ -90,7 +90,7 @@ def test_wanted_offers_to_one_at_a_time():
     assert machine.timer() == pytest.approx(0.7) and machine.offered.expires == pytest.approx(1.4)
 
 
-def test_scheduled_partner_is_waited_for_until_patience_ends_and_then_anybody_will_do():
+def test_scheduled_partner_is_waited_for_until_patience_ends_then_any_member_will_do():
     machine = matching(patience=1.0)
     machine.want(1, 0.0)
 
@@ -102,7 +102,7 @@ def test_scheduled_partner_is_waited_for_until_patience_ends_and_then_anybody_wi
     assert IDS[3] not in {chosen(0.5, excluded=IDS[3:4]) for _ in range(50)}
 
 
-def test_refused_pauses_double_up_to_the_longest():
+def test_pauses_after_refusals_double_up_to_the_longest():
     machine, pauses, now = matching(pause=0.1, longest_pause=1.0), [], 0.0
     machine.want(1, now)
     for exchange in range(8):
@@ -115,8 +115,8 @@ def test_refused_pauses_double_up_to_the_longest():
         assert shortest <= pause <= 2 * shortest
 
 
-def test_who_was_refused_asks_soon_again_in_its_next_round_however_short_that_is():
-    """Two who have found each other would else leave a third alone: they are busy, or done, whenever it asks."""
+def test_refused_peer_asks_soon_again_in_its_next_round_even_if_that_is_short():
+    """Otherwise two peers in step would leave a third one out: they would be busy or done whenever it asks."""
     machine, now = matching(pause=0.1, longest_pause=4.0), 0.0
     machine.want(1, now)
     for number in range(8):
@@ -155,7 +155,7 @@ def test_excluded_members_are_never_chosen():
     assert machine.timer() > 0.0
 
 
-def test_matched_counts_whoever_offered_and_unmatched_restores_only_what_was_counted():
+def test_match_counts_whichever_peer_offered_and_unmatched_restores_only_what_was_counted():
     machine = matching()
     machine.want(1, 0.0)
     machine.matched()
@@ -168,7 +168,7 @@ def test_matched_counts_whoever_offered_and_unmatched_restores_only_what_was_cou
     assert machine.wanted == 0
 
 
-def test_a_round_ahead_is_accepted_and_wanted_the_less_in_the_next():
+def test_round_ahead_is_accepted_and_the_next_round_wants_fewer():
     machine = matching()
     machine.want(2, 0.0)
     for _ in range(4):
@@ -179,7 +179,7 @@ def test_a_round_ahead_is_accepted_and_wanted_the_less_in_the_next():
     assert machine.wanted == 1 and machine.ahead == 0
 
 
-def test_none_ahead_with_the_last_partner_while_somebody_else_has_asked_in_vain():
+def test_last_partner_gets_none_ahead_while_another_member_has_asked_in_vain():
     machine = matching()
     a, b = IDS[:2]
     machine.want(1, 0.0)
@@ -205,7 +205,7 @@ def test_none_ahead_with_the_last_partner_while_somebody_else_has_asked_in_vain(
     assert machine.accepts(a, counts=True, steps=True) and not machine.accepts(b, counts=True, steps=True)
 
 
-def test_guests_are_taken_once_the_own_exchanges_are_made_and_count_for_no_round():
+def test_guests_are_accepted_once_the_own_exchanges_are_made_and_count_for_no_round():
     machine = matching()
     machine.want(1, 0.0)
     machine.matched()
@@ -226,7 +226,7 @@ def test_guests_are_taken_once_the_own_exchanges_are_made_and_count_for_no_round
     assert machine.accepts(IDS[0], counts=True, steps=True, guests=1)
 
 
-def test_last_partner_is_asked_again_only_after_as_long_as_that_exchange_took():
+def test_last_partner_is_asked_again_only_after_the_time_that_exchange_took():
     machine = matching(lonely=2.0)
     a, b = IDS[:2]
     machine.parted(a, 3.0)
@@ -272,7 +272,7 @@ def test_guest_is_no_last_partner():
     assert machine.candidate(ALIVE[:2], {}, (), lambda peer: None, 12.0) == b
 
 
-def test_exchange_with_a_guest_that_mixes_nothing_leaves_the_own_ones_as_they_are():
+def test_guest_exchange_that_mixes_nothing_leaves_the_own_exchanges_unchanged():
     machine = matching()
     machine.want(1, 0.0)
     machine.matched()
@@ -287,14 +287,14 @@ def test_exchange_with_a_guest_that_mixes_nothing_leaves_the_own_ones_as_they_ar
     ("dialled", "others", "guests", "turns"),
     [(4, 0, 0, 1), (60, 4, 1, 1), (2, 2, 1, 1), (2, 3, 2, 1), (1, 4, 4, 1), (1, 5, MOST_GUESTS, 2), (2, 62, 4, 8)],
 )
-def test_guests_of_a_round_are_as_many_as_there_are_to_each_who_can_be_dialled(dialled, others, guests, turns):
+def test_guests_of_a_round_are_the_outbound_only_members_per_dialable_one(dialled, others, guests, turns):
     members = ALIVE[:1] * dialled
     members += [replace(ALIVE[0], address="")] * others
     assert guests_per_round(members) == (guests, turns)
 
 
-def test_more_than_a_round_ahead_is_forgotten():
-    """As of one whose training stood still, from whom others may have as much as they like."""
+def test_exchanges_beyond_a_round_ahead_are_forgotten():
+    """For example of a peer whose training stood still. Others may exchange with it without limit."""
     machine = matching()
     for _ in range(20):
         assert machine.accepts(IDS[0], counts=True, steps=False)
@@ -325,7 +325,7 @@ def test_exchange_ahead_that_mixes_nothing_after_its_round_has_begun_is_wanted_i
     assert machine.wanted == 1
 
 
-def test_exchange_of_the_round_before_that_mixes_nothing_is_not_wanted_beside_those_of_this():
+def test_exchange_of_the_last_round_that_mixes_nothing_is_not_wanted_again():
     machine = matching()
     machine.want(1, 0.0)
     machine.matched()
@@ -334,7 +334,7 @@ def test_exchange_of_the_round_before_that_mixes_nothing_is_not_wanted_beside_th
     assert (machine.wanted, machine.ahead) == (1, 0)
 
 
-def test_exchange_ahead_that_mixed_nothing_is_given_back():
+def test_exchange_ahead_that_mixed_nothing_does_not_count():
     machine = matching()
     machine.want(1, 0.0)
     machine.matched()
@@ -344,7 +344,7 @@ def test_exchange_ahead_that_mixed_nothing_is_given_back():
     assert machine.accepts(IDS[0], counts=True, steps=True) and machine.wanted == 0
 
 
-def test_who_waits_for_rounds_to_end_accepts_only_what_it_wants():
+def test_peer_that_waits_for_rounds_to_end_accepts_only_what_it_wants():
     machine = matching(ahead=False)
     assert not machine.accepts(IDS[0], counts=True, steps=False)
     machine.want(1, 0.0)
@@ -367,7 +367,7 @@ def test_crossing_offer_yields_to_the_lower_id_only(offered_to, source, yields):
     assert machine.yields_to(source, me) is yields
 
 
-def test_lonely_is_told_once_in_a_period_and_forgotten_at_a_match():
+def test_loneliness_is_reported_once_in_a_period_and_ends_at_a_match():
     machine = matching(lonely=10.0)
     machine.want(1, 0.0)
     assert [machine.lonely(now) for now in (9.0, 10.0, 11.0, 19.9, 20.0)] == [False, True, False, False, True]
@@ -376,7 +376,7 @@ def test_lonely_is_told_once_in_a_period_and_forgotten_at_a_match():
     assert not machine.lonely(30.0) and machine.lonely(31.0)
 
 
-def test_round_that_was_made_ahead_is_no_lonely_one_however_long_it_is():
+def test_long_round_whose_exchanges_were_made_ahead_is_not_lonely():
     machine = matching(lonely=10.0)
     machine.want(1, 0.0)
     machine.matched()
@@ -386,7 +386,7 @@ def test_round_that_was_made_ahead_is_no_lonely_one_however_long_it_is():
     assert not machine.lonely(129.0) and machine.lonely(130.0)
 
 
-def test_who_is_told_so_for_ever_is_lonely():
+def test_peer_refused_with_done_for_ever_is_lonely():
     machine, told = matching(lonely=10.0), []
     for number in range(6):
         machine.want(1, 20.0 * number)
@@ -396,7 +396,7 @@ def test_who_is_told_so_for_ever_is_lonely():
     assert told == [False, False, False, True, True, True]
 
 
-def test_who_is_told_to_wait_for_the_next_round_is_not_lonely():
+def test_peer_refused_with_done_is_not_lonely_before_the_next_round():
     """Rounds may be minutes long."""
     machine = matching(lonely=10.0)
     machine.want(1, 0.0)
@@ -417,7 +417,7 @@ def test_who_is_told_to_wait_for_the_next_round_is_not_lonely():
         ("", "", True, False),
     ],
 )
-def test_outbound_only_member_is_asked_over_a_link_that_is_there_only(mine, theirs, linked, asked):
+def test_outbound_only_member_is_asked_only_over_an_open_link(mine, theirs, linked, asked):
     me, other = Member(IDS[0], "", mine, 1, 0, State.ALIVE), Member(IDS[1], "", theirs, 1, 0, State.ALIVE)
     excluded, machine = out_of_reach(me, [other], lambda peer: linked), matching()
     machine.want(1, 0.0)

@@ -1,4 +1,4 @@
-"""Who has wasted time is left alone for at least as long, and longer at each time in a row, while others are there."""
+"""A member that wastes time is left alone for at least as long while others are there. Repetitions double that."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ import math
 
 import pytest
 
-from gossipdp.protocol.pairwise import partner_history as acquaintances
+from gossipdp.protocol.pairwise import partner_history
 from gossipdp.protocol.pairwise.partner_history import LONGEST, SHORTEST, PartnerHistory
 
 A, B, C = (bytes([letter]) * 32 for letter in b"abc")
 
 
 def wait(*exchanges, pace=1.0):
-    """Seconds that A is left alone after these (chunks, seconds) in a row."""
+    """Seconds for which A is left alone after these (chunks, seconds) in a row."""
     known = PartnerHistory()
     for chunks, seconds in exchanges:
         known.parted(A, chunks, seconds, pace * chunks if chunks else 0.0, 100.0)
@@ -38,15 +38,15 @@ def wait(*exchanges, pace=1.0):
         ([(2, 608.0)] * 2, 600.0),
     ],
 )
-def test_wasted_time_is_left_alone_for(exchanges, seconds):
+def test_wasting_member_is_left_alone_for_this_long(exchanges, seconds):
     assert wait(*exchanges) == pytest.approx(seconds, abs=0.011)
 
 
-def test_while_nobody_knows_how_long_a_chunk_takes_only_nothing_is_a_waste():
+def test_only_an_exchange_without_chunks_is_waste_while_the_pace_is_unknown():
     assert wait((1, 50.0), pace=math.inf) == 0.0 and wait((0, 2.0), pace=math.inf) == pytest.approx(2.0, abs=0.011)
 
 
-def test_nobody_is_left_alone_if_it_is_everybody():
+def test_no_member_is_left_alone_if_all_would_be():
     known = PartnerHistory()
     known.parted(A, 0, 5.0, 0.0, 0.0)
     assert known.left_alone([A, B], 1.0) == {A: "slow"} and not known.left_alone([A], 1.0)
@@ -73,34 +73,34 @@ def test_weight_of_a_newcomer_rises_with_the_rounds_since_it_appeared(appears, n
     assert known.share(A, now) == pytest.approx(share)
 
 
-def test_whom_membership_has_not_told_of_yet_is_as_new_as_can_be():
+def test_member_unknown_to_membership_is_a_newcomer():
     assert PartnerHistory().share(A, 50) == 0.1 and PartnerHistory().share(A, 3) == 1.0
 
 
-def test_those_that_membership_has_forgotten_make_room_for_newcomers_and_no_member_does(monkeypatch):
-    monkeypatch.setattr(acquaintances, "MOST_KNOWN", 2)
+def test_forgotten_members_make_room_for_newcomers_and_known_ones_do_not(monkeypatch):
+    monkeypatch.setattr(partner_history, "MOST_KNOWN", 2)
     known = PartnerHistory()
     for peer, members in ((A, {A}), (B, {A, B}), (C, {A, C})):
         known.appeared(peer, 20, members)
     assert [known.share(peer, 40) for peer in (A, B, C)] == [1.0, 0.1, 1.0]
 
 
-def test_who_was_met_in_a_round():
+def test_partners_met_in_a_round():
     known = PartnerHistory()
     known.met(A, 3)
     known.met(B, 4)
     assert known.meets(3) == {A} and known.meets(4) == {B} and not known.meets(5)
 
 
-def test_offers_up_to_the_latest_accepted_are_no_news():
+def test_offers_up_to_the_latest_accepted_were_answered_before():
     known = PartnerHistory()
     known.accepted(A, 7)
     assert known.dealt_with(A, 6) and known.dealt_with(A, 7)
     assert not known.dealt_with(A, 8) and not known.dealt_with(B, 7)
 
 
-def test_the_one_heard_of_longest_ago_makes_room(monkeypatch):
-    monkeypatch.setattr(acquaintances, "MOST", 2)
+def test_member_heard_of_longest_ago_makes_room(monkeypatch):
+    monkeypatch.setattr(partner_history, "MOST", 2)
     known = PartnerHistory()
     for peer in (A, B, A, C):
         known.met(peer, 1)

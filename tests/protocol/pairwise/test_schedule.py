@@ -25,7 +25,7 @@ def ids(count):
 
 
 def meetings(schedule, step):
-    """Of every member that meets somebody: whom, and with which weight."""
+    """Partner and weight of every member that has a partner."""
     return {me: met for me in schedule.members if (met := schedule.partner(me, step)) is not None}
 
 
@@ -41,7 +41,7 @@ def mix(schedule, step, values):
 @pytest.mark.parametrize("count", SIZES)
 def test_after_a_cycle_all_hold_the_exact_average(count):
     schedule = Schedule(ids(count), SEED)
-    # The second cycle: any other has another order and the same graph.
+    # The second cycle. Any other has another order and the same graph.
     product = np.eye(count)
     for step in range(schedule.period, 2 * schedule.period):
         product = mix(schedule, step, product)
@@ -55,7 +55,7 @@ def test_each_step_is_a_matching_with_equal_weights_on_both_sides(count):
         met = meetings(schedule, step)
         for me, (partner, weight) in met.items():
             assert partner != me and met[partner] == (me, weight) and 0.5 <= weight < 1.0
-        # Of an even number nobody is idle, of an odd one the one that must be.
+        # Of an even number no member is idle, of an odd one exactly one is.
         assert count - len(met) == count % 2
 
 
@@ -78,7 +78,7 @@ def test_powers_of_two_meet_along_a_hypercube_by_halves():
     met = [meetings(schedule, step) for step in range(4)]
     assert {weight for step in met for _, weight in step.values()} == {0.5}
     for me in schedule.members:
-        # The dimensions commute: a then b leads where b then a does.
+        # The dimensions commute: a then b leads to the same member as b then a.
         for a in range(4):
             for b in range(a):
                 assert met[b][met[a][me][0]][0] == met[a][met[b][me][0]][0]
@@ -112,7 +112,7 @@ def test_another_cycle_or_seed_gives_another_order(seed, later):
     assert sum(first[me] == second[me] for me in members) < 6
 
 
-def test_over_many_cycles_everybody_meets_everybody_equally_often():
+def test_every_pair_meets_equally_often_over_many_cycles():
     schedule, cycles = Schedule(ids(8), SEED), 700
     for me in schedule.members[:2]:
         met = Counter(schedule.partner(me, step)[0] for step in range(3 * cycles))
@@ -120,7 +120,7 @@ def test_over_many_cycles_everybody_meets_everybody_equally_often():
         assert len(met) == 7 and all(abs(count - 300) < 5 * 17 for count in met.values())
 
 
-def test_over_many_cycles_everybody_is_idle_equally_often():
+def test_every_member_is_idle_equally_often_over_many_cycles():
     schedule, cycles = Schedule(ids(5), SEED), 400
     for me in schedule.members:
         idle = sum(schedule.partner(me, step) is None for step in range(5 * cycles))
@@ -128,8 +128,8 @@ def test_over_many_cycles_everybody_is_idle_equally_often():
         assert abs(idle - 400) < 5 * 45
 
 
-def test_order_is_the_same_in_another_process_and_for_ever():
-    """Peers of several versions of Python, and of gossipdp, follow one schedule: these figures may not change."""
+def test_order_is_the_same_in_every_process_and_version():
+    """Peers with different versions of Python and gossipdp follow one schedule, so these figures must not change."""
     program = (
         "from gossipdp.protocol.pairwise.schedule import Schedule\n"
         "members = [bytes([n]) * 32 for n in range(12)]\n"
@@ -146,7 +146,7 @@ def test_a_lone_member_is_idle():
     assert [schedule.partner(schedule.members[0], step) for step in range(3)] == [None, None, None]
 
 
-def test_strangers_wrong_steps_and_wrong_members_are_refused():
+def test_unknown_members_and_wrong_steps_are_refused():
     members = ids(4)
     schedule = Schedule(members[:3], SEED)
     with pytest.raises(LocalProtocolError, match=f"{members[3][:4].hex()} is none of the schedule's 3 members"):
@@ -159,7 +159,7 @@ def test_strangers_wrong_steps_and_wrong_members_are_refused():
         Schedule([], SEED)
 
 
-def test_orders_of_past_cycles_are_let_go():
+def test_orders_of_past_cycles_are_dropped():
     schedule = Schedule(ids(12), SEED)
     for step in range(50 * schedule.period):
         schedule.partner(schedule.members[0], step)

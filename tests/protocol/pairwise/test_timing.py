@@ -1,4 +1,4 @@
-"""What is usual is learnt: how long a chunk takes, and how long an answer."""
+"""Learnt times: how long a chunk usually takes, and how long an answer."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def test_pace_is_unknown_at_first_then_that_of_the_last_exchanges():
     assert timing.pace == pytest.approx(0.5 * 32**0.2)
 
 
-def test_exchange_that_took_what_its_rate_asks_for_says_nothing_of_others_once_there_are_such():
+def test_exchange_slowed_by_its_rate_does_not_count_once_others_do():
     timing = Timing(1.0)
     timing.exchanged(1, 64.0, owed=63.0)
     assert timing.pace == pytest.approx(64.0), "better than no measure"
@@ -44,7 +44,7 @@ def test_patience_is_twice_the_last_answers_time_within_bounds():
     assert learnt == [1.0, 3.0, 8.0, 1.0]
 
 
-def test_answer_to_what_was_said_twice_is_no_measure_but_patience_that_was_needed_is_kept():
+def test_answer_to_a_repeated_message_is_not_measured_but_the_needed_patience_is_kept():
     timing = Timing(1.0)
     learnt = []
     for seconds, asked in ((1.7, 1), (0.3, 1), (90.0, 3), (0.3, 0)):
@@ -53,7 +53,7 @@ def test_answer_to_what_was_said_twice_is_no_measure_but_patience_that_was_neede
     assert learnt == [1.7, 1.7, 8.0, 1.0]
 
 
-def test_what_is_under_way_on_a_slow_link_is_asked_for_again_once_and_never_more():
+def test_slow_link_causes_one_repeated_question_and_never_more():
     outputs, timing = Outputs(), Timing(1.0)
 
     def begun(number, now):

@@ -1,4 +1,4 @@
-"""The consensus ratio: what it is a mean of, and what a peer measures of it; and which rounds follow a schedule."""
+"""The consensus ratio: its definition, and what a peer measures."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ SQRT2 = math.sqrt(2.0)
 
 
 def fed(ratio: float, rounds: int) -> ConsensusRatio:
-    """After so many rounds in each of which an exchange finds R = `ratio`."""
+    """The ratio after rounds in each of which an exchange measures R = `ratio`."""
     one = ConsensusRatio()
     one.stepped(0.3)
     for _ in range(rounds):
@@ -40,7 +40,7 @@ def test_ratio_is_of_two_means_over_time() -> None:
     assert one.value == pytest.approx(wanted)
 
 
-def test_distance_that_is_not_known_measures_nothing() -> None:
+def test_unknown_distance_measures_nothing() -> None:
     one = fed(1.0, 3)
     before = one.value
     one.exchanged(math.nan)
@@ -57,13 +57,13 @@ def test_peers_that_stand_still_have_no_ratio() -> None:
         assert math.isnan(one.value)
 
 
-def test_one_exchange_counts_for_no_more_than_the_farthest() -> None:
+def test_one_exchange_counts_as_farthest_at_most() -> None:
     one = fed(1.0, 20)
     one.exchanged(1e6)
     assert one.value == pytest.approx(RATIO_DECAY * 1.0 + (1 - RATIO_DECAY) * FARTHEST, rel=1e-3)
 
 
-def test_what_is_forgotten_is_measured_anew() -> None:
+def test_forgotten_ratio_is_measured_anew() -> None:
     one = fed(2.0, 18)
     one.forget()
     assert math.isnan(one.value)
@@ -94,7 +94,7 @@ class Paced:
 
 
 @pytest.mark.parametrize("ratio", [0.1, 3.0])
-def test_peer_measures_how_far_apart_it_finds_others(ratio: float) -> None:
+def test_peer_measures_its_distance_to_partners(ratio: float) -> None:
     peer = Paced()
     peer.play(ratio, 30)
     assert peer.pacing.ratio == pytest.approx(ratio, rel=1e-3) and peer.pacing.every == 50
@@ -115,7 +115,7 @@ def test_peer_that_is_alone_or_warms_up_measures_nothing() -> None:
     assert math.isnan(warm.pacing.ratio)
 
 
-def test_model_of_another_is_measured_anew() -> None:
+def test_ratio_is_measured_anew_for_another_peers_model() -> None:
     peer = Paced()
     peer.play(2.0, 6)
     peer.pacing.resynced(62, 3.0)

@@ -1,4 +1,4 @@
-"""Terms of exchanges follow what the link has carried, and the limit of lag what a transfer has taken."""
+"""The terms of exchanges follow what the link carried. The limit of lag follows how long a transfer took."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ WINDOW, PATIENCE = PAIRWISE.window, PAIRWISE.deadlines.ask
 
 
 class Paced:
-    """A peer past its warm start that has fetched the model, of which a chunk came every so many `seconds`."""
+    """A peer past its warm start that has fetched the model, one chunk every `seconds`."""
 
     def __init__(self, seconds: float = 0.01, **changed: object) -> None:
         self.looks: list[float] = []
@@ -60,11 +60,11 @@ class Paced:
     ("patiences", "terms"),
     [(0.01, ("modulo16", WINDOW)), (0.9, ("modulo16", 1)), (1.5, ("modulo8", 1)), (3.0, ("modulo4", 1))],
 )
-def test_terms_follow_how_fast_the_state_came(patiences: float, terms: tuple[str, int]) -> None:
+def test_terms_follow_how_fast_the_transfer_arrived(patiences: float, terms: tuple[str, int]) -> None:
     assert Paced(patiences * PATIENCE).terms == terms
 
 
-def test_exchanges_in_vain_cost_bits_and_window_and_those_that_mix_give_the_window_back() -> None:
+def test_exchanges_in_vain_lower_bits_and_window_and_mixing_restores_the_window() -> None:
     paced = Paced()
     paced.in_vain()
     assert paced.terms == ("modulo16", WINDOW), "a partner may have died"
@@ -79,7 +79,7 @@ def test_exchanges_in_vain_cost_bits_and_window_and_those_that_mix_give_the_wind
     assert windows == [("modulo4", min(2**doubled, WINDOW)) for doubled in (1, 2, 3)]
 
 
-def test_transfer_is_expected_to_take_what_exchanges_let_think_or_what_the_last_one_took() -> None:
+def test_expected_transfer_time_follows_exchanges_and_the_last_transfer() -> None:
     paced = Paced()
     paced.pacing.submitted(10, 100.0)
     paced.pacing.submitted(10, 105.0)
@@ -91,7 +91,7 @@ def test_transfer_is_expected_to_take_what_exchanges_let_think_or_what_the_last_
     assert paced.pacing.own(700).transfer == pytest.approx(AGAINST_EXCHANGE * 30.0 / 0.5)
 
 
-def test_h_is_by_speed_in_the_warm_start_too_and_a_step_at_the_least() -> None:
+def test_h_follows_speed_in_the_warm_start_and_is_at_least_one_step() -> None:
     paced = Paced()
     found = []
     for factor, clock in [(1.0, 10_000), (2.0, 10_000), (0.2, 10_000), (1 / 16, 10_000), (2.0, 0), (0.2, 0), (1.0, 0)]:
@@ -104,8 +104,8 @@ def test_h_is_by_speed_in_the_warm_start_too_and_a_step_at_the_least() -> None:
 @pytest.mark.parametrize(
     ("factor", "steps", "part"), [(1.0, 10, 1.0), (1.0, 5, 1.0), (2.0, 20, 1.0), (0.2, 2, 0.2), (0.2, 10, 1.0)]
 )
-def test_outer_step_is_the_part_of_a_usual_round_that_its_steps_are(factor: float, steps: int, part: float) -> None:
-    """Also of a training process with an H of its own, and however late a snapshot is."""
+def test_outer_step_is_scaled_by_its_share_of_a_usual_round(factor: float, steps: int, part: float) -> None:
+    """This holds for a training process with its own H, and for a late snapshot."""
     paced = Paced()
     paced.speed.factor = factor
     paced.pacing.set()
@@ -114,7 +114,7 @@ def test_outer_step_is_the_part_of_a_usual_round_that_its_steps_are(factor: floa
 
 
 def test_h_is_as_configured_to_the_step_after_a_fast_spell() -> None:
-    """Whoever is as fast as most follows a schedule, and counts the network's rounds by it."""
+    """A peer of the usual speed follows a schedule, and counts the network's rounds by H."""
     paced = Paced()
     found = []
     for factor in (1.0, 1.24, 1.15, 1.0):
@@ -134,7 +134,7 @@ def test_h_is_as_configured_to_the_step_after_a_fast_spell() -> None:
 
 
 @pytest.mark.parametrize(("every", "factor", "part"), [(5, 1 / 16, 0.2), (1, 1 / 16, 1.0), (100, 1 / 16, 1 / 16)])
-def test_a_round_of_one_step_is_that_part_of_a_usual_one(every: int, factor: float, part: float) -> None:
+def test_round_of_one_step_counts_as_its_share_of_a_usual_round(every: int, factor: float, part: float) -> None:
     paced = Paced(every=every)
     paced.speed.factor = factor
     paced.pacing.set()
@@ -142,8 +142,8 @@ def test_a_round_of_one_step_is_that_part_of_a_usual_one(every: int, factor: flo
     assert paced.pacing.outer().part == pytest.approx(part)
 
 
-def test_round_is_the_part_that_it_was_by_the_speed_that_decided_how_long_it_is() -> None:
-    """A host that turns out to be slow has made a whole round; one that is fast again has made a short one."""
+def test_share_of_a_round_uses_the_speed_that_set_its_length() -> None:
+    """A host that turns out to be slow has made a whole round. One that is fast again has made a short one."""
     paced = Paced()
     paced.speed.trained = lambda seconds, now: setattr(paced.speed, "factor", 0.1 if seconds > 0.5 else 1.0)
     found = []
@@ -165,7 +165,7 @@ def test_peer_without_a_training_process_says_so() -> None:
 @pytest.mark.parametrize(
     ("changed", "looks"), [({}, [0.5]), ({"sync": True}, []), ({"strategy": EpidemicConfig()}, [])]
 )
-def test_speed_counts_where_no_round_waits_for_anothers(changed: dict, looks: list) -> None:
+def test_speed_counts_where_rounds_do_not_wait_for_each_other(changed: dict, looks: list) -> None:
     paced = Paced(**changed)
     paced.pacing.submitted(7, 1.0)
     paced.pacing.submitted(2, 2.0)
@@ -185,7 +185,7 @@ def test_step_is_not_timed_by_snapshots_that_waited_while_the_daemon_slept(goes_
     assert paced.looks == pytest.approx([0.5, 0.5])
 
 
-def test_training_is_not_said_to_stand_still_for_that_the_daemon_slept() -> None:
+def test_sleep_of_the_daemon_does_not_count_as_training_standing_still() -> None:
     paced = Paced()
     for steps, now in ((10, 100.0), (10, 105.0)):
         paced.pacing.submitted(steps, now)

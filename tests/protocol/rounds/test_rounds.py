@@ -1,4 +1,4 @@
-"""Sessions, snapshots, outer steps and slots (algorithms section 1), job by job; each test plays the compute thread."""
+"""Sessions, snapshots, outer steps and slots (algorithms section 1), job by job. Each test acts as compute thread."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ OUTER = Outer(0.7, 0.8)
 
 
 class Thread:
-    """Runs jobs one at a time when told to, with canned results."""
+    """Completes jobs one at a time on request, with canned results."""
 
     def __init__(self):
         self.outputs, self.ran, self.events = Outputs(), [], []
@@ -80,7 +80,7 @@ def test_attach_of_a_process_that_keeps_its_model_steps_the_anchor_to_it_before_
     assert sealed == SlotSealed(1, (0,)), "what an exchange has mixed meanwhile"
 
 
-def test_attach_of_a_process_that_would_keep_nan_is_given_the_anchor():
+def test_process_that_would_keep_nan_gets_the_anchor():
     thread = Thread()
     thread.finite = False
     thread.rounds.attach(found=False, keep=70)
@@ -88,7 +88,7 @@ def test_attach_of_a_process_that_would_keep_nan_is_given_the_anchor():
     assert thread.events == [SessionOpened(1)] and thread.rounds.rounds == 0
 
 
-def test_process_that_dies_while_its_model_is_checked_is_given_no_anchor():
+def test_process_that_dies_while_its_model_is_checked_gets_no_anchor():
     thread = Thread()
     thread.finite = False
     thread.rounds.attach(found=False, keep=70)
@@ -177,7 +177,7 @@ def test_mixed_corrections_are_sealed_one_slot_at_a_time():
     assert [event.slot for event in thread.of(SlotSealed)] == [1, 2]
 
 
-def test_nothing_dirty_nothing_sealed_and_the_next_is_sealed_again():
+def test_slot_is_sealed_only_after_new_corrections():
     thread = training()
     thread.dirty = ()
     thread.rounds.mixed()
@@ -190,7 +190,7 @@ def test_nothing_dirty_nothing_sealed_and_the_next_is_sealed_again():
 
 
 def test_slot_applied_during_a_round_is_released_only_after_it():
-    """The round counts the slots its snapshot has not seen; a zeroed one would be counted as nothing."""
+    """The round counts the slots that its snapshot has not seen. A zeroed one would count as nothing."""
     thread = training()
     thread.rounds.mixed()
     thread.run()
@@ -256,8 +256,8 @@ def test_detach_during_an_attach_opens_no_session(after):
     assert not thread.of(SessionOpened)
 
 
-def test_detach_before_anything_was_bound_asks_for_nothing():
-    """The vectors may not even exist yet: a training process that waits for the model may die."""
+def test_detach_before_a_bind_requests_no_job():
+    """The vectors may not exist yet, because a training process may die while it waits for the model."""
     thread = Thread()
     thread.rounds.detach()
     assert thread.run() == []

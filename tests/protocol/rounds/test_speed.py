@@ -1,4 +1,4 @@
-"""H follows a peer's speed against the median of what others say of theirs (algorithms section 8)."""
+"""H follows a peer's speed relative to the median of the reported speeds (algorithms section 8)."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ EVERY = 50
 
 
 class Host:
-    """Trains `pace` steps a second, and after each round it and another at random hear of each other."""
+    """Trains `pace` steps a second. After each round it and a random other host hear each other's speed."""
 
     def __init__(self, pace: float) -> None:
         self.pace = pace
@@ -35,7 +35,7 @@ class Host:
 
 
 def play(hosts: list[Host], seconds: float, *, since: float = 0.0, jitter: float = 0.0) -> set[float]:
-    """Every factor that there was."""
+    """All factors, in order."""
     random, factors = Random(1), set()
     if not since:
         for host in hosts:
@@ -58,7 +58,7 @@ def network(*speeds: float) -> list[Host]:
 
 
 def hearing(*speeds: float) -> Speed:
-    """Of one that hears of these."""
+    """The factor of a host that hears these speeds."""
     return Speed(lambda lasting, now: speeds)
 
 
@@ -70,7 +70,7 @@ def test_peers_of_one_speed_all_keep_h_as_configured(peers: int, jitter: float) 
 
 @pytest.mark.parametrize("peers", [2, 4, 8])
 @pytest.mark.parametrize(("pause", "every"), [(6.0, 5), (10.0, 4), (60.0, 20)])
-def test_so_do_peers_that_all_stop_now_and_then(peers: int, pause: float, every: int) -> None:
+def test_peers_that_all_pause_now_and_then_keep_h_as_configured(peers: int, pause: float, every: int) -> None:
     """To evaluate, or to write a checkpoint."""
     hosts = network(*[10.0] * peers)
     for host in hosts:
@@ -110,7 +110,7 @@ def test_peer_that_is_alone_or_knows_no_speed_keeps_h_as_configured() -> None:
     assert speed.own == 10.0 and speed.factor == pytest.approx(20 / 11)
 
 
-def test_who_pauses_is_asked_for_as_long_as_the_last_rounds_took() -> None:
+def test_paused_peer_counts_for_as_long_as_the_last_rounds_took() -> None:
     asked = []
     speed = Speed(lambda lasting, now: asked.append((lasting, now)) or [1.0])
     for number in range(1, ROUNDS + 3):
@@ -118,8 +118,8 @@ def test_who_pauses_is_asked_for_as_long_as_the_last_rounds_took() -> None:
     assert asked == [(30.0 * min(ROUNDS - 1, number - 1), 30.0 * number) for number in range(1, ROUNDS + 3)]
 
 
-def test_short_rounds_count_for_a_minute_and_64_at_the_most() -> None:
-    """On a machine whose cores others take now and then, for seconds."""
+def test_short_rounds_count_for_a_minute_and_at_most_64() -> None:
+    """On a machine whose cores other processes use for seconds now and then."""
     asked = []
     speed = Speed(lambda lasting, now: asked.append(lasting) or [10.0])
     for number in range(200):
@@ -132,7 +132,7 @@ def test_short_rounds_count_for_a_minute_and_64_at_the_most() -> None:
     assert speed.own == 5.0 and asked[-1] == pytest.approx(0.01 * (MOST - 1))
 
 
-def test_who_rests_tells_no_speed_until_it_has_made_a_round_again() -> None:
+def test_resting_peer_reports_no_speed_until_it_has_made_a_round_again() -> None:
     speed = hearing()
     speed.trained(0.1, 1.0)
     speed.trained(0.1, 2.0)
@@ -154,8 +154,8 @@ def test_peer_that_becomes_slower_for_good_is_measured_anew() -> None:
 
 
 @pytest.mark.parametrize("fast", [10, 20, 32, 77])
-def test_in_a_network_of_two_speeds_no_factor_goes_to_and_fro(fast: int) -> None:
-    """Of a sample of the members the median would be now of the fast ones, now of the slow ones."""
+def test_no_factor_goes_to_and_fro_in_a_network_of_two_speeds(fast: int) -> None:
+    """The median of a sample of members would change between the fast and the slow ones."""
     hosts = network(*[10.0] * fast, *[1.0] * 20)
     play(hosts, 6000.0)
     before = {host.speed.factor for host in hosts}
@@ -163,14 +163,14 @@ def test_in_a_network_of_two_speeds_no_factor_goes_to_and_fro(fast: int) -> None
 
 
 @pytest.mark.parametrize("lie", [1e-300, 1e-3, 1e3, 1e300])
-def test_one_liar_among_five_shortens_nobodys_rounds(lie: float) -> None:
+def test_one_liar_among_five_shortens_no_peers_rounds(lie: float) -> None:
     speed = hearing(10.0, 10.0, 10.0, lie)
     for number in range(ROUNDS):
         speed.trained(0.1, float(number))
         assert speed.factor == 1.0
 
 
-def test_what_is_noise_changes_nothing() -> None:
+def test_noise_changes_nothing() -> None:
     assert settle(1.0, 10.0, [10.0, 10.0 * (1 - SAME / 2)]) == 1.0
     assert settle(0.5, 5.0 * (1 + CHANGE / 2), [10.0, 10.0]) == 0.5
     assert settle(0.5, 5.0 * (1 + 2 * CHANGE), [10.0, 10.0]) == pytest.approx(0.7)

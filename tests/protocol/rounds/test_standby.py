@@ -11,7 +11,7 @@ EVERY = 50
 
 
 class Idle:
-    """An idle peer whose model came at clock 1,000 of the network, after a transfer of no time."""
+    """An idle peer whose model came at the network's clock 1,000, by a transfer that took no time."""
 
     def __init__(self, transfer=0):
         self.clock, self.behind, self.waits, self.begins, self.givers = 1000, transfer, False, False, [b"a"]
@@ -77,7 +77,7 @@ def test_idle_fetch_that_fails_while_a_process_comes_is_followed_by_one_for_it()
     assert peer.standby.reason is None
 
 
-def test_models_that_are_old_when_they_come_keep_a_process_waiting_for_two_fetches_at_most():
+def test_old_models_keep_a_process_waiting_for_two_fetches_at_most():
     peer = Idle()
     peer.waits, peer.behind = True, 500
     for fetch in range(MOST_FETCHES):
