@@ -1,14 +1,11 @@
-"""The frames of every message: round trip, the limit of every field, and fuzz (safety.md, T9)."""
+"""Encoding: every message type survives the way there and back, and nothing past a limit is decoded."""
 
 from __future__ import annotations
 
-import enum
 import math
-import random
 from collections.abc import Iterator
-from typing import Annotated, Any, get_args, get_origin, get_type_hints
+from typing import Any, get_args, get_origin
 
-import msgpack
 import msgspec
 import numpy as np
 import pytest
@@ -30,73 +27,18 @@ from gossipdp.protocol.wire.messages import (
     State,
 )
 from gossipdp.protocol.wire.table import BUFFERS, DATA_LANE, MESSAGES
-
-PEER = bytes(range(32))
-MEMBER = Member(PEER, "name-of-a-peer", "host.example:4710", 7, 1, State.SUSPECT, 1, "0.1.0")
-IDS = {kind: number for number, kind in MESSAGES.items()}
-KINDS = pytest.mark.parametrize("kind", MESSAGES.values(), ids=lambda kind: kind.__name__)
-
-
-def limits(hint: Any) -> tuple[Any, msgspec.Meta]:
-    """A field's bare type and its limits."""
-    if get_origin(hint) is Annotated:
-        bare, *metas = get_args(hint)
-        return bare, metas[0]
-    return hint, msgspec.Meta()
-
-
-def sample(hint: Any, largest: bool) -> Any:
-    """A legal value of a field: the smallest or the largest there is."""
-    if type(None) in get_args(hint):
-        return sample(get_args(hint)[0], largest) if largest else None
-    bare, meta = limits(hint)
-    if isinstance(bare, type) and issubclass(bare, enum.IntEnum):
-        return max(bare) if largest else min(bare)
-    if bare is bool:
-        return largest
-    if bare is int:
-        return int((meta.le if largest else meta.ge) or 0)
-    if bare is float:
-        return (math.inf if meta.le is None else float(meta.le)) if largest else float(meta.ge or 0)
-    if bare in (str, bytes):
-        length = (meta.max_length if largest else meta.min_length) or 0
-        return "é" * length if bare is str else b"\xff" * length
-    if get_origin(bare) is tuple:
-        item = get_args(bare)[0]
-        length = (meta.max_length if largest else meta.min_length) or 0
-        return tuple(sample(item, largest) for _ in range(length))
-    if isinstance(bare, type) and issubclass(bare, msgspec.Struct):
-        return bare(*(sample(hint, largest) for hint in hints(bare).values()))
-    raise AssertionError(f"no sample for {hint}")
-
-
-def hints(kind: type[msgspec.Struct]) -> dict[str, Any]:
-    return get_type_hints(kind, include_extras=True)
-
-
-def example(kind: type[Message], largest: bool = True) -> Message:
-    """A message with its fields at their limits. Records are ordinary ones, because they share the header's 4 KiB."""
-    values = {name: sample(hint, largest) for name, hint in hints(kind).items()}
-    if largest and "members" in values:
-        values["members"] = (MEMBER,) * 3
-    return kind(**values)
-
-
-def buffers(kind: type[Message], most: bool = False) -> list[bytes]:
-    low, high = BUFFERS.get(kind, (0, 0))
-    return [b"\x00" * 10] * (high if most else low)
-
-
-def pack(fields: Any) -> bytes:
-    packed: bytes = msgpack.packb(fields)
-    return packed
-
-
-def fields_of(message: Message) -> list[Any]:
-    header = wire.encode(message, buffers(type(message)))[0]
-    fields: list[Any] = msgpack.unpackb(header, use_list=True)
-    return fields
-
+from tests.protocol.wire.examples import (
+    IDS,
+    KINDS,
+    MEMBER,
+    PEER,
+    buffers,
+    example,
+    fields_of,
+    hints,
+    limits,
+    pack,
+)
 
 # -- what is allowed ---------------------------------------------------------------------------------------------
 
@@ -292,110 +234,3 @@ def test_too_many_frames_or_too_large_ones_are_refused_both_ways() -> None:
     with pytest.raises(LocalProtocolError):
         wire.encode(message, [large])
     assert wire.decode(wire.encode(message, [large[:-1]]))[0] == message
-
-
-FUZZ_HEADERS, FUZZ_FRAMES = 1_000_000, 100_000
-
-# -- fuzz --------------------------------------------------------------------------------------------------------
-
-TOKENS = (
-    b"\xc0",
-    b"\xc1",
-    b"\xc3",
-    b"\x90",
-    b"\x91",
-    b"\xdc\xff\xff",
-    b"\xdd\xff\xff\xff\xff",
-    b"\x80",
-    b"\xdf\xff\xff\xff\xff",
-)
-TOKENS += (
-    b"\xd9\xff",
-    b"\xdb\x7f\xff\xff\xff",
-    b"\xc4\x20",
-    b"\xc6\xff\xff\xff\xff",
-    b"\xcf" + b"\xff" * 8,
-    b"\xd3\x80" + b"\0" * 7,
-)
-TOKENS += (
-    b"\xcb\x7f\xf8" + b"\0" * 6,
-    b"\xca\xff\x80\0\0",
-    b"\xc7\x08\xff",
-    b"\xd6\xff",
-    b"\xff",
-    b"\x7f",
-    b"\xa2\xc3\x28",
-)
-
-
-def mutated(generator: random.Random, header: bytes) -> bytes:
-    changed = bytearray(header)
-    for _ in range(generator.randrange(1, 4)):
-        at = int(generator.random() * (len(changed) + 1))
-        what = generator.random()
-        if what < 0.4 and at < len(changed):
-            changed[at] = int(generator.random() * 256)
-        elif what < 0.6:
-            changed[at:at] = TOKENS[int(generator.random() * len(TOKENS))]
-        elif what < 0.8:
-            token = TOKENS[int(generator.random() * len(TOKENS))]
-            changed[at : at + len(token)] = token
-        elif what < 0.9:
-            del changed[at : at + int(generator.random() * 8)]
-        else:
-            changed = changed[:at] + changed
-    return bytes(changed)
-
-
-def fuzz_headers(count: int, seed: int) -> int:
-    """Decode `count` mutated headers; returns how many were still messages. Anything but a refusal propagates."""
-    generator = random.Random(seed)
-    seeds = [
-        (bytes(wire.encode(example(kind, largest), buffers(kind))[0]), buffers(kind))
-        for kind in MESSAGES.values()
-        for largest in (False, True)
-    ]
-    understood = 0
-    for number in range(count):
-        header, raw = seeds[number % len(seeds)]
-        try:
-            message, _ = wire.decode([mutated(generator, header), *raw])
-        except RemoteProtocolError:
-            continue
-        understood += 1
-        if number % 16 == 0:  # what was understood is inside its limits, or it could not be said again
-            assert wire.decode(wire.encode(message, raw))[0] == message
-    return understood
-
-
-def fuzz_frame_lists(count: int, seed: int) -> int:
-    generator = random.Random(seed)
-    headers = [bytes(wire.encode(example(kind), buffers(kind))[0]) for kind in MESSAGES.values()]
-    understood = 0
-    for _ in range(count):
-        frames = [
-            generator.randbytes(int(generator.random() ** 4 * 300)) for _ in range(int(generator.random() ** 3 * 70))
-        ]
-        what = generator.random()
-        if frames and what < 0.3:
-            frames[0] = generator.choice(headers)
-        elif frames and what < 0.5:
-            frames[0] = pack([PROTOCOL_VERSION, generator.randrange(len(MESSAGES) + 2)])[:-1] + frames[0]
-        try:
-            wire.decode(frames)
-        except RemoteProtocolError:
-            continue
-        understood += 1
-    return understood
-
-
-@pytest.mark.campaign("T9")
-def test_a_million_mutated_headers_are_messages_or_refused() -> None:
-    understood = fuzz_headers(FUZZ_HEADERS, seed=1)
-    assert FUZZ_HEADERS // 100 < understood < FUZZ_HEADERS // 2
-
-
-@pytest.mark.campaign("T9")
-def test_random_frame_lists_are_messages_or_refused() -> None:
-    understood = fuzz_frame_lists(FUZZ_FRAMES, seed=2)
-    assert 0 < understood < FUZZ_FRAMES // 2
