@@ -342,7 +342,7 @@ class Matching:
         """Why no partner is found, for the operator."""
         reasons = {**{member.id: "not asked" for member in alive}, **self.reasons, **excluded}
         some = sorted(reasons.items())[:8]
-        told = ", ".join(f"{short(peer)} {why}" for peer, why in some) or "nobody is alive"
+        told = ", ".join(f"{short(peer)} {why}" for peer, why in some) or "no other live member"
         return f"no partner in {self._config.lonely:g} s: {len(alive)} members ({told}); training goes on"
 
     def timer(self) -> float | None:

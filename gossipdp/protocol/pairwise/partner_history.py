@@ -79,7 +79,7 @@ class PartnerHistory:
         return {partner for partner, latest in self._met.items() if latest == round}
 
     def dealt_with(self, source: bytes, exchange: int) -> bool:
-        """Was this offer answered before? A late copy must not begin the exchange anew."""
+        """Whether this offer was answered before. A late copy must not begin the exchange again."""
         return exchange <= self._latest.get(source, 0)
 
     def accepted(self, source: bytes, exchange: int) -> None:

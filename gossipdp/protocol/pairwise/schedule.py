@@ -175,7 +175,7 @@ class SchedulePosition:
     def serves(self, partner: bytes) -> bool:
         """Would an exchange that `partner` offers be the next step's?
 
-        An exchange beside the schedule belongs to no round. One that comes a step early is that step's.
+        An exchange outside the schedule belongs to no round. One that comes a step early is that step's.
         """
         return self._schedule is None or self._step > self._last or partner == self.next()[0]
 

@@ -12,7 +12,7 @@ __all__ = ["ExchangeTerms"]
 
 
 class ExchangeTerms:
-    """The terms, chosen anew by `choose`.
+    """The terms. `choose` updates them.
 
     Args:
         codec: the codec's family. For "modulo" this class chooses the bits.

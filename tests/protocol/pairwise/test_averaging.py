@@ -673,7 +673,7 @@ def test_initiator_left__and_its_end_arrives_later_on_another_lane(all_mixed):
     pump(nodes, 1.5, drop=last_word)
     assert late and a.averaging.at_rest
     b.news(replace(A, state=State.LEFT), 2.0)
-    assert b.averaging.partner is None, "nobody waits for a peer that has left"
+    assert b.averaging.partner is None, "B does not wait for a peer that has left"
     assert [event.result for event in b.of(ExchangeEnded)] == ["done" if all_mixed else "cut"]
     for message in late:
         b.hear(A.id, message, now=2.1)
@@ -729,7 +729,7 @@ def test_chunk_mixed_after_the_exchange_was_lost_is_still_reported():
     nodes[A.id].averaging.handle_timer(nodes[A.id].averaging._settling[1 << 32 | 1].timer())
     pump(nodes, 7.0)
     assert nodes[A.id].ended == [0, 1, 1]
-    assert math.isnan(nodes[A.id].distance), "of two chunks of three nobody knows how far the whole was apart"
+    assert math.isnan(nodes[A.id].distance), "two chunks of three do not give the distance of the whole"
 
 
 @pytest.mark.parametrize(("later", "counted"), [(1, []), (2, [2])])
@@ -774,7 +774,7 @@ def test_second_exchange_of_a_round_goes_to_another_member():
         assert sorted(event.partner for event in nodes[A.id].of(ExchangeStarted)) == [B.id, C.id]
 
 
-# -- what is kept is bounded: each chunk is settled, or counted by whoever cannot know ------------------------------
+# -- kept exchanges are bounded: each chunk is settled, or counted by the peer that cannot know ---------------------
 
 
 def star(*others):
@@ -805,7 +805,7 @@ def test_log_that_must_make_room_counts_its_doubts_and_its_initiator_gets_unknow
     assert not counted(b) and len(b.averaging._logs) == 2 and a.averaging.in_doubt == 2
     half_apply(nodes, D, B, 2.0)
     assert list(b.averaging._logs) == [C.id, D.id], "the oldest made room"
-    assert counted(b) == [(A.id, 2)], "what A mixed nobody will be able to tell B any more"
+    assert counted(b) == [(A.id, 2)], "B can no longer learn which chunks A mixed"
     assert not [key for key in b.algorithm._open if key.initiator == A.id]
     for node, other in ((a, B), (nodes[C.id], B), (b, A), (b, C)):
         node.news(other, 3.0)
@@ -851,7 +851,7 @@ def test_remembered_partners_are_bounded(monkeypatch):
     assert len(node.of(ExchangeStarted)) == len(many), "a late copy of a latest offer begins nothing"
 
 
-# -- who is set aside, and who wastes time ---------------------------------------------------------------------
+# -- members set aside, and members that waste time -------------------------------------------------------------
 
 
 def test_offer_of_a_member_set_aside_is_refused_until_its_pause_is_over():

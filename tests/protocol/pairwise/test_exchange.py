@@ -112,7 +112,7 @@ class Pair:
         return self.initiator, self.responder
 
     def gather(self):
-        """Run jobs and put what was said on the wire, marked with who is to hear it."""
+        """Run jobs and put the messages on the wire, each with its receiver."""
         for side, other in (self.sides(), self.sides()[::-1]):
             if side.alive:
                 side.work(self.now)

@@ -186,14 +186,14 @@ def test_last_partner_gets_none_ahead_while_another_member_has_asked_in_vain():
     machine.matched()
     machine.parted(a, 0.1)
     machine.turned_away(a)
-    assert machine.accepts(a, counts=True, steps=True), "nobody else asks"
+    assert machine.accepts(a, counts=True, steps=True), "no other member asks"
     machine.turned_away(b)
     machine.want(1, 1.0)
     machine.matched()
     machine.parted(a, 0.1)
     assert not machine.accepts(a, counts=True, steps=True) and machine.accepts(b, counts=True, steps=True)
     machine.want(1, 2.0)
-    assert machine.wanted == 1 and machine.accepts(a, counts=True, steps=True), "nobody has come: one is wanted"
+    assert machine.wanted == 1 and machine.accepts(a, counts=True, steps=True), "no exchange was made, so one is wanted"
     machine.matched()
     assert machine.accepts(a, counts=True, steps=True), "asked in vain two rounds ago, and no more since"
     machine.turned_away(b)
@@ -222,7 +222,7 @@ def test_guests_are_accepted_once_the_own_exchanges_are_made_and_count_for_no_ro
     machine.want(1, 1.0)
     assert machine.wanted == 1 and machine.accepts(IDS[0], counts=True, steps=True, guests=2)
     machine.matched(guest=True)
-    assert machine.wanted == 0, "while one is wanted, one with a guest is that"
+    assert machine.wanted == 0, "a wanted exchange may be one with a guest"
     assert machine.accepts(IDS[0], counts=True, steps=True, guests=1)
 
 
@@ -239,14 +239,14 @@ def test_last_partner_is_asked_again_only_after_the_time_that_exchange_took():
     machine.offer(b, 1, None, 12.9)
     machine.refused(BUSY, 12.9)
     assert not machine.lonely(12.95), "by its own choice"
-    assert asked(13.1) == a, "nobody else is free"
+    assert asked(13.1) == a, "no other member is free"
     machine.matched()
     machine.unmatched(a, 13.2)
     assert asked(13.5, ALIVE[:1]) == a, "its time is over; and nothing was mixed"
     machine.matched()
     machine.parted(a, 3.0)
     machine.want(1, 20.0)
-    assert asked(20.0, ALIVE[:1]) == a, "there is nobody else"
+    assert asked(20.0, ALIVE[:1]) == a, "there is no other member"
 
 
 @pytest.mark.parametrize("reason", ["joining", DONE, "silent", "settings"])

@@ -34,7 +34,7 @@ def wait(*exchanges, pace=1.0):
         ([(2, 11.0)], 3.0),
         ([(2, 11.0)] * 4, 3.0),  # it is slow, and gets somewhere
         ([(0, 3.0), (2, 11.0), (0, 3.0)], 3.0),
-        ([(0, 600.0)], 600.0),  # longer than anybody is left alone for what was before
+        ([(0, 600.0)], 600.0),  # longer than earlier waste alone could cause
         ([(2, 608.0)] * 2, 600.0),
     ],
 )
