@@ -941,7 +941,7 @@ def test_page_lists_missed_marks_failures_and_old_runs():
     assert "| loss | <= 1 | 2 | **no**" in text and "| bytes | <= 1 | 0 | yes |" in text
     assert "1 of 2 met" in text and "2.0 hours" in text and "- x: fell" in text
     assert "Commit abc, 2026-01-02. m." in text
-    assert "**1 of the runs" in text and "**The code of 2 of the runs was changed" in text and "So it is." in text
+    assert "**1 of the runs" in text and "**The code of 2 of the runs changed" in text and "So it is." in text
 
 
 def test_single_arm_is_played_and_printed_without_a_page(tmp_path, capsys):
@@ -1144,7 +1144,7 @@ def test_page_names_the_commit_at_the_start_and_code_that_changed_since(tiny, mo
     monkeypatch.setattr(runs.registry, "answered", playing)
     status, text = tiny(arms("g", TINY, WAYS, problem="digits-mlp"), seeds=1)
     assert status == 0 and f"commit with {first}" in text
-    assert "**The code of 2 of the runs was changed on disk while this was played.**" in text
+    assert "**The code of 2 of the runs changed on disk while the suite played.**" in text
     with pytest.raises(SuiteError, match="changed since this process began"):
         tiny(arms("g", TINY, WAYS, problem="digits-mlp"), seeds=1)
 
