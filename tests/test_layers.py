@@ -19,15 +19,15 @@ ALONE = "gossipdp/runtime/link"
 
 
 def tables():
-    """The tables of the page: package -> (project imports, third-party imports), and module -> files."""
+    """The tables of section 3: package -> (project imports, third-party imports), and module -> files."""
+    section = PAGE.read_text().partition("## 3. ")[2].partition("\n## ")[0]
     rows = [
-        [set(re.findall(r"`([^`]+)`", cell)) for cell in line.strip("| \n").split("|")]
-        for line in PAGE.read_text().splitlines()
+        [re.findall(r"`([^`]+)`", cell) for cell in line.strip("| ").split("|")]
+        for line in section.splitlines()
         if line.startswith("| `")
     ]
-    packages = {next(iter(row[0])): (row[1], row[2]) for row in rows if len(row) == 3 and len(row[0]) == 1}
-    only_in = {next(iter(row[0])): row[1] for row in rows if len(row) == 2 and all("/" in name for name in row[1])}
-    return packages, {module: files for module, files in only_in.items() if "/" not in module}
+    packages = {row[0][0]: (set(row[1]), set(row[2])) for row in rows if len(row) == 3}
+    return packages, {row[0][0]: set(row[1]) for row in rows if len(row) == 2}
 
 
 PACKAGES, ONLY_IN = tables()
