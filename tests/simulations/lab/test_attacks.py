@@ -7,8 +7,11 @@ from statistics import NormalDist, fmean
 
 import numpy as np
 import pytest
-from simulations.lab.convex import convex
-from simulations.lab.convex.attacks import (
+
+from gossipdp.algorithms.epidemic.robust import RULES
+from gossipdp.algorithms.pairwise import CLIP_FACTOR
+from simulations.lab.robustness import convex
+from simulations.lab.robustness.attacks import (
     ALIE,
     ATTACKS,
     IPM,
@@ -20,10 +23,7 @@ from simulations.lab.convex.attacks import (
     Scaled,
     Sleeper,
 )
-from simulations.lab.convex.convex import Data, Trial, epidemic, gaussian_classes, pairwise
-
-from gossipdp.algorithms.epidemic.robust import RULES
-from gossipdp.algorithms.pairwise import CLIP_FACTOR
+from simulations.lab.robustness.convex import Data, Trial, epidemic, gaussian_classes, pairwise
 
 ROUNDS = 24
 
