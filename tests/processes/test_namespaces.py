@@ -136,7 +136,7 @@ def test_wrong_secret__both_logs_say_GD_201_and_the_newcomer_tries_on(hosts: Hos
     invite = invites.read_invite(hosts.invite().read_text())
     stranger = invite._replace(invite=Invite(invite.invite.network, NetworkSecret.generate(), invite.invite.seeds))
     second = hosts.make(1)
-    homes.join(second.home, stranger, second.run_file.read_text())
+    homes.join(second.home, stranger.invite, second.run_file.read_text())
     second.start_daemon()
     for host in (first, second):
         until(f"GD-201 in the log of {host.name}", lambda host=host: "GD-201" in host.text(), 10, hosts.made)
@@ -151,7 +151,7 @@ def test_wrong_addresses__GD_101_names_each_with_its_reason(hosts: Hosts) -> Non
     tried = {"10.77.0.1:4999": "refused", "10.77.0.99:4710": "", "localhost:4998": "refused"}
     second = hosts.make(1)
     wrong = invite._replace(invite=Invite(invite.invite.network, invite.invite.secret, tuple(tried)))
-    homes.join(second.home, wrong, second.run_file.read_text())
+    homes.join(second.home, wrong.invite, second.run_file.read_text())
     second.start_daemon()
 
     def told() -> bool:
