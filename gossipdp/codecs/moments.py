@@ -1,4 +1,4 @@
-"""Adam's two moments in 2 bytes a parameter, for a joiner or for the next training process of the same peer.
+"""Adam's two moments in 2 bytes a parameter. A joiner or the same peer's next training process takes them over.
 
 The *update* m / sqrt(v) must survive, not the moments (Kingma & Ba, arXiv 1412.6980). An absolute error that is small
 beside the largest v of a block would move a parameter with a small v by many times its learning rate. The format is
