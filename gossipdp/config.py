@@ -209,7 +209,7 @@ class Metrics(Section, frozen=True, kw_only=True):
 
 class Membership(Section, frozen=True, kw_only=True):
     timing: Annotated[str, Choice("local", "lan", "wan")] = "wan"
-    """preset of timeouts (`protocol.config.PRESETS`); members of one network may differ"""
+    """preset of timeouts (`protocol.presets.PRESETS`); members of one network may differ"""
 
 
 class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

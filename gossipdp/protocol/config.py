@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from gossipdp.protocol.membership.membership import MembershipConfig
+from gossipdp.protocol.membership.config import MembershipConfig
 from gossipdp.protocol.rounds.pacing import PacingConfig
 from gossipdp.protocol.schema import MOST, MOST_EXACT
 from gossipdp.protocol.strategy import StrategyConfig

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
-from gossipdp.protocol.membership import membership
-from gossipdp.protocol.membership.membership import MembershipConfig
+from gossipdp.protocol.membership import config as membership
+from gossipdp.protocol.membership.config import MembershipConfig
 from gossipdp.protocol.pairwise.exchange import Deadlines
 from gossipdp.protocol.pairwise.matching import MatchingConfig
 from gossipdp.protocol.strategies import BroadcastConfig

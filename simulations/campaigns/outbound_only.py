@@ -18,7 +18,7 @@ from multiprocessing import get_context
 from typing import Final
 
 from gossipdp.protocol.events import Event, ExchangeEnded, MemberChanged, OfferRefused
-from gossipdp.protocol.membership.membership import PRESETS
+from gossipdp.protocol.membership.config import PRESETS
 from gossipdp.protocol.pairwise.matching import guests_per_round
 from gossipdp.protocol.wire.messages import State
 from simulations.simulator.agreement import FALLS, NOISE, Agreement

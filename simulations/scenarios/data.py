@@ -20,7 +20,7 @@ from functools import partial
 
 from gossipdp.protocol.data.blocks import DataSet, Lease
 from gossipdp.protocol.events import DataKnown, Event, Left
-from gossipdp.protocol.membership.membership import PRESETS
+from gossipdp.protocol.membership.config import PRESETS
 from gossipdp.protocol.outputs import Envelope
 from gossipdp.protocol.pairwise.config import PairwiseConfig
 from gossipdp.protocol.peer import Peer, PeerConfig

@@ -17,8 +17,9 @@ from random import Random
 from typing import TypeAlias
 
 from gossipdp.protocol.events import Event
+from gossipdp.protocol.membership.config import MembershipConfig
 from gossipdp.protocol.membership.dissemination import UNASKED
-from gossipdp.protocol.membership.membership import Membership, MembershipConfig, MembershipMessage
+from gossipdp.protocol.membership.membership import Membership, MembershipMessage
 from gossipdp.protocol.membership.progress import ProgressBoard
 from gossipdp.protocol.membership.signatures import Signer
 from gossipdp.protocol.outputs import Outputs

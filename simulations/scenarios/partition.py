@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from gossipdp.protocol.membership.membership import LOCAL
-from gossipdp.protocol.membership.suspicion import suspicion_bounds
+from gossipdp.protocol.membership.config import LOCAL
+from gossipdp.protocol.membership.suspects import suspicion_bounds
 from simulations.check import Check
 from simulations.scenarios.base import Scenario
 from simulations.scenarios.findings import Findings, Panel

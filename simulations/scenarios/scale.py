@@ -23,7 +23,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from gossipdp.protocol.events import Event, MemberChanged
-from gossipdp.protocol.membership.membership import PRESETS
+from gossipdp.protocol.membership.config import PRESETS
 from gossipdp.protocol.membership.view import MAX_MEMBERS
 from gossipdp.protocol.wire.messages import State
 from simulations.scenarios.members import Host, Members

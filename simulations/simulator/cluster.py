@@ -22,7 +22,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 
-from gossipdp.protocol.membership.membership import PRESETS
+from gossipdp.protocol.membership.config import PRESETS
 from simulations.simulator.agreement import Agreement, check_agreement, disagreement, observe_agreement
 from simulations.simulator.bounds import check_bounds
 from simulations.simulator.cluster_processes import ClusterProcesses

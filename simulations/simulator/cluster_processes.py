@@ -9,7 +9,7 @@ from gossipdp.codecs import CODECS
 from gossipdp.protocol.config import PeerConfig
 from gossipdp.protocol.events import CheckpointAhead, Event, Left, SessionOpened, SessionRefused, StateReady
 from gossipdp.protocol.jobs import Job
-from gossipdp.protocol.membership.membership import PRESETS
+from gossipdp.protocol.membership.config import PRESETS
 from gossipdp.protocol.outputs import Envelope
 from gossipdp.protocol.pairwise.config import PairwiseConfig
 from gossipdp.protocol.presets import SIMULATED

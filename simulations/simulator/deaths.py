@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from gossipdp.protocol.membership.membership import PRESETS
-from gossipdp.protocol.membership.suspicion import suspicion_bounds
+from gossipdp.protocol.membership.config import PRESETS
+from gossipdp.protocol.membership.suspects import suspicion_bounds
 from gossipdp.protocol.wire.messages import State
 from simulations.simulator.host import Host
 from simulations.simulator.network import Network

@@ -9,8 +9,8 @@ from functools import partial
 import pytest
 from msgspec.structs import replace
 
+from gossipdp.protocol.membership.config import LOCAL
 from gossipdp.protocol.membership.introductions import most_live
-from gossipdp.protocol.membership.membership import LOCAL
 from gossipdp.protocol.membership.signatures import Signer
 from gossipdp.protocol.wire.messages import Member, Ping, Pong, PushPull, State
 from gossipdp.runtime.network.identity import Identity

@@ -28,7 +28,7 @@ from gossipdp.protocol.events import (
     StateReady,
     TransferProgress,
 )
-from gossipdp.protocol.membership.membership import LOCAL
+from gossipdp.protocol.membership.config import LOCAL
 from gossipdp.protocol.pairwise.config import PairwiseConfig
 from gossipdp.protocol.pairwise.matching import BUSY, IDLE
 from gossipdp.protocol.peer import Peer, PeerConfig

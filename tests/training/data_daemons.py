@@ -13,7 +13,7 @@ from random import Random
 from typing import Any
 
 from gossipdp.protocol.events import DataCovered, DataKnown, Event
-from gossipdp.protocol.membership.membership import LOCAL
+from gossipdp.protocol.membership.config import LOCAL
 from gossipdp.protocol.pairwise.config import PairwiseConfig
 from gossipdp.protocol.peer import Peer, PeerConfig
 from gossipdp.protocol.wire.messages import Member, State

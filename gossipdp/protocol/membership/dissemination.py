@@ -6,13 +6,14 @@ in memberlist.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from random import Random
 from typing import Final, TypeAlias
 
 from gossipdp.protocol.membership.broadcasts import ROOM, Broadcasts, record_size
+from gossipdp.protocol.membership.config import MembershipConfig
 from gossipdp.protocol.membership.progress import ProgressBoard
-from gossipdp.protocol.membership.suspicion import MembershipConfig, transmit_limit
 from gossipdp.protocol.membership.token_bucket import TokenBucket
 from gossipdp.protocol.membership.view import View
 from gossipdp.protocol.outputs import Outputs
@@ -27,7 +28,7 @@ from gossipdp.protocol.wire.messages import (
     State,
 )
 
-__all__ = ["MAX_NEWS", "UNASKED", "Dissemination", "MembershipMessage", "should_tell"]
+__all__ = ["MAX_NEWS", "UNASKED", "Dissemination", "MembershipMessage", "should_tell", "transmit_limit"]
 
 MembershipMessage: TypeAlias = Ping | Pong | PingRequest | Nack | PushPull
 
@@ -167,6 +168,11 @@ class Dissemination:
         size = self._outputs.send(to, message, address=address or self._view.address_of(to))
         self.control.spend(size, now)
         return size
+
+
+def transmit_limit(multiplier: int, members: int) -> int:
+    """Transmissions of one update: multiplier * ceil(log10(N + 1)) (SWIM section 4.1: lambda log N)."""
+    return multiplier * math.ceil(math.log10(members + 1))
 
 
 def should_tell(config: MembershipConfig, member: Member) -> bool:

@@ -21,7 +21,9 @@ from typing import Final
 from gossipdp.protocol.events import Event, Joined
 from gossipdp.protocol.membership.answers import Answers
 from gossipdp.protocol.membership.anti_entropy import AntiEntropy
+from gossipdp.protocol.membership.config import MembershipConfig
 from gossipdp.protocol.membership.dissemination import UNASKED, Dissemination, MembershipMessage
+from gossipdp.protocol.membership.local_health import LocalHealth
 from gossipdp.protocol.membership.merging import Merger
 from gossipdp.protocol.membership.outbound_only import RelayLinks
 from gossipdp.protocol.membership.own_record import OwnRecord
@@ -29,12 +31,11 @@ from gossipdp.protocol.membership.probing import Prober
 from gossipdp.protocol.membership.progress import ProgressBoard
 from gossipdp.protocol.membership.seeds import Seeds
 from gossipdp.protocol.membership.signatures import Signer
-from gossipdp.protocol.membership.suspicion import LAN, LOCAL, PRESETS, WAN, LocalHealth, MembershipConfig
 from gossipdp.protocol.membership.view import View
 from gossipdp.protocol.outputs import Outputs
 from gossipdp.protocol.wire.messages import Member, Nack, Ping, PingRequest, Pong, PushPull, State
 
-__all__ = ["LAN", "LOCAL", "PRESETS", "WAN", "Membership", "MembershipConfig", "MembershipMessage"]
+__all__ = ["Membership", "MembershipMessage"]
 
 _TELLS: Final = 8
 """members told directly that this peer leaves"""

@@ -13,9 +13,9 @@ from msgspec.structs import replace
 
 from gossipdp.protocol.events import Event, Notice
 from gossipdp.protocol.membership.dissemination import Dissemination
+from gossipdp.protocol.membership.local_health import LocalHealth
 from gossipdp.protocol.membership.seeds import Seeds
 from gossipdp.protocol.membership.signatures import Signer
-from gossipdp.protocol.membership.suspicion import LocalHealth
 from gossipdp.protocol.membership.view import LEAP, View, overrides
 from gossipdp.protocol.wire.messages import Member, State
 

@@ -17,8 +17,8 @@ from random import Random
 from typing import Final
 
 from gossipdp.protocol.membership.dissemination import Dissemination, should_tell
+from gossipdp.protocol.membership.local_health import LocalHealth, probe_times
 from gossipdp.protocol.membership.outbound_only import relays
-from gossipdp.protocol.membership.suspicion import LocalHealth, probe_times
 from gossipdp.protocol.membership.view import View
 from gossipdp.protocol.wire.messages import Nack, Ping, PingRequest, Pong, State
 

@@ -1,6 +1,7 @@
 """The suspected members: how long each suspicion lasts, and which accusers shorten it (Lifeguard section IV.B).
 
-A suspect fails when its suspicion has lasted its time, and its silence too. The formulas are in `suspicion`.
+A suspect fails when its suspicion has lasted its time, and its silence too. The formulas are pure functions, those of
+hashicorp/memberlist, so tests can check them as tables.
 """
 
 from __future__ import annotations
@@ -11,11 +12,30 @@ from dataclasses import dataclass
 
 from msgspec.structs import replace
 
+from gossipdp.protocol.membership.config import MembershipConfig
 from gossipdp.protocol.membership.contacts import Contacts
-from gossipdp.protocol.membership.suspicion import MembershipConfig, suspicion_bounds, suspicion_timeout
 from gossipdp.protocol.wire.messages import Member, State
 
-__all__ = ["Suspects"]
+__all__ = ["Suspects", "suspicion_bounds", "suspicion_timeout"]
+
+
+def suspicion_bounds(multiplier: float, longest: float, members: int, probe_interval: float) -> tuple[float, float]:
+    """Shortest and longest suspicion in seconds: multiplier * max(1, log10(N + 1)) * probe_interval, and `longest`
+    times that. `members` counts the live ones, this peer included.
+    """
+    least = multiplier * max(1.0, math.log10(members + 1)) * probe_interval
+    return least, longest * least
+
+
+def suspicion_timeout(confirmations: int, expected: int, bounds: tuple[float, float]) -> float:
+    """max(least, most - (most - least) log(C + 1) / log(K + 1)) seconds (Lifeguard section IV.B).
+
+    C independent confirmations have been seen of the K at which the timeout is shortest.
+    """
+    least, most = bounds
+    if expected < 1:
+        return least
+    return max(least, most - (most - least) * math.log(confirmations + 1) / math.log(expected + 1))
 
 
 @dataclass(slots=True)

@@ -17,10 +17,10 @@ from typing import Final
 
 from msgspec.structs import replace
 
+from gossipdp.protocol.membership.config import MembershipConfig
 from gossipdp.protocol.membership.contacts import Contacts
 from gossipdp.protocol.membership.digests import Digests
 from gossipdp.protocol.membership.suspects import Suspects
-from gossipdp.protocol.membership.suspicion import MembershipConfig
 from gossipdp.protocol.wire.messages import Member, State
 
 __all__ = ["LEAP", "LIVE", "MAX_MEMBERS", "View", "overrides"]

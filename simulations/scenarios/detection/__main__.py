@@ -16,7 +16,7 @@ from dataclasses import replace
 from pathlib import Path
 from statistics import median
 
-from gossipdp.protocol.membership.membership import PRESETS
+from gossipdp.protocol.membership.config import PRESETS
 from simulations.scenarios.detection.experiment import FEWER, LATE, Detection, Pool, median_mark, run
 from simulations.scenarios.detection.report import pooled_detection_report
 

@@ -20,7 +20,7 @@ from random import Random
 from statistics import median
 
 from gossipdp.protocol.events import Event, MemberChanged
-from gossipdp.protocol.membership.membership import PRESETS, MembershipConfig
+from gossipdp.protocol.membership.config import PRESETS, MembershipConfig
 from gossipdp.protocol.wire.messages import State
 from simulations.scenarios.members import Host, Members
 

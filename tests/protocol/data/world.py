@@ -10,7 +10,8 @@ from gossipdp.protocol.data.blocks import DataSet, Lease, pack
 from gossipdp.protocol.data.leasing import Leasing
 from gossipdp.protocol.data.ledger import Ledger
 from gossipdp.protocol.data.rendezvous import weights
-from gossipdp.protocol.membership.membership import LAN, Membership
+from gossipdp.protocol.membership.config import LAN
+from gossipdp.protocol.membership.membership import Membership
 from gossipdp.protocol.membership.progress import ProgressBoard
 from gossipdp.protocol.outputs import Outputs
 from gossipdp.protocol.wire import encoding as wire

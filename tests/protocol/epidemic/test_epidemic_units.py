@@ -21,7 +21,7 @@ from gossipdp.protocol.epidemic.shares import Shares
 from gossipdp.protocol.epidemic.signing import make
 from gossipdp.protocol.epidemic.terms import Terms
 from gossipdp.protocol.events import RoundDone, SessionOpened, SnapshotTaken, UpdateRefused
-from gossipdp.protocol.membership.membership import MembershipConfig
+from gossipdp.protocol.membership.config import MembershipConfig
 from gossipdp.protocol.membership.progress import ProgressBoard
 from gossipdp.protocol.model import Model, Outer
 from gossipdp.protocol.outputs import Outputs

@@ -13,7 +13,8 @@ from random import Random
 from msgspec.structs import replace
 
 from gossipdp.protocol.events import Event, MemberChanged
-from gossipdp.protocol.membership.membership import LAN, Membership, MembershipConfig
+from gossipdp.protocol.membership.config import LAN, MembershipConfig
+from gossipdp.protocol.membership.membership import Membership
 from gossipdp.protocol.membership.progress import ProgressBoard
 from gossipdp.protocol.outputs import Envelope, Outputs
 from gossipdp.protocol.wire import encoding as wire

@@ -11,8 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gossipdp.protocol.membership.anti_entropy import _FEW, _LEAST
+from gossipdp.protocol.membership.config import LAN
 from gossipdp.protocol.membership.digests import PLACES, Run, pack
-from gossipdp.protocol.membership.membership import LAN, Membership
+from gossipdp.protocol.membership.membership import Membership
 from gossipdp.protocol.membership.progress import ProgressBoard
 from gossipdp.protocol.outputs import Outputs
 from gossipdp.protocol.wire import encoding as wire

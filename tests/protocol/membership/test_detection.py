@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from gossipdp.protocol.membership.membership import LAN, LOCAL, WAN, MembershipConfig
+from gossipdp.protocol.membership.config import LAN, LOCAL, WAN, MembershipConfig
 from gossipdp.protocol.wire.messages import (
     State,
 )

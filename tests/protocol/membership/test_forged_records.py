@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace
 
-from gossipdp.protocol.membership.membership import LAN
+from gossipdp.protocol.membership.config import LAN
 from gossipdp.protocol.membership.view import LEAP
 from gossipdp.protocol.wire.messages import (
     Member,

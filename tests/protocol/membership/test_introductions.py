@@ -5,8 +5,8 @@ from __future__ import annotations
 from itertools import count
 from random import Random
 
+from gossipdp.protocol.membership.config import LAN
 from gossipdp.protocol.membership.introductions import A_MINUTE, most_hearsay, most_live
-from gossipdp.protocol.membership.membership import LAN
 from gossipdp.protocol.wire.messages import Ping, Pong, State
 from tests.protocol.membership.machines import Peer, peer_id, record
 

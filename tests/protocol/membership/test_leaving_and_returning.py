@@ -7,7 +7,7 @@ from dataclasses import replace as derive
 import pytest
 
 from gossipdp.protocol.events import MemberChanged
-from gossipdp.protocol.membership.membership import LAN, LOCAL
+from gossipdp.protocol.membership.config import LAN, LOCAL
 from gossipdp.protocol.wire.messages import (
     Ping,
     PushPull,

@@ -7,7 +7,7 @@ from random import Random
 import pytest
 
 from gossipdp.protocol.membership import view as module
-from gossipdp.protocol.membership.membership import LAN, LOCAL, WAN
+from gossipdp.protocol.membership.config import LAN, LOCAL, WAN
 from gossipdp.protocol.wire import encoding as wire
 from gossipdp.protocol.wire.messages import (
     MAX_RECORDS,

@@ -10,7 +10,8 @@ from random import Random
 import pytest
 from msgspec.structs import replace
 
-from gossipdp.protocol.membership.membership import LAN, Membership, MembershipConfig
+from gossipdp.protocol.membership.config import LAN, MembershipConfig
+from gossipdp.protocol.membership.membership import Membership
 from gossipdp.protocol.membership.progress import ProgressBoard
 from gossipdp.protocol.outputs import Envelope, Outputs
 from gossipdp.protocol.wire import encoding as wire

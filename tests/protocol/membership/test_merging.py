@@ -6,7 +6,7 @@ import pytest
 from msgspec.structs import replace
 
 from gossipdp.protocol.events import Joined, MemberChanged, Notice
-from gossipdp.protocol.membership.membership import LAN
+from gossipdp.protocol.membership.config import LAN
 from gossipdp.protocol.wire.messages import (
     Member,
     Ping,

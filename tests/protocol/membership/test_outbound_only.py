@@ -5,11 +5,11 @@ from __future__ import annotations
 import math
 from random import Random
 
+from gossipdp.protocol.membership.config import LAN
 from gossipdp.protocol.membership.dissemination import Dissemination
 from gossipdp.protocol.membership.membership import Membership
 from gossipdp.protocol.membership.outbound_only import PERIODS, RELAYS, RelayLinks, relays
 from gossipdp.protocol.membership.progress import ProgressBoard
-from gossipdp.protocol.membership.suspicion import LAN
 from gossipdp.protocol.membership.view import View
 from gossipdp.protocol.outputs import Outputs
 from gossipdp.protocol.wire import encoding as wire

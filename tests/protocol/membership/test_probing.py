@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from gossipdp.protocol.membership.membership import LAN
+from gossipdp.protocol.membership.config import LAN
 from gossipdp.protocol.wire.messages import (
     Nack,
     Ping,

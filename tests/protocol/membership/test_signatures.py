@@ -10,7 +10,8 @@ import pytest
 from msgspec.structs import replace
 
 from gossipdp.protocol.events import Event, MemberChanged, Notice, UpdateRefused
-from gossipdp.protocol.membership.membership import LAN, Membership
+from gossipdp.protocol.membership.config import LAN
+from gossipdp.protocol.membership.membership import Membership
 from gossipdp.protocol.membership.progress import ProgressBoard
 from gossipdp.protocol.membership.signatures import Signer
 from gossipdp.protocol.outputs import Outputs

@@ -7,17 +7,10 @@ import math
 
 import pytest
 
-from gossipdp.protocol.membership.suspicion import (
-    LAN,
-    LOCAL,
-    PRESETS,
-    WAN,
-    LocalHealth,
-    probe_times,
-    suspicion_bounds,
-    suspicion_timeout,
-    transmit_limit,
-)
+from gossipdp.protocol.membership.config import LAN, LOCAL, PRESETS, WAN
+from gossipdp.protocol.membership.dissemination import transmit_limit
+from gossipdp.protocol.membership.local_health import LocalHealth, probe_times
+from gossipdp.protocol.membership.suspects import suspicion_bounds, suspicion_timeout
 from gossipdp.protocol.wire.messages import MAX_ACCUSERS
 
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from gossipdp.protocol.membership import view as module
-from gossipdp.protocol.membership.membership import LAN
+from gossipdp.protocol.membership.config import LAN
 from gossipdp.protocol.membership.view import LIVE, View
 from gossipdp.protocol.wire.messages import Member, State
 

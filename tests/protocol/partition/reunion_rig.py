@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from random import Random
 
-from gossipdp.protocol.membership.membership import LOCAL
+from gossipdp.protocol.membership.config import LOCAL
 from gossipdp.protocol.membership.progress import Own, ProgressBoard
 from gossipdp.protocol.outputs import Outputs
 from gossipdp.protocol.partition.lines import NO_LINE

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import pytest
 
 from gossipdp.protocol.config import PeerConfig
-from gossipdp.protocol.membership.membership import LOCAL
+from gossipdp.protocol.membership.config import LOCAL
 from gossipdp.protocol.outputs import Outputs
 from gossipdp.protocol.pairwise.config import PairwiseConfig
 from gossipdp.protocol.rounds.consensus_ratio import FARTHEST, RATIO_DECAY, ConsensusRatio

@@ -8,7 +8,7 @@ import pytest
 
 from gossipdp.protocol.config import PeerConfig
 from gossipdp.protocol.epidemic.epidemic import EpidemicConfig
-from gossipdp.protocol.membership.membership import LOCAL
+from gossipdp.protocol.membership.config import LOCAL
 from gossipdp.protocol.outputs import Outputs
 from gossipdp.protocol.pairwise.config import PairwiseConfig
 from gossipdp.protocol.pairwise.terms import ExchangeTerms

@@ -6,7 +6,7 @@ from random import Random
 
 from gossipdp.codecs import CODECS
 from gossipdp.protocol import jobs
-from gossipdp.protocol.membership.membership import LOCAL
+from gossipdp.protocol.membership.config import LOCAL
 from gossipdp.protocol.pairwise.config import PairwiseConfig
 from gossipdp.protocol.peer import Peer, PeerConfig
 from gossipdp.protocol.schema import Schema

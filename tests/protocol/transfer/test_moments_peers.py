@@ -11,7 +11,7 @@ from gossipdp.codecs import CODECS
 from gossipdp.codecs import moments as codec
 from gossipdp.protocol import jobs
 from gossipdp.protocol.events import MomentsProgress, SessionOpened, StateReady
-from gossipdp.protocol.membership.membership import LOCAL
+from gossipdp.protocol.membership.config import LOCAL
 from gossipdp.protocol.pairwise.config import PairwiseConfig
 from gossipdp.protocol.peer import PeerConfig
 from gossipdp.protocol.schema import Schema

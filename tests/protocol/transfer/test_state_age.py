@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from gossipdp.codecs import CODECS
 from gossipdp.protocol.events import ExchangeEnded, ResyncBegan, ResyncEnded, StateReady
-from gossipdp.protocol.membership.membership import LOCAL
+from gossipdp.protocol.membership.config import LOCAL
 from gossipdp.protocol.pairwise.config import PairwiseConfig
 from gossipdp.protocol.peer import PeerConfig
 from gossipdp.protocol.schema import Schema

@@ -11,7 +11,8 @@ import pytest
 from gossipdp.errors import HardwareError
 from gossipdp.protocol.data.blocks import DataSet, Lease
 from gossipdp.protocol.data.leasing import MAX_DATA, Leasing
-from gossipdp.protocol.membership.membership import LAN, Membership
+from gossipdp.protocol.membership.config import LAN
+from gossipdp.protocol.membership.membership import Membership
 from gossipdp.protocol.membership.progress import ProgressBoard
 from gossipdp.protocol.membership.signatures import Signer
 from gossipdp.protocol.outputs import Outputs

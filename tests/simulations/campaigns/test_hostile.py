@@ -11,7 +11,7 @@ from msgspec.structs import replace as changed
 from gossipdp.protocol.epidemic.events import RumourVoided
 from gossipdp.protocol.epidemic.signing import name_of
 from gossipdp.protocol.events import ExchangeEnded, IncrementPublished, Struck, UpdateRefused
-from gossipdp.protocol.membership.membership import LOCAL
+from gossipdp.protocol.membership.config import LOCAL
 from gossipdp.protocol.strikes import QuarantineConfig
 from gossipdp.protocol.wire import encoding as wire
 from gossipdp.protocol.wire.epidemic_messages import Rumour

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from gossipdp.protocol.events import MemberChanged
-from gossipdp.protocol.membership.membership import LAN
+from gossipdp.protocol.membership.config import LAN
 from gossipdp.protocol.wire.messages import State
 from simulations.scenarios import scale
 from simulations.scenarios.members import PACE, Members

@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 
 from gossipdp.protocol.events import ResyncEnded, StateReady
-from gossipdp.protocol.membership.membership import LOCAL
+from gossipdp.protocol.membership.config import LOCAL
 from simulations.simulator.cluster import Cluster, Plan
 from simulations.simulator.network import Conditions
 

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from gossipdp.protocol.events import ResyncBegan, ResyncEnded, SessionOpened, StateReady, TransferProgress
-from gossipdp.protocol.membership.membership import LOCAL
+from gossipdp.protocol.membership.config import LOCAL
 from simulations.simulator.network import Conditions
 from tests.simulations.simulator.divided_cluster import FAR, ROUND, STEP, Divided
 

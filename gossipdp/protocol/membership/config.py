@@ -1,31 +1,12 @@
-"""Membership's numbers: its settings and presets, the formulas over them, and Lifeguard's local health.
-
-Suspicion timeouts, transmission limits and probe times are pure functions, so tests can check them as tables. No
-member, message or clock is here.
-
-References: Das, Gupta, Motivala, "SWIM" (DSN 2002), sections 4.1 and 4.2; Dadgar, Phillips, Currey, "Lifeguard: local
-health awareness for more accurate failure detection" (DSN-W 2018), section IV; hashicorp/memberlist for the formulas.
-"""
+"""Membership's settings, and their presets by the kind of network."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
-__all__ = [
-    "LAN",
-    "LOCAL",
-    "PRESETS",
-    "WAN",
-    "LocalHealth",
-    "MembershipConfig",
-    "probe_times",
-    "suspicion_bounds",
-    "suspicion_timeout",
-    "transmit_limit",
-]
+__all__ = ["LAN", "LOCAL", "PRESETS", "WAN", "MembershipConfig"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -99,59 +80,3 @@ WAN: Final = MembershipConfig(
 )
 """Sites apart, round trips to a second. Up to N = 16 a killed peer is failed everywhere within 15 s (median 8 s)."""
 PRESETS: Final[Mapping[str, MembershipConfig]] = {"local": LOCAL, "lan": LAN, "wan": WAN}
-
-
-def suspicion_bounds(multiplier: float, longest: float, members: int, probe_interval: float) -> tuple[float, float]:
-    """Shortest and longest suspicion in seconds: multiplier * max(1, log10(N + 1)) * probe_interval, and `longest`
-    times that. `members` counts the live ones, this peer included.
-    """
-    least = multiplier * max(1.0, math.log10(members + 1)) * probe_interval
-    return least, longest * least
-
-
-def suspicion_timeout(confirmations: int, expected: int, bounds: tuple[float, float]) -> float:
-    """max(least, most - (most - least) log(C + 1) / log(K + 1)) seconds (Lifeguard section IV.B).
-
-    C independent confirmations have been seen of the K at which the timeout is shortest.
-    """
-    least, most = bounds
-    if expected < 1:
-        return least
-    return max(least, most - (most - least) * math.log(confirmations + 1) / math.log(expected + 1))
-
-
-def transmit_limit(multiplier: int, members: int) -> int:
-    """Transmissions of one update: multiplier * ceil(log10(N + 1)) (SWIM section 4.1: lambda log N)."""
-    return multiplier * math.ceil(math.log10(members + 1))
-
-
-def probe_times(
-    interval: float, timeout: float, multiplier: int, rtt: float | None, awareness_max: int
-) -> tuple[float, float]:
-    """Times of one probe, in seconds from its start: (indirect probes, verdict).
-
-    Both grow with the local health multiplier. A slow path gets max(timeout, 3 rtt), up to half the longest period. The
-    indirect probes get as long as the direct one.
-    """
-    longest = interval * awareness_max
-    direct = max(timeout * multiplier, min(3.0 * (rtt or 0.0), longest / 2))
-    return direct, max(interval * multiplier, 2.0 * direct)
-
-
-class LocalHealth:
-    """Lifeguard's local health multiplier (section IV.A): the slower this peer is, the longer it waits for answers.
-
-    `multiplier` is 1 for a healthy peer and at most `maximum`; it scales the probe's interval and timeout.
-    """
-
-    def __init__(self, maximum: int) -> None:
-        self._maximum = maximum
-        self.multiplier = 1
-
-    def worse(self, by: int = 1) -> None:
-        """An ack or nack did not come, this peer refuted a suspicion of itself, or a timer ran late."""
-        self.multiplier = min(self.multiplier + by, self._maximum)
-
-    def better(self) -> None:
-        """A probe was answered in time."""
-        self.multiplier = max(self.multiplier - 1, 1)
