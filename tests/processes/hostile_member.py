@@ -16,8 +16,9 @@ from gossipdp.protocol.membership.signatures import Signer
 from gossipdp.protocol.peer import Peer
 from gossipdp.protocol.wire import encoding as wire
 from gossipdp.protocol.wire.messages import Lane, Member, Message, State
-from gossipdp.runtime.network import transport as wires
+from gossipdp.runtime.network.events import LinkDown, Received
 from gossipdp.runtime.network.identity import Identity
+from gossipdp.runtime.network.transport import Transport
 from peers import home as homes
 from peers.settings import peer_config
 from peers.version import SOFTWARE
@@ -37,7 +38,7 @@ class HostileMember:
         founder = hosts[0]
         self.identity, self.random = Identity.generate(), Random(1)
         config = homes.read_config(founder.home, {}, {})
-        self.transport = wires.Transport(
+        self.transport = Transport(
             self.identity,
             founder.secret(),
             network=config.network.name,
@@ -100,9 +101,9 @@ class HostileMember:
         now = time.monotonic()
         for event in arrived:
             match event:
-                case wires.Received(peer, _, frames):
+                case Received(peer, _, frames):
                     self.peer.receive(frames, peer, now)
-                case wires.LinkDown(peer, reason):
+                case LinkDown(peer, reason):
                     self.peer.link_down(peer, reason, now)
         if (timer := self.peer.timer()) is not None and timer <= now:
             self.peer.handle_timer(now)

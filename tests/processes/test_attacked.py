@@ -15,8 +15,9 @@ import pytest
 
 from gossipdp.protocol.wire.encoding import encode
 from gossipdp.protocol.wire.messages import Lane, Ping
+from gossipdp.runtime.network.events import LinkUp
 from gossipdp.runtime.network.identity import Identity, NetworkSecret
-from gossipdp.runtime.network.transport import LinkUp, Transport
+from gossipdp.runtime.network.transport import Transport
 from peers.control import ask
 from simulations.processes.namespaces.processes import NETWORK
 from tests.processes.running import Host, end, environment, until

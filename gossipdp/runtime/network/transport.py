@@ -16,23 +16,7 @@ from typing import Final
 from gossipdp.protocol.wire.encoding import Buffer
 from gossipdp.protocol.wire.messages import Lane
 from gossipdp.runtime.descriptors import shares
-from gossipdp.runtime.network.events import (
-    CopyMet,
-    Crowded,
-    Dialable,
-    DialFailed,
-    Flooded,
-    HandshakeRefused,
-    LinkDown,
-    LinkStatus,
-    LinkUp,
-    Received,
-    RunLearned,
-    TransportCounters,
-    TransportEvent,
-    TransportLimits,
-    code_and_text,
-)
+from gossipdp.runtime.network.events import Crowded, LinkStatus, TransportCounters, TransportEvent, TransportLimits
 from gossipdp.runtime.network.handshake import LocalPeer
 from gossipdp.runtime.network.identity import Identity, NetworkSecret, known_curve_keys
 from gossipdp.runtime.network.incarnation import draw_start
@@ -40,24 +24,7 @@ from gossipdp.runtime.network.links import Links
 from gossipdp.runtime.network.terms import Terms, Turn
 from gossipdp.runtime.network.zmq_wire import ZmqWire
 
-__all__ = [
-    "CopyMet",
-    "Crowded",
-    "DialFailed",
-    "Dialable",
-    "Flooded",
-    "HandshakeRefused",
-    "LinkDown",
-    "LinkStatus",
-    "LinkUp",
-    "Received",
-    "RunLearned",
-    "Transport",
-    "TransportCounters",
-    "TransportEvent",
-    "TransportLimits",
-    "code_and_text",
-]
+__all__ = ["Transport"]
 
 TELL_AGAIN: Final = 60.0
 """seconds between two `Crowded` events"""

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 from gossipdp.error_codes import ADVICE
 from gossipdp.protocol.wire.messages import short
-from gossipdp.runtime.network import transport as network
+from gossipdp.runtime.network import events as network
 from gossipdp.runtime.network.dial_causes import dial_text
 from gossipdp.runtime.network.duplicate_identity import judge
 from gossipdp.runtime.network.refusals import Refusals

@@ -26,8 +26,9 @@ import numpy as np
 import zmq
 
 from gossipdp.protocol.wire.messages import Lane
+from gossipdp.runtime.network.events import Received
 from gossipdp.runtime.network.identity import Identity, NetworkSecret
-from gossipdp.runtime.network.transport import Received, Transport
+from gossipdp.runtime.network.transport import Transport
 from peers.memory import keep_memory
 
 FRAME_SIZES = (256 << 10, 1 << 20)

@@ -14,8 +14,8 @@ from gossipdp.errors import RETRY, ConfigError, DataError, HardwareError, Refuse
 from gossipdp.protocol import jobs
 from gossipdp.protocol.events import ResyncBegan, ResyncEnded
 from gossipdp.runtime import files
+from gossipdp.runtime.network.events import DialFailed, LinkUp
 from gossipdp.runtime.network.identity import NetworkSecret
-from gossipdp.runtime.network.transport import DialFailed, LinkUp
 from gossipdp.runtime.node import Node
 from gossipdp.runtime.unix_sockets import socket_path as link_path
 from peers import assembly, daemon, home, invites, services

@@ -17,8 +17,8 @@ from gossipdp.protocol.model import Model
 from gossipdp.protocol.schema import Schema
 from gossipdp.protocol.wire.messages import Member, Ping, State
 from gossipdp.runtime import files
+from gossipdp.runtime.network.events import DialFailed
 from gossipdp.runtime.network.identity import Identity
-from gossipdp.runtime.network.transport import DialFailed
 from gossipdp.runtime.node import Node
 from gossipdp.runtime.storage.checkpointer import PIECE
 from gossipdp.runtime.storage.store import Store

@@ -16,15 +16,9 @@ import zmq
 from gossipdp.errors import RemoteProtocolError
 from gossipdp.protocol.wire.messages import PROTOCOL_VERSION, Lane
 from gossipdp.runtime.network import dial_causes, handshake
+from gossipdp.runtime.network.events import HandshakeRefused, LinkDown, LinkUp, Received, TransportLimits
 from gossipdp.runtime.network.handshake import DiallerHello, ListenerHello, LocalPeer, pack
 from gossipdp.runtime.network.identity import Identity
-from gossipdp.runtime.network.transport import (
-    HandshakeRefused,
-    LinkDown,
-    LinkUp,
-    Received,
-    TransportLimits,
-)
 from tests.runtime.network.transports import FAST, PING, RUN, START, Net, Stranger, dialler, hear, name
 
 

@@ -12,16 +12,10 @@ from gossipdp.errors import UnreachableError
 from gossipdp.protocol.wire.messages import Lane
 from gossipdp.runtime.network import handshake, resolver
 from gossipdp.runtime.network.dialling import MAX_DIAL_BACKS
+from gossipdp.runtime.network.events import Dialable, DialFailed, LinkDown, Received, TransportLimits
 from gossipdp.runtime.network.handshake import pack
 from gossipdp.runtime.network.identity import Identity
-from gossipdp.runtime.network.transport import (
-    Dialable,
-    DialFailed,
-    LinkDown,
-    Received,
-    Transport,
-    TransportLimits,
-)
+from gossipdp.runtime.network.transport import Transport
 from tests.runtime.network.transports import FAST, PING, Net, at, name
 
 

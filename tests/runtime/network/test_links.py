@@ -11,8 +11,7 @@ import pytest
 
 from gossipdp.errors import LocalProtocolError
 from gossipdp.protocol.wire.messages import Lane
-from gossipdp.runtime.network.identity import Identity
-from gossipdp.runtime.network.transport import (
+from gossipdp.runtime.network.events import (
     DialFailed,
     Flooded,
     HandshakeRefused,
@@ -22,6 +21,7 @@ from gossipdp.runtime.network.transport import (
     RunLearned,
     TransportLimits,
 )
+from gossipdp.runtime.network.identity import Identity
 from tests.runtime.network.transports import FAST, PING, RUN, Net, Relay, at, name
 
 

@@ -12,14 +12,10 @@ import pytest
 from gossipdp.errors import RefusedError
 from gossipdp.protocol.wire.messages import Lane
 from gossipdp.runtime.network import handshake
+from gossipdp.runtime.network.events import CopyMet, DialFailed, HandshakeRefused
 from gossipdp.runtime.network.handshake import ListenerHello, LocalPeer
 from gossipdp.runtime.network.identity import Identity, NetworkSecret
 from gossipdp.runtime.network.refusals import TIMES, Refusals
-from gossipdp.runtime.network.transport import (
-    CopyMet,
-    DialFailed,
-    HandshakeRefused,
-)
 from tests.runtime.network.transports import PING, RUN, START, Net, at, dialler, name
 
 

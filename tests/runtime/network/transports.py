@@ -14,14 +14,10 @@ import zmq
 from gossipdp.protocol.wire.encoding import Buffer, encode
 from gossipdp.protocol.wire.messages import Lane, Ping
 from gossipdp.runtime.network import handshake
+from gossipdp.runtime.network.events import Received, TransportEvent, TransportLimits
 from gossipdp.runtime.network.handshake import DiallerHello, LocalPeer
 from gossipdp.runtime.network.identity import Identity, NetworkSecret
-from gossipdp.runtime.network.transport import (
-    Received,
-    Transport,
-    TransportEvent,
-    TransportLimits,
-)
+from gossipdp.runtime.network.transport import Transport
 
 RUN = bytes(range(16))
 START = bytes(8)
