@@ -21,9 +21,9 @@ from gossipdp.protocol.wire.messages import Member, State, short
 from gossipdp.runtime import files
 from gossipdp.runtime.link import LinkServer
 from gossipdp.runtime.network.addresses import advertised, doubt
-from gossipdp.runtime.network.events import LIMITS
 from gossipdp.runtime.network.identity import Identity, NetworkSecret
 from gossipdp.runtime.network.incarnation import next_incarnation
+from gossipdp.runtime.network.limits import LIMITS
 from gossipdp.runtime.network.transport import Transport
 from gossipdp.runtime.node import Node, NodeConfig
 from gossipdp.runtime.observability.metrics import Metrics

@@ -13,8 +13,8 @@ import time
 
 from gossipdp.protocol.wire.encoding import encode
 from gossipdp.protocol.wire.messages import Lane, Ping
-from gossipdp.runtime.network.events import TransportLimits
 from gossipdp.runtime.network.identity import Identity, NetworkSecret
+from gossipdp.runtime.network.limits import TransportLimits
 from gossipdp.runtime.network.transport import Transport
 
 PING = encode(Ping(1))

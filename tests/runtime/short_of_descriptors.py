@@ -21,8 +21,9 @@ from gossipdp.runtime.link import LinkServer
 from gossipdp.runtime.link.data_client import data_path
 from gossipdp.runtime.link.data_server import DataServer
 from gossipdp.runtime.network import resolver
-from gossipdp.runtime.network.events import DialFailed, LinkUp, TransportLimits
+from gossipdp.runtime.network.events import DialFailed, LinkUp
 from gossipdp.runtime.network.identity import Identity, NetworkSecret
+from gossipdp.runtime.network.limits import TransportLimits
 from gossipdp.runtime.network.transport import Transport
 from gossipdp.runtime.observability.http import HttpServer
 from gossipdp.runtime.observability.memory_watch import MemoryWatch

@@ -9,8 +9,8 @@ from collections.abc import Sequence
 from gossipdp.protocol.wire.encoding import Buffer
 from gossipdp.protocol.wire.messages import Lane
 from gossipdp.runtime.network.dial_causes import Cause
-from gossipdp.runtime.network.handshake import DiallerHello, ListenerHello
 from gossipdp.runtime.network.resolver import Target
+from gossipdp.runtime.network.signed_hello import DiallerHello, ListenerHello
 
 __all__ = ["Connection", "Dial", "Link"]
 

@@ -9,39 +9,39 @@ import math
 from collections.abc import Iterable
 
 from gossipdp.protocol.wire.messages import Lane
-from gossipdp.runtime.network import handshake
+from gossipdp.runtime.network import signed_hello
 from gossipdp.runtime.network.connections import Link
+from gossipdp.runtime.network.context import LinksContext
 from gossipdp.runtime.network.events import Dialable
-from gossipdp.runtime.network.handshake import pack
 from gossipdp.runtime.network.reachability import Reachability
 from gossipdp.runtime.network.send_queues import SendQueues
-from gossipdp.runtime.network.terms import Terms
+from gossipdp.runtime.network.signed_hello import pack
 
 __all__ = ["DialBacks"]
 
 
 class DialBacks:
-    def __init__(self, terms: Terms, queues: SendQueues) -> None:
-        self._terms, self._queues = terms, queues
-        self.reachability = Reachability("", terms.limits.dial_back)
+    def __init__(self, context: LinksContext, queues: SendQueues) -> None:
+        self._context, self._queues = context, queues
+        self.reachability = Reachability("", context.limits.dial_back)
         self._answered: dict[bytes, float] = {}
         """when each member was last dialled back"""
 
     def advertise(self, address: str) -> None:
         """Find out whether other peers can dial `address`."""
-        self.reachability = Reachability(address, self._terms.limits.dial_back)
+        self.reachability = Reachability(address, self._context.limits.dial_back)
 
     def link_up(self, inbound: bool) -> None:
-        if self.reachability.link_up(inbound, self._terms.turn.now):
+        if self.reachability.link_up(inbound, self._context.turn.now):
             self._tell(True)
 
     def in_vain(self, peer: bytes, address: str) -> None:
         """`peer` did not meet this peer at `address`."""
-        self.reachability.in_vain(peer, address, self._terms.turn.now)
+        self.reachability.in_vain(peer, address, self._context.turn.now)
 
     def may_ask(self, asker: bytes) -> bool:
         """Whether `asker` is dialled back now: rarely, so that a member cannot have others probe addresses."""
-        now, pause = self._terms.turn.now, self._terms.limits.dial_back / 2
+        now, pause = self._context.turn.now, self._context.limits.dial_back / 2
         if now < self._answered.get(asker, -math.inf) + pause:
             return False
         self._answered[asker] = now
@@ -52,19 +52,19 @@ class DialBacks:
 
     def run_timers(self, links: Iterable[Link]) -> None:
         """End a round of questions that is over, and ask the peers of the most recently used `links` again."""
-        now = self._terms.turn.now
+        now = self._context.turn.now
         if now < self.reachability.timer():
             return
         if self.reachability.end_round(now):
             self._tell(False)
         latest = {link.peer: link for link in sorted(links, key=lambda link: link.used, reverse=True)}
-        question = pack(handshake.DialBack(self.reachability.address))
+        question = pack(signed_hello.DialBack(self.reachability.address))
         for peer in self.reachability.begin_round(latest, now):
             self._queues.write(latest[peer].connections[Lane.CONTROL], question)
 
     def sweep(self) -> None:
-        recent = self._terms.turn.now - self._terms.limits.dial_back
+        recent = self._context.turn.now - self._context.limits.dial_back
         self._answered = {peer: when for peer, when in self._answered.items() if when > recent}
 
     def _tell(self, dialable: bool) -> None:
-        self._terms.turn.tell(Dialable(self.reachability.address, dialable, self.reachability.opinions))
+        self._context.turn.tell(Dialable(self.reachability.address, dialable, self.reachability.opinions))

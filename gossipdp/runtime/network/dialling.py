@@ -1,7 +1,7 @@
 """Dialling: which addresses are being dialled, which messages wait for them, and what came of each.
 
-A dial tries the IP addresses of its name in turn. It needs a signed hello on both connections (see `handshake`). With
-both there is a link; otherwise an event says what came of each address. No socket may stand here.
+A dial tries the IP addresses of its name in turn. It needs a hello on both connections (see `signed_hello`). With both
+there is a link; otherwise an event says what came of each address. No socket may stand here.
 """
 
 from __future__ import annotations
@@ -14,15 +14,15 @@ from typing import Final
 from gossipdp.errors import ConfigError, GossipdpError, RemoteProtocolError
 from gossipdp.protocol.wire.encoding import Buffer
 from gossipdp.protocol.wire.messages import Lane, printable, short
-from gossipdp.runtime.network import handshake
+from gossipdp.runtime.network import signed_hello
 from gossipdp.runtime.network.connections import Connection, Dial, Link
+from gossipdp.runtime.network.context import LinksContext, LinkTable
 from gossipdp.runtime.network.dial_causes import SILENT, Cause, Looks, timed_out, unreachable, unresolved
 from gossipdp.runtime.network.events import CopyMet, DialFailed
-from gossipdp.runtime.network.handshake import DiallerHello
 from gossipdp.runtime.network.host_port import split_address
 from gossipdp.runtime.network.resolver import Resolver, Target
 from gossipdp.runtime.network.send_queues import SendQueues
-from gossipdp.runtime.network.terms import LinkTable, Terms
+from gossipdp.runtime.network.signed_hello import DiallerHello
 
 __all__ = ["Dialling"]
 
@@ -37,16 +37,16 @@ POLL: Final = 0.02
 
 
 class Dialling:
-    def __init__(self, terms: Terms, queues: SendQueues, links: LinkTable) -> None:
-        self._terms, self._queues, self._links = terms, queues, links
-        self._limits, self._turn = terms.limits, terms.turn
+    def __init__(self, context: LinksContext, queues: SendQueues, links: LinkTable) -> None:
+        self._context, self._queues, self._links = context, queues, links
+        self._limits, self._turn = context.limits, context.turn
         self._dials: dict[str, Dial] = {}
         self._failed: dict[str, float] = {}
         """when each address last failed"""
         self._own: dict[str, float] = {}
         """when each address that led back to this peer was found"""
         self._resolver = Resolver()
-        self._looks = Looks(terms.limits.connect)
+        self._looks = Looks(context.limits.connect)
 
     @property
     def queued_bytes(self) -> int:
@@ -58,7 +58,7 @@ class Dialling:
         if dial is None:
             return False
         if not self._queues.fits(len(dial.queue), dial.queued_bytes, size):
-            return self._terms.drop("queue")
+            return self._context.drop("queue")
         dial.enqueue(to, lane, frames, size)
         return True
 
@@ -96,16 +96,16 @@ class Dialling:
     def _start(self, address: str, to: bytes) -> Dial | None:
         own = bool(to) and self._turn.now < self._own.get(address, -math.inf) + OWN
         if own or self._failed_lately(address):
-            self._terms.drop("redial")
+            self._context.drop("redial")
             return None
         if len(self._dials) >= self._limits.dials or not self._links.room():
-            self._terms.drop("links")
+            self._context.drop("links")
             return None
         dial = Dial(address)
         dial.wanted.add(to)
         self._look_up(dial)
         if address not in self._dials:
-            self._terms.drop("unreachable")
+            self._context.drop("unreachable")
             return None
         return dial
 
@@ -149,9 +149,9 @@ class Dialling:
         self._give_up(dial)
 
     def _open(self, link: Link, lane: Lane, endpoint: str, nonce: bytes) -> None:
-        connection = Connection(lane, DiallerHello(self._terms.me, nonce, lane), link)
+        connection = Connection(lane, DiallerHello(self._context.me, nonce, lane), link)
         link.connections[lane] = connection
-        self._terms.wire.open(connection, endpoint)
+        self._context.wire.open(connection, endpoint)
 
     def _give_up(self, dial: Dial) -> None:
         del self._dials[dial.address]
@@ -162,7 +162,7 @@ class Dialling:
         reason = "; ".join(cause.text for cause in dial.failures)
         failed = [DialFailed(to, dial.address, reason, first.code, dial.ours, first.do) for to in sorted(dial.wanted)]
         self._turn.tell(*failed)
-        self._terms.drop("unreachable", len(dial.queue))
+        self._context.drop("unreachable", len(dial.queue))
         for asker in sorted(dial.askers):
             self._links.tell_in_vain(asker, dial.address)
 
@@ -179,7 +179,7 @@ class Dialling:
         """The present attempt failed. `result` is the label of the count; without one the code is."""
         assert dial.link is not None
         hellos = [connection.hello for connection in dial.link.connections.values()]
-        copies = [x for x in hellos if isinstance(x, DiallerHello) and x.peer == self._terms.me.identity.id]
+        copies = [x for x in hellos if isinstance(x, DiallerHello) and x.peer == self._context.me.identity.id]
         # Told only now: the copy has had the proof, or is gone.
         self._turn.tell(*(CopyMet(dial.target, x.incarnation, x.start) for x in copies[:1]))
         self._links.close_connections(dial.link)
@@ -196,7 +196,7 @@ class Dialling:
             dial.await_look(found)
 
     def _failed_for(self, dial: Dial, cause: Cause, result: str) -> None:
-        self._terms.counters.handshakes[cause.code if cause.code != "GD-101" else result or cause.code] += 1
+        self._context.counters.handshakes[cause.code if cause.code != "GD-101" else result or cause.code] += 1
         dial.failures.append(cause.at(dial.target))
         self._dial_next(dial)
 
@@ -205,16 +205,16 @@ class Dialling:
         hello = connection.hello
         assert isinstance(hello, DiallerHello)
         try:
-            message = handshake.unpack(frames)
-            if isinstance(message, handshake.Answer) and not connection.proof_sent:
+            message = signed_hello.unpack(frames)
+            if isinstance(message, signed_hello.Answer) and not connection.proof_sent:
                 proof = hello.answer(message)
-                handshake.check_alone(hello.peer, self._links.live(hello.peer), hello.incarnation, hello.start)
+                signed_hello.check_alone(hello.peer, self._links.live(hello.peer), hello.incarnation, hello.start)
                 connection.sent_proof(self._queues.write(connection, proof))
                 self._links.learn_run(hello.run, hello.peer)
-            elif isinstance(message, handshake.Welcome):
-                handshake.check_other(self._terms.me.identity.id, hello.peer)
+            elif isinstance(message, signed_hello.Welcome):
+                signed_hello.check_other(self._context.me.identity.id, hello.peer)
                 self._welcomed(link, dial)
-            elif isinstance(message, handshake.Refuse):
+            elif isinstance(message, signed_hello.Refuse):
                 self.failed(dial, message.code, f"said no: {printable(message.reason)}")
             else:
                 raise RemoteProtocolError("not an answer to a hello")
@@ -223,7 +223,7 @@ class Dialling:
                 dial.exclude()
             self.failed(dial, error.code, error.cause)
         except RemoteProtocolError as error:
-            self._terms.drop("malformed")
+            self._context.drop("malformed")
             self.failed(dial, "GD-101", f"answered out of order: {error}", "broken")
 
     def _welcomed(self, link: Link, dial: Dial) -> None:
@@ -243,7 +243,7 @@ class Dialling:
         self._turn.tell(*(DialFailed(to, dial.address, reason, "GD-101") for to in sorted(others)))
         for to, lane, frames, size in dial.queue:
             if to in others:
-                self._terms.drop("unreachable")
+                self._context.drop("unreachable")
             else:
                 self._queues.write(stays.connections[lane], frames, size)
         for asker in sorted(dial.askers - {link.peer}):
@@ -256,7 +256,7 @@ class Dialling:
                 self._queues.write(link.connections[lane], frames, size)
             proven = dial.link is not None and any(x.proof_sent for x in dial.link.connections.values())
             # Of two crossing dials the lower id's stays. A dial whose link may be up at the other side goes on.
-            if dial.wanted == {link.peer} and self._terms.me.identity.id > link.peer and not proven:
+            if dial.wanted == {link.peer} and self._context.me.identity.id > link.peer and not proven:
                 del self._dials[dial.address]
                 if dial.link is not None:
                     self._links.close_connections(dial.link)

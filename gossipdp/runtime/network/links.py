@@ -13,15 +13,15 @@ from typing import Final
 from gossipdp.errors import GossipdpError, LocalProtocolError, RemoteProtocolError
 from gossipdp.protocol.wire.encoding import Buffer
 from gossipdp.protocol.wire.messages import MAX_FRAMES, Lane, printable
-from gossipdp.runtime.network import handshake
+from gossipdp.runtime.network import signed_hello
 from gossipdp.runtime.network.connections import Connection, Link
+from gossipdp.runtime.network.context import LinksContext
 from gossipdp.runtime.network.dial_backs import DialBacks
 from gossipdp.runtime.network.dialling import Dialling
 from gossipdp.runtime.network.events import Flooded, LinkDown, LinkStatus, LinkUp, Received, RunLearned
-from gossipdp.runtime.network.handshake import pack
 from gossipdp.runtime.network.listening import Listening
 from gossipdp.runtime.network.send_queues import RETRY, SendQueues
-from gossipdp.runtime.network.terms import Terms
+from gossipdp.runtime.network.signed_hello import pack
 from gossipdp.runtime.network.wire import (
     Answered,
     Arrived,
@@ -43,14 +43,14 @@ JUST_USED: Final = 5.0
 class Links:
     """All links of one peer, without their sockets."""
 
-    def __init__(self, terms: Terms) -> None:
-        self._terms, self._turn, self._limits = terms, terms.turn, terms.limits
+    def __init__(self, context: LinksContext) -> None:
+        self._context, self._turn, self._limits = context, context.turn, context.limits
         self._links: dict[bytes, Link] = {}
         self._retired: list[Link] = []
-        self._queues = SendQueues(terms, self._waiting_for_dials)
-        self._dialling = Dialling(terms, self._queues, self)
-        self._listening = Listening(terms, self._queues, self, self._dialling.said)
-        self._dial_backs = DialBacks(terms, self._queues)
+        self._queues = SendQueues(context, self._waiting_for_dials)
+        self._dialling = Dialling(context, self._queues, self)
+        self._listening = Listening(context, self._queues, self, self._dialling.said)
+        self._dial_backs = DialBacks(context, self._queues)
         self._shunned: dict[bytes, float] = {}
         """until when a peer gets no link"""
         self._swept = self._beaten = self._turn.now
@@ -59,9 +59,9 @@ class Links:
 
     def found(self, run: bytes) -> None:
         """The peer belongs to `run` from now on; every linked peer hears of it."""
-        if len(run) != 16 or self._terms.me.run not in (b"", run):
+        if len(run) != 16 or self._context.me.run not in (b"", run):
             raise LocalProtocolError("a run has 16 bytes and is set once")
-        self._terms.me.belong(run)
+        self._context.me.belong(run)
         for link in self._all_links():
             self._tell_run(link)
 
@@ -76,7 +76,7 @@ class Links:
             link.use(self._turn.now)
             return self._queues.write(link.connections[lane], frames, size)
         if not address:
-            return self._terms.drop("unroutable")
+            return self._context.drop("unroutable")
         return self._dialling.send(to, address, lane, frames, size)
 
     @property
@@ -142,7 +142,7 @@ class Links:
             self._dialling.failed(link.dial, "GD-101", "closed the connection during the hello", "broken")
 
     def _overflowed(self, over: bytes | Connection, unread: int) -> None:
-        self._terms.drop("flood", unread)
+        self._context.drop("flood", unread)
         connection = over if isinstance(over, Connection) else self._listening.connection(over)
         link = None if connection is None else connection.link
         if link is None:
@@ -188,10 +188,10 @@ class Links:
         return True
 
     def bring_up(self, link: Link) -> Link:
-        self._terms.counters.handshakes["ok"] += 1
+        self._context.counters.handshakes["ok"] += 1
         for connection in link.connections.values():
             connection.hear(self._turn.now)
-        me, peer = self._terms.me.identity.id, link.peer
+        me, peer = self._context.me.identity.id, link.peer
         old = self._links.get(peer)
         if old is None or link.rank(me) >= old.rank(me):
             self._links[peer] = link
@@ -222,52 +222,52 @@ class Links:
 
     def take(self, connection: Connection, link: Link, frames: list[Buffer], size: int) -> None:
         connection.hear(self._turn.now)
-        if handshake.is_service(frames[0]):
+        if signed_hello.is_service(frames[0]):
             self._on_service(link, frames)
             return
         if len(frames) > MAX_FRAMES:
-            self._terms.drop("malformed")
+            self._context.drop("malformed")
             return
         link.use(self._turn.now)
-        self._terms.counters.count_received(link.peer, connection.lane, size)
+        self._context.counters.count_received(link.peer, connection.lane, size)
         self._turn.tell(Received(link.peer, connection.lane, frames))
 
     def _on_service(self, link: Link, frames: list[Buffer]) -> None:
         try:
-            message = handshake.unpack(frames)
-            if isinstance(message, handshake.Learned):
-                handshake.check_run(self._terms.me.run, message.run)
+            message = signed_hello.unpack(frames)
+            if isinstance(message, signed_hello.Learned):
+                signed_hello.check_run(self._context.me.run, message.run)
                 self.learn_run(message.run, link.peer)
-            elif isinstance(message, handshake.Bye):
+            elif isinstance(message, signed_hello.Bye):
                 self._close_link(link, printable(message.reason))
-            elif isinstance(message, handshake.DialBack):
+            elif isinstance(message, signed_hello.DialBack):
                 if self._dial_backs.may_ask(link.peer):
                     self._dialling.dial_back(link.peer, message.address)
-            elif isinstance(message, handshake.InVain):
+            elif isinstance(message, signed_hello.InVain):
                 self._dial_backs.in_vain(link.peer, message.address)
-            elif not isinstance(message, handshake.Welcome | handshake.Probe):
+            elif not isinstance(message, signed_hello.Welcome | signed_hello.Probe):
                 raise RemoteProtocolError("a hello on a link that is up")
         except RemoteProtocolError:
-            self._terms.drop("malformed")
+            self._context.drop("malformed")
         except GossipdpError as error:
             self._listening.refused(link.address, error.code, error.cause)
             self._close_link(link, error.cause)
 
     def learn_run(self, run: bytes, peer: bytes) -> None:
-        if run and not self._terms.me.run:
+        if run and not self._context.me.run:
             self.found(run)
             self._turn.tell(RunLearned(run, peer))
 
     def _tell_run(self, link: Link) -> None:
-        run = self._terms.me.run
+        run = self._context.me.run
         if link.told_run != run:
             link.tell_run(run)
-            self._queues.write(link.connections[Lane.CONTROL], pack(handshake.Learned(run)))
+            self._queues.write(link.connections[Lane.CONTROL], pack(signed_hello.Learned(run)))
 
     def tell_in_vain(self, asker: bytes, address: str) -> None:
         link = self._links.get(asker)
         if link is not None:
-            self._queues.write(link.connections[Lane.CONTROL], pack(handshake.InVain(address)))
+            self._queues.write(link.connections[Lane.CONTROL], pack(signed_hello.InVain(address)))
 
     def _close_link(self, link: Link, reason: str) -> None:
         if self._links.get(link.peer) is link:
@@ -277,19 +277,19 @@ class Links:
             self._retired.remove(link)
         if link.inbound:
             for connection in link.connections.values():
-                self._terms.wire.answer(connection.route, pack(handshake.Bye(reason[:160])))
+                self._context.wire.answer(connection.route, pack(signed_hello.Bye(reason[:160])))
         self.close_connections(link, linger=1.0)
 
     def close_connections(self, link: Link, linger: float = 0.0) -> None:
         for connection in link.connections.values():
-            self._terms.drop("link down", sum(size > 0 for _, size in connection.queue))
+            self._context.drop("link down", sum(size > 0 for _, size in connection.queue))
             connection.clear_queue()
             self._queues.forget(connection)
             self._listening.unroute(connection)
             if link.inbound:
-                self._terms.wire.dismiss(connection)
+                self._context.wire.dismiss(connection)
             else:
-                self._terms.wire.shut(connection, linger)
+                self._context.wire.shut(connection, linger)
 
     # -- time ----------------------------------------------------------------------------------------------------
 

@@ -1,7 +1,7 @@
 """Listening: which connections came in, which of them prove a member, and which are gone.
 
 libzmq names an inbound connection by a route. It reports a closed one by a descriptor number, which the next connection
-may get. Before the proof of its hello (see `handshake`) a connection changes only counters. No socket may stand here.
+may get. Before the proof of its hello (`signed_hello`) a connection changes only counters. No socket may stand here.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ from typing import Final
 from gossipdp.errors import GossipdpError, RemoteProtocolError, UnreachableError
 from gossipdp.protocol.wire.encoding import Buffer
 from gossipdp.protocol.wire.messages import Lane
-from gossipdp.runtime.network import handshake
+from gossipdp.runtime.network import signed_hello
 from gossipdp.runtime.network.connections import Connection, Link
+from gossipdp.runtime.network.context import LinksContext, LinkTable
 from gossipdp.runtime.network.events import CopyMet, HandshakeRefused
-from gossipdp.runtime.network.handshake import ListenerHello, pack
 from gossipdp.runtime.network.send_queues import SendQueues
-from gossipdp.runtime.network.terms import LinkTable, Terms
+from gossipdp.runtime.network.signed_hello import ListenerHello, pack
 from gossipdp.runtime.network.wire import Arrived
 
 __all__ = ["REFUSALS_A_TURN", "Listening"]
@@ -35,9 +35,11 @@ class Listening:
     own: whether this peer itself sent the hello with a given nonce.
     """
 
-    def __init__(self, terms: Terms, queues: SendQueues, links: LinkTable, own: Callable[[bytes], bool]) -> None:
-        self._terms, self._queues, self._links, self._own = terms, queues, links, own
-        self._limits, self._turn = terms.limits, terms.turn
+    def __init__(
+        self, context: LinksContext, queues: SendQueues, links: LinkTable, own: Callable[[bytes], bool]
+    ) -> None:
+        self._context, self._queues, self._links, self._own = context, queues, links, own
+        self._limits, self._turn = context.limits, context.turn
         self._routes: dict[bytes, Connection] = {}
         """every inbound connection whose hello has come"""
         self._pending: dict[bytes, Connection] = {}
@@ -51,7 +53,7 @@ class Listening:
         """A message came on an inbound connection."""
         connection = self._routes.get(message.route)
         if not message.frames:
-            self._terms.drop("malformed")
+            self._context.drop("malformed")
         elif connection is None or connection.user != message.user:
             self._on_first_message(message, *message.source())
         elif connection.link is None:
@@ -69,7 +71,7 @@ class Listening:
         return next(found, b"")
 
     def refused(self, origin: str, code: str, reason: str) -> None:
-        self._terms.counters.handshakes[code] += 1
+        self._context.counters.handshakes[code] += 1
         if self._refusals < REFUSALS_A_TURN:
             self._refusals += 1
             self._turn.tell(HandshakeRefused(origin, code, reason))
@@ -78,15 +80,15 @@ class Listening:
 
     def _on_first_message(self, first: Arrived, origin: str, descriptor: int) -> None:
         try:
-            message = handshake.unpack(first.frames)
+            message = signed_hello.unpack(first.frames)
         except RemoteProtocolError:
             message = None
-        if not isinstance(message, handshake.Hello) or len(first.user) != 64:
-            self._terms.drop("unverified")
+        if not isinstance(message, signed_hello.Hello) or len(first.user) != 64:
+            self._context.drop("unverified")
             if message is None:  # the other side may still take a closed link for open
-                self._terms.wire.answer(first.route, pack(handshake.Bye("no hello")))
+                self._context.wire.answer(first.route, pack(signed_hello.Bye("no hello")))
             return
-        hello = ListenerHello(self._terms.me, bytes.fromhex(first.user))
+        hello = ListenerHello(self._context.me, bytes.fromhex(first.user))
         try:
             if self._own(message.nonce):
                 raise UnreachableError("GD-101", "this address leads back to the dialler itself")
@@ -115,18 +117,18 @@ class Listening:
     def _on_proof(self, connection: Connection, frames: list[Buffer]) -> None:
         hello = connection.hello
         assert isinstance(hello, ListenerHello)
-        claims, me = hello.claims, self._terms.me.identity.id
+        claims, me = hello.claims, self._context.me.identity.id
         try:
-            message = handshake.unpack(frames)
-            if not isinstance(message, handshake.Proof) or hello.proven:
+            message = signed_hello.unpack(frames)
+            if not isinstance(message, signed_hello.Proof) or hello.proven:
                 raise RemoteProtocolError("not a proof")
             hello.proof(message)
             if claims.id == me:
                 self._turn.tell(CopyMet(connection.origin, claims.incarnation, claims.start))
-            handshake.check_other(me, claims.id)
-            handshake.check_alone(claims.id, self._links.live(claims.id), claims.incarnation, claims.start)
+            signed_hello.check_other(me, claims.id)
+            signed_hello.check_alone(claims.id, self._links.live(claims.id), claims.incarnation, claims.start)
         except RemoteProtocolError:
-            self._terms.drop("unverified")
+            self._context.drop("unverified")
             self._forget(connection, "broken")
             return
         except GossipdpError as error:
@@ -152,14 +154,14 @@ class Listening:
         link.verify(claims.id, claims.incarnation, claims.start, hello.said_run)
         for connection in both.values():
             connection.join(link)
-            self._terms.wire.prove(connection)
+            self._context.wire.prove(connection)
             del self._pending[connection.route]
-            self._queues.write(connection, pack(handshake.Welcome()))
+            self._queues.write(connection, pack(signed_hello.Welcome()))
         self._links.bring_up(link)
 
     def _refuse(self, route: bytes, origin: str, error: GossipdpError) -> None:
         self.refused(origin, error.code, error.cause)
-        self._terms.wire.answer(route, pack(handshake.Refuse(error.code, error.cause[:160])))
+        self._context.wire.answer(route, pack(signed_hello.Refuse(error.code, error.cause[:160])))
 
     def _forget(self, connection: Connection, result: str) -> None:
         """The hello of `connection` failed. `result` is the label of the count, or ""."""
@@ -167,7 +169,7 @@ class Listening:
         self._routes.pop(connection.route, None)
         self._queues.forget(connection)
         if result:
-            self._terms.counters.handshakes[result] += 1
+            self._context.counters.handshakes[result] += 1
 
     # -- connections that are gone -------------------------------------------------------------------------------
 

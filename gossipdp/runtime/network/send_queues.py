@@ -6,9 +6,9 @@ from collections.abc import Callable, Sequence
 from typing import Final
 
 from gossipdp.protocol.wire.encoding import Buffer
-from gossipdp.runtime.network import handshake
+from gossipdp.runtime.network import signed_hello
 from gossipdp.runtime.network.connections import Connection
-from gossipdp.runtime.network.terms import Terms
+from gossipdp.runtime.network.context import LinksContext
 
 __all__ = ["RETRY", "SendQueues"]
 
@@ -22,8 +22,8 @@ class SendQueues:
     elsewhere: returns the bytes that wait elsewhere and count towards the same bound.
     """
 
-    def __init__(self, terms: Terms, elsewhere: Callable[[], int]) -> None:
-        self._terms, self._elsewhere = terms, elsewhere
+    def __init__(self, context: LinksContext, elsewhere: Callable[[], int]) -> None:
+        self._context, self._elsewhere = context, elsewhere
         self._queued: dict[Connection, None] = {}
         self._dead: list[Connection] = []
 
@@ -57,17 +57,17 @@ class SendQueues:
                 return True
         except BrokenPipeError:
             self._dead.append(connection)
-            return self._terms.drop("link down", int(size > 0))  # a service message is no lost message
+            return self._context.drop("link down", int(size > 0))  # a service message is no lost message
         if not self.fits(len(connection.queue), connection.queued_bytes, size):
-            return self._terms.drop("queue")
+            return self._context.drop("queue")
         connection.enqueue(frames, size)
         self._queued[connection] = None
-        self._terms.counters.count_full()
+        self._context.counters.count_full()
         return True
 
     def fits(self, messages: int, queued: int, size: int) -> bool:
         """Whether `size` bytes fit into a queue that holds `messages` messages of `queued` bytes."""
-        limits = self._terms.limits
+        limits = self._context.limits
         if messages >= limits.queue_messages or queued + size > limits.queue_bytes:
             return False
         return self.queued_bytes + size <= limits.total_bytes
@@ -75,7 +75,7 @@ class SendQueues:
     def probe(self, connection: Connection) -> None:
         """Find out whether an inbound connection still exists."""
         try:
-            self._push(connection, handshake.pack(handshake.Probe()), 0)
+            self._push(connection, signed_hello.pack(signed_hello.Probe()), 0)
         except BrokenPipeError:
             self._dead.append(connection)
 
@@ -99,9 +99,9 @@ class SendQueues:
         self._queued.pop(connection, None)
 
     def _push(self, connection: Connection, frames: Sequence[Buffer], size: int) -> bool:
-        if not self._terms.wire.push(connection, frames, size):
+        if not self._context.wire.push(connection, frames, size):
             return False
-        connection.say(self._terms.turn.now)
+        connection.say(self._context.turn.now)
         if size and connection.link is not None:
-            self._terms.counters.count_sent(connection.link.peer, connection.lane, size)
+            self._context.counters.count_sent(connection.link.peer, connection.lane, size)
         return True

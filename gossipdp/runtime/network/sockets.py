@@ -21,8 +21,8 @@ import zmq
 
 from gossipdp.protocol.wire.encoding import Buffer
 from gossipdp.protocol.wire.messages import MAX_BUFFER
-from gossipdp.runtime.network.events import TransportLimits
 from gossipdp.runtime.network.identity import CurveKeys
+from gossipdp.runtime.network.limits import TransportLimits
 
 __all__ = [
     "Severing",

@@ -16,12 +16,13 @@ from typing import Final
 from gossipdp.protocol.wire.encoding import Buffer
 from gossipdp.protocol.wire.messages import Lane
 from gossipdp.runtime.descriptors import shares
-from gossipdp.runtime.network.events import Crowded, LinkStatus, TransportCounters, TransportEvent, TransportLimits
-from gossipdp.runtime.network.handshake import LocalPeer
+from gossipdp.runtime.network.context import LinksContext, Turn
+from gossipdp.runtime.network.events import Crowded, LinkStatus, TransportCounters, TransportEvent
 from gossipdp.runtime.network.identity import Identity, NetworkSecret, known_curve_keys
 from gossipdp.runtime.network.incarnation import draw_start
+from gossipdp.runtime.network.limits import TransportLimits
 from gossipdp.runtime.network.links import Links
-from gossipdp.runtime.network.terms import Terms, Turn
+from gossipdp.runtime.network.signed_hello import LocalPeer
 from gossipdp.runtime.network.zmq_wire import ZmqWire
 
 __all__ = ["Transport"]
@@ -85,7 +86,7 @@ class Transport:
             counters=self.counters,
             clock=time.monotonic,
         )
-        self._links = Links(Terms(self._me, self._wire, limits, self.counters, self._turn))
+        self._links = Links(LinksContext(self._me, self._wire, limits, self.counters, self._turn))
         self._crowd_told = -math.inf
         if listen is not None:
             try:

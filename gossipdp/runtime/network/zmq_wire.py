@@ -21,9 +21,10 @@ from gossipdp.errors import ConfigError, UnreachableError
 from gossipdp.protocol.wire.encoding import Buffer
 from gossipdp.runtime.descriptors import spare
 from gossipdp.runtime.network.connections import Connection
-from gossipdp.runtime.network.events import TransportCounters, TransportLimits
+from gossipdp.runtime.network.events import TransportCounters
 from gossipdp.runtime.network.identity import CurveKeys
 from gossipdp.runtime.network.inbox import Inbox
+from gossipdp.runtime.network.limits import TransportLimits
 from gossipdp.runtime.network.sockets import (
     Severing,
     Socket,

@@ -11,7 +11,7 @@ from gossipdp.errors import DataError, GossipdpError
 from gossipdp.protocol import events, jobs
 from gossipdp.runtime.compute import Call
 from gossipdp.runtime.link.data_server import DataServer
-from gossipdp.runtime.node.terms import Terms
+from gossipdp.runtime.node.context import NodeContext
 from gossipdp.runtime.storage.checkpointer import Checkpointer
 from gossipdp.runtime.storage.pinned import PinnedCheckpoints
 from gossipdp.runtime.storage.store import CheckpointMeta, Store
@@ -35,13 +35,24 @@ class Checkpoints:
     """
 
     def __init__(
-        self, terms: Terms, store: Store, *, call: Call, data: DataServer | None, kept: Callable[[jobs.Keep], None]
+        self,
+        context: NodeContext,
+        store: Store,
+        *,
+        call: Call,
+        data: DataServer | None,
+        kept: Callable[[jobs.Keep], None],
     ) -> None:
-        self._config, self._peer, self._algorithm, self._clock = terms.config, terms.peer, terms.algorithm, terms.clock
-        self._status, self._metrics, self._notices = terms.status, terms.metrics, terms.notices
-        self._incarnation, self._run = terms.incarnation, terms.run
+        self._config, self._peer, self._algorithm, self._clock = (
+            context.config,
+            context.peer,
+            context.algorithm,
+            context.clock,
+        )
+        self._status, self._metrics, self._notices = context.status, context.metrics, context.notices
+        self._incarnation, self._run = context.incarnation, context.run
         self._data, self._kept = data, kept
-        self._pinned = PinnedCheckpoints(store, terms.notices)
+        self._pinned = PinnedCheckpoints(store, context.notices)
         self.writer = Checkpointer(store, call, self.saved)
         self._requested: Saved = _ignore
         """told how the checkpoint asked for ended"""

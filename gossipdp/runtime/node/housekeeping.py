@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from gossipdp.errors import GossipdpError
 from gossipdp.protocol.wire.messages import Member
 from gossipdp.runtime.network.transport import Transport
-from gossipdp.runtime.node.terms import Terms
+from gossipdp.runtime.node.context import NodeContext
 from gossipdp.runtime.observability.join_progress import JoinProgress
 from gossipdp.runtime.observability.memory_watch import MemoryWatch
 
@@ -27,13 +27,18 @@ class Housekeeping:
 
     def __init__(
         self,
-        terms: Terms,
+        context: NodeContext,
         transport: Transport,
         join_progress: JoinProgress,
         memory: MemoryWatch,
         remember: Callable[[Sequence[Member]], None],
     ) -> None:
-        self._peer, self._status, self._metrics, self._notices = terms.peer, terms.status, terms.metrics, terms.notices
+        self._peer, self._status, self._metrics, self._notices = (
+            context.peer,
+            context.status,
+            context.metrics,
+            context.notices,
+        )
         self._transport, self._join_progress, self._memory, self._remember = transport, join_progress, memory, remember
         self._remembered: dict[bytes, str] = {}
         """addresses of the members that were written last"""

@@ -11,7 +11,7 @@ from gossipdp.runtime.network import events as network
 from gossipdp.runtime.network.dial_causes import dial_text
 from gossipdp.runtime.network.duplicate_identity import judge
 from gossipdp.runtime.network.refusals import Refusals
-from gossipdp.runtime.node.terms import Terms
+from gossipdp.runtime.node.context import NodeContext
 from gossipdp.runtime.observability.join_progress import JoinProgress
 from gossipdp.runtime.observability.notices import name_of
 
@@ -30,7 +30,7 @@ class NetworkEvents:
 
     def __init__(
         self,
-        terms: Terms,
+        context: NodeContext,
         join_progress: JoinProgress,
         refusals: Refusals,
         *,
@@ -38,7 +38,7 @@ class NetworkEvents:
         learned_run: Callable[[bytes], None],
         leaving: Callable[[], bool],
     ) -> None:
-        self._peer, self._notices, self._incarnation = terms.peer, terms.notices, terms.incarnation
+        self._peer, self._notices, self._incarnation = context.peer, context.notices, context.incarnation
         self._join_progress, self._refusals = join_progress, refusals
         self._start, self._learned_run, self._leaving = start, learned_run, leaving
 

@@ -30,9 +30,9 @@ from gossipdp.runtime.network.refusals import Refusals
 from gossipdp.runtime.network.transport import Transport
 from gossipdp.runtime.node.checkpoints import Checkpoints
 from gossipdp.runtime.node.config import NodeConfig
+from gossipdp.runtime.node.context import NodeContext
 from gossipdp.runtime.node.housekeeping import Housekeeping
 from gossipdp.runtime.node.network_events import NetworkEvents
-from gossipdp.runtime.node.terms import Terms
 from gossipdp.runtime.node.training import TrainingSessions
 from gossipdp.runtime.node.vector_jobs import SharedRegion, VectorJobs
 from gossipdp.runtime.observability.join_progress import JoinProgress
@@ -98,7 +98,9 @@ class Node:
         self._clock, self._found_run = clock, found_run
         self.status = Status(peer, transport, network=config.network, home=config.home, metrics=config.metrics)
         self._notices = notices = Notices(peer, self.status, metrics)
-        terms = Terms(config, peer, algorithm, incarnation, self.status, metrics, notices, self._run_id, self._now)
+        context = NodeContext(
+            config, peer, algorithm, incarnation, self.status, metrics, notices, self._run_id, self._now
+        )
         self._next_tick = 0.0
         self._stopping_at = math.inf
         self._final_checkpoint = False
@@ -111,20 +113,20 @@ class Node:
         join_progress, region = JoinProgress(clock()), SharedRegion()
         self._jobs = VectorJobs(algorithm, store, region, peer.config.most_chunk, self._job_done, self.notice)
         call = self._jobs.call
-        self._training = TrainingSessions(terms, link, region, call=call, drain=self._drain, faults=self._faults)
+        self._training = TrainingSessions(context, link, region, call=call, drain=self._drain, faults=self._faults)
         self._network = NetworkEvents(
-            terms,
+            context,
             join_progress,
             Refusals(config.only_seeds),
             start=transport.start,
             learned_run=learned_run,
             leaving=lambda: self._stopping_at < math.inf,
         )
-        self._housekeeping = Housekeeping(terms, transport, join_progress, MemoryWatch(config.waiting), remember)
+        self._housekeeping = Housekeeping(context, transport, join_progress, MemoryWatch(config.waiting), remember)
         if config.home:
             self._data = DataServer(Path(config.home), self._feed, self._damaged_data)
             self._services.append(self._data)
-        self._checkpoints = Checkpoints(terms, store, call=call, data=self._data, kept=self._kept)
+        self._checkpoints = Checkpoints(context, store, call=call, data=self._data, kept=self._kept)
 
     # -- what the daemon calls --------------------------------------------------------------------------------
 

@@ -15,7 +15,7 @@ from gossipdp.runtime.compute import Call
 from gossipdp.runtime.faults import FaultPoint
 from gossipdp.runtime.link.state_delivery import StateDelivery
 from gossipdp.runtime.moments import ROUNDS, MomentsCopier
-from gossipdp.runtime.node.terms import Terms
+from gossipdp.runtime.node.context import NodeContext
 from gossipdp.runtime.node.vector_jobs import SharedRegion
 
 __all__ = ["TrainingSessions"]
@@ -40,7 +40,7 @@ class TrainingSessions:
 
     def __init__(
         self,
-        terms: Terms,
+        context: NodeContext,
         server: link.LinkServer,
         region: SharedRegion,
         *,
@@ -48,9 +48,9 @@ class TrainingSessions:
         drain: Callable[[float], None],
         faults: FaultPoint,
     ) -> None:
-        self._config, self._peer, self._algorithm = terms.config, terms.peer, terms.algorithm
-        self._status, self._metrics, self._notices = terms.status, terms.metrics, terms.notices
-        self._run, self._clock = terms.run, terms.clock
+        self._config, self._peer, self._algorithm = context.config, context.peer, context.algorithm
+        self._status, self._metrics, self._notices = context.status, context.metrics, context.notices
+        self._run, self._clock = context.run, context.clock
         self._server, self._region, self._drain, self._faults = server, region, drain, faults
         self._states = StateDelivery(server.send)
         self._moments = MomentsCopier(call)

@@ -15,10 +15,11 @@ import zmq
 
 from gossipdp.errors import RemoteProtocolError
 from gossipdp.protocol.wire.messages import PROTOCOL_VERSION, Lane
-from gossipdp.runtime.network import dial_causes, handshake
-from gossipdp.runtime.network.events import HandshakeRefused, LinkDown, LinkUp, Received, TransportLimits
-from gossipdp.runtime.network.handshake import DiallerHello, ListenerHello, LocalPeer, pack
+from gossipdp.runtime.network import dial_causes, signed_hello
+from gossipdp.runtime.network.events import HandshakeRefused, LinkDown, LinkUp, Received
 from gossipdp.runtime.network.identity import Identity
+from gossipdp.runtime.network.limits import TransportLimits
+from gossipdp.runtime.network.signed_hello import DiallerHello, ListenerHello, LocalPeer, pack
 from tests.runtime.network.transports import FAST, PING, RUN, START, Net, Stranger, dialler, hear, name
 
 
@@ -69,7 +70,7 @@ def test_message_before_the_hello_is_dropped(net: Net) -> None:
         for frames in ([*PING], [b""], [b"\xc1"], [b"\xc1" + os.urandom(100)], [b"\xc1" * 600, b"x"]):
             stranger.say(frames)
         net.until(lambda: a.counters.drops["unverified"] == 5)
-        assert isinstance(hear(net, stranger), handshake.Bye)
+        assert isinstance(hear(net, stranger), signed_hello.Bye)
     assert net.happened[id(a)] == []
     assert a.links() == []
 
@@ -79,7 +80,7 @@ def test_hello_with_another_peers_id_is_refused(net: Net) -> None:
     with Stranger(a.port, net.secret, Identity.generate()) as liar:
         liar.say(dialler(victim).hello())
         answer = hear(net, liar)
-        assert isinstance(answer, handshake.Refuse)
+        assert isinstance(answer, signed_hello.Refuse)
         assert answer.code == "GD-202"
     assert net.events(a, HandshakeRefused)[0].code == "GD-202"
     assert a.links() == []
@@ -89,10 +90,10 @@ def test_proof_signed_by_another_key_is_refused(net: Net) -> None:
     a, liar = net.peer(), Identity.generate()
     with Stranger(a.port, net.secret, liar) as stranger:
         stranger.say(dialler(liar).hello())
-        assert isinstance(hear(net, stranger), handshake.Answer)
-        stranger.say(handshake.pack(handshake.Proof(Identity.generate().sign(b"anything"))))
+        assert isinstance(hear(net, stranger), signed_hello.Answer)
+        stranger.say(signed_hello.pack(signed_hello.Proof(Identity.generate().sign(b"anything"))))
         answer = hear(net, stranger)
-        assert isinstance(answer, handshake.Refuse)
+        assert isinstance(answer, signed_hello.Refuse)
         assert answer.code == "GD-202"
     assert a.links() == []
 
@@ -103,20 +104,20 @@ def test_replayed_hello_and_proof_are_refused_on_another_connection(net: Net) ->
     with Stranger(a.port, net.secret, member) as honest:
         honest.say(hello.hello())
         answer = hear(net, honest)
-        assert isinstance(answer, handshake.Answer)
+        assert isinstance(answer, signed_hello.Answer)
         proof = hello.answer(answer)
         honest.say(proof)
         net.turn()
     with Stranger(a.port, net.secret, thief) as replay:  # another CURVE key: the hello itself is refused
         replay.say(hello.hello())
         refusal = hear(net, replay)
-        assert isinstance(refusal, handshake.Refuse)
+        assert isinstance(refusal, signed_hello.Refuse)
     with Stranger(a.port, net.secret, member) as replay:  # even with the key: the nonce of the answer is a new one
         replay.say(hello.hello())
-        assert isinstance(hear(net, replay), handshake.Answer)
+        assert isinstance(hear(net, replay), signed_hello.Answer)
         replay.say(proof)
         refusal = hear(net, replay)
-        assert isinstance(refusal, handshake.Refuse)
+        assert isinstance(refusal, signed_hello.Refuse)
         assert refusal.code == "GD-202"
     assert a.links() == []
     assert not net.events(a, LinkUp)
@@ -124,11 +125,11 @@ def test_replayed_hello_and_proof_are_refused_on_another_connection(net: Net) ->
 
 def test_other_protocol_version_is_gd_302(net: Net) -> None:
     a, newer = net.peer(), Identity.generate()
-    hello = handshake.Hello(PROTOCOL_VERSION + 1, newer.id, bytes(32), "tiny", RUN, 0, 1, bytes(8))
+    hello = signed_hello.Hello(PROTOCOL_VERSION + 1, newer.id, bytes(32), "tiny", RUN, 0, 1, bytes(8))
     with Stranger(a.port, net.secret, newer) as stranger:
-        stranger.say(handshake.pack(hello))
+        stranger.say(signed_hello.pack(hello))
         answer = hear(net, stranger)
-        assert isinstance(answer, handshake.Refuse)
+        assert isinstance(answer, signed_hello.Refuse)
         assert answer.code == "GD-302"
 
 
@@ -141,7 +142,7 @@ def test_unfinished_hellos_are_bounded_and_time_out(net: Net) -> None:
             strangers.append(Stranger(a.port, net.secret, identity).connect())
             strangers[-1].say(dialler(identity).hello())
         for stranger in strangers:
-            assert isinstance(hear(net, stranger), handshake.Answer)
+            assert isinstance(hear(net, stranger), signed_hello.Answer)
         net.until(lambda: a.counters.handshakes["timeout"] == 8)
     finally:
         for stranger in strangers:
@@ -153,10 +154,10 @@ def test_listener_with_a_false_id_is_refused_by_the_dialler() -> None:
     me, listener, victim = Identity.generate(), Identity.generate(), Identity.generate()
     hello = dialler(me)
     there = ListenerHello(LocalPeer(listener, "tiny", RUN, 1, START), me.curve.public)
-    said = handshake.unpack(hello.hello())
-    assert isinstance(said, handshake.Hello)
-    honest = handshake.unpack(there.hello(said))
-    assert isinstance(honest, handshake.Answer)
+    said = signed_hello.unpack(hello.hello())
+    assert isinstance(said, signed_hello.Hello)
+    honest = signed_hello.unpack(there.hello(said))
+    assert isinstance(honest, signed_hello.Answer)
     for change in ({"id": victim.id}, {"run": b""}, {"nonce": bytes(32)}, {"incarnation": 2}, {"signature": bytes(64)}):
         with pytest.raises(Exception, match="GD-202"):
             hello.answer(msgspec.structs.replace(honest, **change))
@@ -165,17 +166,17 @@ def test_listener_with_a_false_id_is_refused_by_the_dialler() -> None:
 
 
 def test_service_messages_and_protocol_messages_are_never_taken_for_each_other() -> None:
-    assert not handshake.is_service(PING[0])
+    assert not signed_hello.is_service(PING[0])
     generator = random.Random(0)
     good = bytes(dialler(Identity.generate()).hello()[0])
     with pytest.raises(RemoteProtocolError):
-        handshake.unpack(PING)
+        signed_hello.unpack(PING)
     for _ in range(5000):
         bad = bytearray(good)
         for _ in range(generator.randrange(1, 4)):
             bad[generator.randrange(len(bad))] = generator.randrange(256)
         try:
-            handshake.unpack([bytes(bad[: generator.randrange(len(bad) + 1)])])
+            signed_hello.unpack([bytes(bad[: generator.randrange(len(bad) + 1)])])
         except RemoteProtocolError:
             continue
 
@@ -238,10 +239,10 @@ def test_link_over_and_the_dialler_stays__its_connections_are_closed(net: Net) -
         for stranger, hello in zip(strangers, hellos, strict=True):
             stranger.say(hello.hello())
             answer = hear(net, stranger)
-            assert isinstance(answer, handshake.Answer)
+            assert isinstance(answer, signed_hello.Answer)
             stranger.say(hello.answer(answer))
         net.until(lambda: net.events(a, LinkUp))
-        strangers[0].say(pack(handshake.Bye("over")))
+        strangers[0].say(pack(signed_hello.Bye("over")))
         net.until(lambda: net.events(a, LinkDown))
         net.until(lambda: all(monitor.poll(0) for monitor in watched))
     finally:

@@ -10,11 +10,12 @@ import pytest
 
 from gossipdp.errors import UnreachableError
 from gossipdp.protocol.wire.messages import Lane
-from gossipdp.runtime.network import handshake, resolver
+from gossipdp.runtime.network import resolver, signed_hello
 from gossipdp.runtime.network.dialling import MAX_DIAL_BACKS
-from gossipdp.runtime.network.events import Dialable, DialFailed, LinkDown, Received, TransportLimits
-from gossipdp.runtime.network.handshake import pack
+from gossipdp.runtime.network.events import Dialable, DialFailed, LinkDown, Received
 from gossipdp.runtime.network.identity import Identity
+from gossipdp.runtime.network.limits import TransportLimits
+from gossipdp.runtime.network.signed_hello import pack
 from gossipdp.runtime.network.transport import Transport
 from tests.runtime.network.transports import FAST, PING, Net, at, name
 
@@ -221,7 +222,7 @@ def test_asked_too_often_to_dial_back__dials_once(net: Net, closed_port: int) ->
     with socket.create_server(("127.0.0.1", 0)) as door:
         door.setblocking(False)
         for port in (door.getsockname()[1], closed_port, closed_port):
-            asker._links._queues.write(link.connections[Lane.CONTROL], pack(handshake.DialBack(f"127.0.0.1:{port}")))
+            asker._links._queues.write(link.connections[Lane.CONTROL], pack(signed_hello.DialBack(f"127.0.0.1:{port}")))
         net.until(lambda: other.counters.handshakes["timeout"])
         assert [door.accept()[0].close() for _ in Lane] == [None, None]
         with pytest.raises(BlockingIOError):
@@ -237,7 +238,7 @@ def test_dial_backs_under_way_are_few_and_leave_room_for_own_dials(net: Net) -> 
         for number, asker in enumerate(askers):
             net.link(asker, answering)
             link = asker._links._links[name(answering)]
-            question = pack(handshake.DialBack(f"127.0.0.{number + 1}:{port}"))
+            question = pack(signed_hello.DialBack(f"127.0.0.{number + 1}:{port}"))
             asker._links._queues.write(link.connections[Lane.CONTROL], question)
         net.settle(0.2)
         assert len(answering._links._dialling._dials) == MAX_DIAL_BACKS

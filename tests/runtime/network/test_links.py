@@ -19,9 +19,9 @@ from gossipdp.runtime.network.events import (
     LinkUp,
     Received,
     RunLearned,
-    TransportLimits,
 )
 from gossipdp.runtime.network.identity import Identity
+from gossipdp.runtime.network.limits import TransportLimits
 from tests.runtime.network.transports import FAST, PING, RUN, Net, Relay, at, name
 
 

@@ -11,11 +11,11 @@ import pytest
 
 from gossipdp.errors import RefusedError
 from gossipdp.protocol.wire.messages import Lane
-from gossipdp.runtime.network import handshake
+from gossipdp.runtime.network import signed_hello
 from gossipdp.runtime.network.events import CopyMet, DialFailed, HandshakeRefused
-from gossipdp.runtime.network.handshake import ListenerHello, LocalPeer
 from gossipdp.runtime.network.identity import Identity, NetworkSecret
 from gossipdp.runtime.network.refusals import TIMES, Refusals
+from gossipdp.runtime.network.signed_hello import ListenerHello, LocalPeer
 from tests.runtime.network.transports import PING, RUN, START, Net, at, dialler, name
 
 
@@ -147,16 +147,16 @@ def test_address_that_leads_back_to_the_dialler_is_no_copy_of_it(net: Net) -> No
 def test_dialler_that_only_claims_this_peers_identity_is_no_copy_of_it(net: Net) -> None:
     me, liar = Identity.generate(), Identity.generate()
     a = net.peer(me)
-    said = handshake.unpack(dialler(me).hello())
-    assert isinstance(said, handshake.Hello)
+    said = signed_hello.unpack(dialler(me).hello())
+    assert isinstance(said, signed_hello.Hello)
     with pytest.raises(RefusedError, match="GD-202"):
         ListenerHello(LocalPeer(me, "tiny", RUN, 1, START), liar.curve.public).hello(said)
     hello = dialler(me)
     there = ListenerHello(LocalPeer(liar, "tiny", RUN, 1, START), me.curve.public)
-    sent = handshake.unpack(hello.hello())
-    assert isinstance(sent, handshake.Hello)
-    answer = handshake.unpack(there.hello(sent))
-    assert isinstance(answer, handshake.Answer)
+    sent = signed_hello.unpack(hello.hello())
+    assert isinstance(sent, signed_hello.Hello)
+    answer = signed_hello.unpack(there.hello(sent))
+    assert isinstance(answer, signed_hello.Answer)
     with pytest.raises(RefusedError, match="GD-202"):
         hello.answer(msgspec.structs.replace(answer, id=me.id))
     assert hello.peer == b"" and not net.events(a, CopyMet)

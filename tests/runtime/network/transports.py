@@ -13,10 +13,11 @@ import zmq
 
 from gossipdp.protocol.wire.encoding import Buffer, encode
 from gossipdp.protocol.wire.messages import Lane, Ping
-from gossipdp.runtime.network import handshake
-from gossipdp.runtime.network.events import Received, TransportEvent, TransportLimits
-from gossipdp.runtime.network.handshake import DiallerHello, LocalPeer
+from gossipdp.runtime.network import signed_hello
+from gossipdp.runtime.network.events import Received, TransportEvent
 from gossipdp.runtime.network.identity import Identity, NetworkSecret
+from gossipdp.runtime.network.limits import TransportLimits
+from gossipdp.runtime.network.signed_hello import DiallerHello, LocalPeer
 from gossipdp.runtime.network.transport import Transport
 
 RUN = bytes(range(16))
@@ -154,9 +155,9 @@ class Stranger:
     def say(self, frames: list[Buffer]) -> None:
         self.socket.send_multipart(frames)
 
-    def heard(self) -> handshake.ServiceMessage | None:
+    def heard(self) -> signed_hello.ServiceMessage | None:
         try:
-            return handshake.unpack(self.socket.recv_multipart(zmq.NOBLOCK))
+            return signed_hello.unpack(self.socket.recv_multipart(zmq.NOBLOCK))
         except zmq.Again:
             return None
 
@@ -167,8 +168,8 @@ class Stranger:
         self.context.destroy(linger=0)
 
 
-def hear(net: Net, stranger: Stranger) -> handshake.ServiceMessage:
-    heard: list[handshake.ServiceMessage] = []
+def hear(net: Net, stranger: Stranger) -> signed_hello.ServiceMessage:
+    heard: list[signed_hello.ServiceMessage] = []
 
     def listen() -> bool:
         if (message := stranger.heard()) is not None:

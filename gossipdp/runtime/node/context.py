@@ -1,4 +1,4 @@
-"""What every part of a node works with."""
+"""The objects that every part of a node uses."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from gossipdp.runtime.observability.metrics import Metrics
 from gossipdp.runtime.observability.notices import Notices
 from gossipdp.runtime.observability.status import Status
 
-__all__ = ["Terms"]
+__all__ = ["NodeContext"]
 
 
 @dataclass(frozen=True, slots=True)
-class Terms:
+class NodeContext:
     """run: returns the run this peer belongs to, or b"". clock: monotonic time in seconds."""
 
     config: NodeConfig

@@ -1,4 +1,4 @@
-"""What the parts of `Links` share: the terms they work on, the time of a turn, and what they ask of the whole."""
+"""What the parts of `Links` share: the objects they all use, the time of a turn, and what they ask of `Links`."""
 
 from __future__ import annotations
 
@@ -7,11 +7,12 @@ from typing import Protocol
 
 from gossipdp.protocol.wire.encoding import Buffer
 from gossipdp.runtime.network.connections import Connection, Link
-from gossipdp.runtime.network.events import TransportCounters, TransportEvent, TransportLimits
-from gossipdp.runtime.network.handshake import LocalPeer
+from gossipdp.runtime.network.events import TransportCounters, TransportEvent
+from gossipdp.runtime.network.limits import TransportLimits
+from gossipdp.runtime.network.signed_hello import LocalPeer
 from gossipdp.runtime.network.wire import Wire
 
-__all__ = ["LinkTable", "Terms", "Turn"]
+__all__ = ["LinkTable", "LinksContext", "Turn"]
 
 
 class Turn:
@@ -33,8 +34,8 @@ class Turn:
 
 
 @dataclass(frozen=True, slots=True)
-class Terms:
-    """What every part of `Links` works with."""
+class LinksContext:
+    """The objects that every part of `Links` uses."""
 
     me: LocalPeer
     wire: Wire
