@@ -8,25 +8,10 @@ from random import Random
 import pytest
 from msgspec.structs import replace
 
-from gossipdp.protocol.pairwise.matching import (
-    BUSY,
-    DONE,
-    MOST_GUESTS,
-    Matching,
-    MatchingConfig,
-    choose_partner,
-    guests_per_round,
-    out_of_reach,
-)
+from gossipdp.protocol.pairwise.matching import BUSY, DONE, choose_partner, out_of_reach
 from gossipdp.protocol.pairwise.timetable import exchanges_per_round
 from gossipdp.protocol.wire.messages import Member, State
-
-IDS = [bytes([letter]) * 32 for letter in b"abcdefgh"]
-ALIVE = [Member(peer, "", "h:1", 1, 0, State.ALIVE) for peer in IDS]
-
-
-def matching(seed=0, **changes):
-    return Matching(MatchingConfig(**changes), Random(seed))
+from tests.protocol.pairwise.matching_rig import ALIVE, IDS, matching
 
 
 @pytest.mark.parametrize(
@@ -168,64 +153,6 @@ def test_match_counts_whichever_peer_offered_and_unmatched_restores_only_what_wa
     assert machine.wanted == 0
 
 
-def test_round_ahead_is_accepted_and_the_next_round_wants_fewer():
-    machine = matching()
-    machine.want(2, 0.0)
-    for _ in range(4):
-        assert machine.accepts(IDS[0], counts=True, steps=True)
-        machine.matched()
-    assert not machine.accepts(IDS[0], counts=True, steps=True) and machine.wanted == 0
-    machine.want(3, 1.0)
-    assert machine.wanted == 1 and machine.ahead == 0
-
-
-def test_last_partner_gets_none_ahead_while_another_member_has_asked_in_vain():
-    machine = matching()
-    a, b = IDS[:2]
-    machine.want(1, 0.0)
-    machine.matched()
-    machine.parted(a, 0.1)
-    machine.turned_away(a)
-    assert machine.accepts(a, counts=True, steps=True), "no other member asks"
-    machine.turned_away(b)
-    machine.want(1, 1.0)
-    machine.matched()
-    machine.parted(a, 0.1)
-    assert not machine.accepts(a, counts=True, steps=True) and machine.accepts(b, counts=True, steps=True)
-    machine.want(1, 2.0)
-    assert machine.wanted == 1 and machine.accepts(a, counts=True, steps=True), "no exchange was made, so one is wanted"
-    machine.matched()
-    assert machine.accepts(a, counts=True, steps=True), "asked in vain two rounds ago, and no more since"
-    machine.turned_away(b)
-    machine.matched()
-    machine.parted(b, 0.1)
-    machine.turned_away(a)
-    machine.want(2, 3.0)
-    machine.matched()
-    assert machine.accepts(a, counts=True, steps=True) and not machine.accepts(b, counts=True, steps=True)
-
-
-def test_guests_are_accepted_once_the_own_exchanges_are_made_and_count_for_no_round():
-    machine = matching()
-    machine.want(1, 0.0)
-    machine.matched()
-    assert not machine.accepts(IDS[0], counts=True, steps=True, guests=0), (
-        "they ask first, and are none of the next round"
-    )
-    for _ in range(2):
-        assert machine.accepts(IDS[0], counts=True, steps=True, guests=2)
-        machine.matched(guest=True)
-    assert not machine.accepts(IDS[0], counts=True, steps=True, guests=2) and machine.accepts(
-        IDS[0], counts=True, steps=True
-    )
-    assert (machine.wanted, machine.ahead) == (0, 0)
-    machine.want(1, 1.0)
-    assert machine.wanted == 1 and machine.accepts(IDS[0], counts=True, steps=True, guests=2)
-    machine.matched(guest=True)
-    assert machine.wanted == 0, "a wanted exchange may be one with a guest"
-    assert machine.accepts(IDS[0], counts=True, steps=True, guests=1)
-
-
 def test_last_partner_is_asked_again_only_after_the_time_that_exchange_took():
     machine = matching(lonely=2.0)
     a, b = IDS[:2]
@@ -258,101 +185,6 @@ def test_last_partner_is_asked_again_at_once_when_all_others_have_refused_for_lo
     machine.offer(b, 1, None, 10.0)
     machine.refused(reason, 10.1)
     assert machine.candidate(ALIVE[:2], {}, (), lambda peer: None, 10.3) == a
-
-
-def test_guest_is_no_last_partner():
-    machine = matching()
-    a, b = IDS[:2]
-    machine.want(1, 0.0)
-    machine.matched()
-    machine.parted(a, 60.0)
-    machine.matched(guest=True)
-    machine.parted(b, 1.0)
-    machine.want(1, 10.0)
-    assert machine.candidate(ALIVE[:2], {}, (), lambda peer: None, 12.0) == b
-
-
-def test_guest_exchange_that_mixes_nothing_leaves_the_own_exchanges_unchanged():
-    machine = matching()
-    machine.want(1, 0.0)
-    machine.matched()
-    machine.matched(guest=True)
-    machine.want(1, 1.0)
-    machine.unmatched(b"g", 1.0)
-    assert machine.wanted == 1 and not machine.refusals
-    assert machine.candidate(ALIVE[:1], {}, (), lambda peer: None, 1.0) is not None, "no pause either"
-
-
-@pytest.mark.parametrize(
-    ("dialled", "others", "guests", "turns"),
-    [(4, 0, 0, 1), (60, 4, 1, 1), (2, 2, 1, 1), (2, 3, 2, 1), (1, 4, 4, 1), (1, 5, MOST_GUESTS, 2), (2, 62, 4, 8)],
-)
-def test_guests_of_a_round_are_the_outbound_only_members_per_dialable_one(dialled, others, guests, turns):
-    members = ALIVE[:1] * dialled
-    members += [replace(ALIVE[0], address="")] * others
-    assert guests_per_round(members) == (guests, turns)
-
-
-def test_exchanges_beyond_a_round_ahead_are_forgotten():
-    """For example of a peer whose training stood still. Others may exchange with it without limit."""
-    machine = matching()
-    for _ in range(20):
-        assert machine.accepts(IDS[0], counts=True, steps=False)
-        machine.matched()
-    machine.want(1, 0.0)
-    assert machine.wanted == 0
-    machine.want(1, 1.0)
-    assert machine.wanted == 1
-
-
-def test_meeting_beside_the_schedule_is_one_of_the_next_round():
-    machine = matching()
-    machine.want(2, 0.0)
-    machine.matched(counts=False)
-    assert (machine.wanted, machine.ahead) == (2, 1) and machine.accepts(IDS[0], counts=False, steps=True)
-    machine.matched(counts=False)
-    assert not machine.accepts(IDS[0], counts=False, steps=True) and machine.accepts(IDS[0], counts=True, steps=True)
-
-
-def test_exchange_ahead_that_mixes_nothing_after_its_round_has_begun_is_wanted_in_it():
-    machine = matching()
-    machine.want(1, 0.0)
-    machine.matched()
-    machine.matched()
-    machine.want(1, 1.0)
-    assert machine.wanted == 0
-    machine.unmatched(IDS[0], 2.0)
-    assert machine.wanted == 1
-
-
-def test_exchange_of_the_last_round_that_mixes_nothing_is_not_wanted_again():
-    machine = matching()
-    machine.want(1, 0.0)
-    machine.matched()
-    machine.want(1, 1.0)
-    machine.unmatched(IDS[0], 2.0)
-    assert (machine.wanted, machine.ahead) == (1, 0)
-
-
-def test_exchange_ahead_that_mixed_nothing_does_not_count():
-    machine = matching()
-    machine.want(1, 0.0)
-    machine.matched()
-    machine.matched()
-    assert not machine.accepts(IDS[0], counts=True, steps=True)
-    machine.unmatched(IDS[0], 0.0)
-    assert machine.accepts(IDS[0], counts=True, steps=True) and machine.wanted == 0
-
-
-def test_peer_that_waits_for_rounds_to_end_accepts_only_what_it_wants():
-    machine = matching(ahead=False)
-    assert not machine.accepts(IDS[0], counts=True, steps=False)
-    machine.want(1, 0.0)
-    assert machine.accepts(IDS[0], counts=False, steps=True)
-    machine.matched(counts=False)
-    assert not machine.accepts(IDS[0], counts=True, steps=True)
-    machine.want(1, 1.0)
-    assert machine.wanted == 1
 
 
 @pytest.mark.parametrize(

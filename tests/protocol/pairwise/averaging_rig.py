@@ -1,0 +1,160 @@
+"""Peers that average without a network: the test carries each message and runs each job."""
+
+from __future__ import annotations
+
+import math
+from random import Random
+from types import SimpleNamespace
+
+import numpy as np
+from msgspec.structs import replace
+
+from gossipdp.algorithms.pairwise import Pairwise
+from gossipdp.codecs import CODECS
+from gossipdp.protocol import jobs
+from gossipdp.protocol.model import Model
+from gossipdp.protocol.outputs import Outputs
+from gossipdp.protocol.pairwise.averaging import Averaging
+from gossipdp.protocol.pairwise.config import PairwiseConfig
+from gossipdp.protocol.schema import Schema
+from gossipdp.protocol.wire import encoding as wire
+from gossipdp.protocol.wire.messages import Ack, Member, Offer, State
+from tests.protocol.surroundings import surroundings
+
+SIZE = 2 * 8192 + 600
+SETTINGS = b"the settings...."
+SCHEMA = Schema.of([("w", (SIZE,), "float32", "parameter")])
+
+
+class Members:
+    """The part of membership that averaging reads."""
+
+    def __init__(self, me, others):
+        self.me = me
+        self.members = {member.id: member for member in [me, *others]}
+
+    def alive(self):
+        states = (State.ALIVE, State.SUSPECT)
+        return [m for i, m in sorted(self.members.items()) if i != self.me.id and m.state in states]
+
+    def rtt(self, peer):
+        return 0.01
+
+    def address_of(self, peer):
+        return self.members[peer].address
+
+    def linked(self, peer):
+        return True
+
+
+class Node:
+    def __init__(self, me, others, *, incarnation=1, config=None, schema=SCHEMA, settings=SETTINGS, keys=()):
+        self.outputs, self.events, self.ended = Outputs(), [], []
+        self.membership = Members(replace(me, incarnation=incarnation), others)
+        self.terms = SimpleNamespace(codec="modulo8", pull=0.0, window=2, trains=False)
+        self.shuns = lambda peer, now: False
+        self.algorithm = Pairwise()
+        self.algorithm.allocate(SIZE, SIZE, 8192)
+        self.algorithm.ledger.a[:] = np.random.default_rng(me.id[0]).standard_normal(SIZE)
+        self.algorithm._step[:] = 10.0 * math.sqrt(SIZE)  # so that nothing is clipped
+        self.id = me.id
+        self.averaging = Averaging(
+            config or configured(),
+            surroundings(
+                self.membership,
+                random=Random(me.id[0]),
+                outputs=self.outputs,
+                settings=settings,
+                keys=keys,
+                shuns=self._shuns,
+            ),
+            self.terms,
+            ended=self._has_ended,
+        )
+        self.distance = math.nan
+        self.averaging.ready(Model(schema=schema, schema_bytes=schema.to_bytes(), settings=SETTINGS, clock=0, rounds=0))
+
+    def _shuns(self, peer, now):
+        return self.shuns(peer, now)
+
+    def _has_ended(self, chunks, duration, distance, now):
+        self.ended.append(chunks)
+        self.distance = distance
+
+    def work(self, now):
+        while self.outputs.jobs:
+            job = self.outputs.jobs.popleft()
+            result = self.algorithm.run(job)
+            if isinstance(result, jobs.Turn):
+                self.averaging.job_done(job, result, now)
+        self.events += self.outputs.events
+        self.outputs.events.clear()
+
+    def post(self, now=0.0):
+        self.work(now)
+        sent = list(self.outputs.messages)
+        self.outputs.messages.clear()
+        return sent
+
+    def hear(self, source, message, buffers=(), now=0.0):
+        message, buffers = wire.decode(wire.encode(message, buffers))
+        self.averaging.receive(message, list(buffers), source, 50, now)
+        self.work(now)
+
+    def news(self, member, now=0.0):
+        self.membership.members[member.id] = member
+        self.averaging.member_changed(member, now)
+        self.work(now)
+
+    def of(self, kind):
+        return [event for event in self.events if isinstance(event, kind)]
+
+
+def member(letter, incarnation=1, state=State.ALIVE):
+    return Member(letter * 32, letter.decode(), f"{letter.decode()}:1", incarnation, 0, state)
+
+
+def configured(**changes):
+    fineness = {name: codec.fineness for name, codec in CODECS.items()}
+    return PairwiseConfig(fineness=fineness, window=2, **changes)
+
+
+A, B, C, D = (member(letter) for letter in (b"a", b"b", b"c", b"d"))
+
+
+def network(*members, **options):
+    return {me.id: Node(me, [other for other in members if other is not me], **options) for me in members}
+
+
+def pump(nodes, now=0.0, drop=lambda envelope: False):
+    """Deliver messages until no peer has any to send."""
+    seen = []
+    while batch := [(node, envelope) for node in nodes.values() for envelope in node.post(now)]:
+        for node, envelope in batch:
+            seen.append(envelope.message)
+            if not drop(envelope) and envelope.to in nodes:
+                message, buffers = wire.decode(envelope.frames)
+                nodes[envelope.to].averaging.receive(message, list(buffers), node.id, 50, now)
+                nodes[envelope.to].work(now)
+    return seen
+
+
+def an_offer(exchange, **changes):
+    fields = {
+        "schema": SCHEMA.digest,
+        "settings": SETTINGS,
+        "codec": "modulo8",
+        "weight": 0.5,
+        "pull": 0.0,
+        "first": 0,
+        "window": 2,
+    }
+    return Offer(exchange, **{**fields, **changes})
+
+
+def half_applied():
+    """A and B in the middle of an exchange: B has mixed, its acknowledgements are lost."""
+    nodes = network(A, B)
+    nodes[A.id].averaging.want(1, 0.0)
+    pump(nodes, drop=lambda envelope: isinstance(envelope.message, Ack))
+    return nodes
