@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
+from hypothesis import strategies as st
 
 from gossipdp.algorithms.epidemic.epidemic import Epidemic
 from gossipdp.codecs import COMPRESSORS
@@ -19,6 +20,9 @@ SIZE, TRAINABLE, WIDTH = 6400, 4500, 2048
 CHUNKS = 4
 """number of chunks; the third has buffers from its 405th parameter, the last has only buffers"""
 INFINITE = float("inf")
+TOLERANCE = 2e-5
+"""fp32, values of about 1, some hundred additions"""
+CHUNK = st.integers(0, CHUNKS - 1)
 
 
 class Raw:

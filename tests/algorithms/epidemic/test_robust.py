@@ -1,29 +1,14 @@
-"""Robust aggregation against its bounds: f bad rows leave the result near the others; and the same bits everywhere."""
+"""Robust aggregation against its bounds: f bad rows leave the result near the others."""
 
 from __future__ import annotations
-
-import hashlib
-import os
-import subprocess
-import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
 
-from gossipdp.algorithms.epidemic.robust import (
-    RULES,
-    SHARE,
-    Distances,
-    aggregate,
-    geometric_median,
-    plan,
-    tolerated,
-    trimmed_mean,
-)
+from gossipdp.algorithms.epidemic.robust import RULES, Distances, aggregate, plan, trimmed_mean
 from simulations.lab.robustness.convex import Peer, exchange
+from tests.algorithms.epidemic.rows import ROBUST, normal, spread
 
-ROBUST = [name for name in RULES if name != "mean"]
 MIXING = [name for name in RULES if name.startswith("nnm")]
 SIZES = [(3, 1), (5, 1), (5, 2), (8, 3), (10, 2), (15, 3), (16, 3), (16, 7), (31, 6)]
 
@@ -33,15 +18,6 @@ def kappa(name, n, f):
     over = f / (n - 2 * f)
     plain = 6 * over * (1 + over) if name.endswith("trimmed") else 4 * (1 + over) ** 2
     return plain if not name.startswith("nnm") else 8 * f / (n - f) * (plain + 1)
-
-
-def spread(rows):
-    """Standard deviation around the mean, of whole vectors."""
-    return np.sqrt(np.mean(np.sum((rows - rows.mean(axis=0)) ** 2, axis=1)))
-
-
-def normal(seed, n, size=50):
-    return np.random.default_rng(seed).standard_normal((n, size)).astype(np.float32)
 
 
 def influence(decided):
@@ -194,187 +170,6 @@ def test_no_usable_contributor_moves_nothing(name):
     rows = np.full((4, 7), np.nan, np.float32)
     assert np.array_equal(aggregate(RULES[name], rows, [1.0] * 4), np.zeros(7))
     assert np.array_equal(aggregate(RULES[name], np.zeros((0, 7), np.float32), []), np.zeros(7))
-
-
-# -- what does not matter ----------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("name", RULES)
-@pytest.mark.parametrize("n", [1, 2, 3, 4, 5, 16])
-def test_equal_rows_come_back(name, n):
-    row = normal(7, 1)
-    for weights in ([1.0] * n, [float(1 + k) for k in range(n)]):
-        found = aggregate(RULES[name], np.repeat(row, n, axis=0), weights)
-        np.testing.assert_allclose(found, row[0], rtol=1e-14)
-
-
-@pytest.mark.parametrize("name", RULES)
-@pytest.mark.parametrize("n", [2, 5, 11, 16])
-def test_order_of_contributors_does_not_matter(name, n):
-    random = np.random.default_rng(8)
-    rows, weights = normal(8, n), random.uniform(1.0, 3.0, n)
-    expected = aggregate(RULES[name], rows, weights.tolist())
-    order = random.permutation(n)
-    np.testing.assert_allclose(aggregate(RULES[name], rows[order], weights[order].tolist()), expected, atol=1e-9)
-
-
-@pytest.mark.parametrize("name", RULES)
-@pytest.mark.parametrize("factor", [2.0**-10, 2.0**10])
-def test_unit_of_rows_and_of_weights_does_not_matter(name, factor):
-    rows, weights = normal(9, 10), [1.0, 2.0] * 5
-    expected = aggregate(RULES[name], rows, weights)
-    found = aggregate(RULES[name], rows * np.float32(factor), [factor * weight for weight in weights])
-    np.testing.assert_allclose(found, expected * factor, rtol=1e-12)
-
-
-@pytest.mark.parametrize("name", ROBUST)
-def test_copies_of_one_row_count_as_that_number_of_contributors(name):
-    """Copies are near each other, but f copies must not move the result further than f bad rows."""
-    honest = normal(10, 13)
-    copied = np.repeat(honest[:1] + np.float32(2.0), 3, axis=0)
-    found = aggregate(RULES[name], np.concatenate([copied, honest]), [1.0] * 16)
-    assert np.linalg.norm(found - honest.mean(axis=0)) < spread(honest)
-
-
-@pytest.mark.parametrize("name", RULES)
-@pytest.mark.parametrize("n", [1, 2, 3, 4])
-def test_fewer_than_five_tolerate_none(name, n):
-    assert tolerated(SHARE, n) == 0
-    rows, weights = normal(11, n), [1.0, 2.0, 1.0, 2.0][:n]
-    if not name.endswith("median"):
-        expected = np.average(rows.astype(np.float64), axis=0, weights=weights)
-        np.testing.assert_allclose(aggregate(RULES[name], rows, weights), expected, rtol=1e-6, atol=1e-6)
-
-
-@pytest.mark.parametrize(
-    ("share", "n", "f"),
-    [(0.2, 0, 0), (0.2, 4, 0), (0.2, 5, 1), (0.2, 9, 1), (0.2, 10, 2), (0.2, 15, 3), (0.2, 16, 3), (0.1, 30, 3),
-     (0.29, 100, 29), (0.0, 50, 0), (0.49, 2, 0), (0.49, 3, 1), (0.4999, 4, 1), (0.4999, 1000, 499)],
-)  # fmt: skip
-def test_tolerated(share, n, f):
-    assert tolerated(share, n) == f
-
-
-@pytest.mark.parametrize("share", [-0.1, 0.5, 1.0, float("nan")])
-def test_half_cannot_be_tolerated(share):
-    with pytest.raises(ValueError, match="share"):
-        tolerated(share, 10)
-
-
-def test_wrong_shapes_are_refused():
-    distances = Distances(3)
-    for rows in (np.zeros((4, 5), np.float32), np.zeros(3, np.float32)):
-        with pytest.raises(ValueError, match="3 contributors"):
-            distances.add(rows)
-    with pytest.raises(ValueError, match="2 weights for 3"):
-        plan(trimmed_mean, distances, [1.0, 1.0])
-
-
-# -- the geometric median ----------------------------------------------------------------------------------------------
-
-
-def test_geometric_median_of_a_line_is_its_median():
-    rows = np.array([[0.0], [1.0], [2.0], [50.0], [4000.0]], np.float32)
-    assert aggregate(geometric_median, rows, [1.0] * 5)[0] == pytest.approx(2.0, abs=1e-3)
-    assert aggregate(geometric_median, rows[:4], [1.0, 1.0, 1.5, 1.0])[0] == pytest.approx(2.0, abs=1e-3)
-
-
-@pytest.mark.parametrize("weights", [[1.0, 1.0], [1.0, 1.5]])
-def test_geometric_median_of_two_is_neither_of_them(weights):
-    """Otherwise one of two members would train without effect."""
-    rows = normal(5, 2)
-    expected = np.average(rows.astype(np.float64), axis=0, weights=weights)
-    np.testing.assert_allclose(aggregate(geometric_median, rows, weights), expected, rtol=1e-5, atol=1e-6)
-
-
-def test_row_thousands_of_median_distances_away_does_not_count_in_the_geometric_median():
-    rows = normal(17, 8)
-    rows[0] = 1e7
-    found = aggregate(geometric_median, rows, [1.0] * 8)
-    np.testing.assert_allclose(found, aggregate(geometric_median, rows[1:], [1.0] * 7), atol=1e-3)
-
-
-@pytest.mark.parametrize("seed", range(5))
-def test_pulls_cancel_at_the_geometric_median(seed):
-    rows = normal(seed, 12, 6)
-    weights = np.random.default_rng(seed).uniform(1.0, 1.5, 12)
-    apart = rows - aggregate(geometric_median, rows, weights.tolist())
-    pull = (weights[:, None] * apart / np.linalg.norm(apart, axis=1, keepdims=True)).sum(axis=0)
-    assert np.linalg.norm(pull) < 1e-4 * weights.sum()
-
-
-def test_geometric_median_is_where_more_than_half_are():
-    rows = normal(12, 9)
-    rows[[1, 3, 4, 6, 8]] = rows[1]
-    np.testing.assert_allclose(aggregate(geometric_median, rows, [1.0] * 9), rows[1], rtol=1e-12)
-
-
-# -- the same bits everywhere ------------------------------------------------------------------------------------------
-
-
-def digest():
-    """Hash of every rule's result on rows from integers, in uneven chunks."""
-    counts = (np.arange(16 * 9000, dtype=np.int64) * 2654435761 + 12345) % 65537
-    rows = (counts.reshape(16, 9000) - 32768).astype(np.float32) / np.float32(1000.0)
-    rows *= rows * rows  # The last bits of numpy's ** depend on the processor.
-    rows[3] *= np.float32(1e6)
-    rows[4] = rows[5]
-    weights = [float(1 + n % 5) for n in range(16)]
-    chunks = [slice(0, 5000), slice(5000, 8191), slice(8191, 9000)]
-    distances = Distances(16)
-    for chunk in chunks:
-        distances.add(rows[:, chunk])
-    found = hashlib.blake2b(distances.squared.tobytes(), digest_size=8)
-    for rule in RULES.values():
-        decided = plan(rule, distances, weights)
-        for chunk in chunks:
-            found.update(decided.combine(rows[:, chunk]).tobytes())
-    return found.hexdigest()
-
-
-GOLDEN = "32d6b340c4ee9c5d"
-
-
-def test_bits_are_those_of_any_other_processor():
-    assert digest() == GOLDEN
-
-
-def test_bits_are_the_same_without_the_vector_instructions_of_this_processor():
-    from numpy._core import _multiarray_umath as umath
-
-    had = [name for name in umath.__cpu_dispatch__ if umath.__cpu_features__.get(name)]
-    environment = {**os.environ, "NPY_DISABLE_CPU_FEATURES": " ".join(had), "OMP_NUM_THREADS": "1"}
-    path = [str(Path(__file__).parent), str(Path(__file__).resolve().parents[2]), environment.get("PYTHONPATH", "")]
-    environment["PYTHONPATH"] = os.pathsep.join(filter(None, path))
-    program = (
-        "import test_robust\n"
-        "from numpy._core import _multiarray_umath as umath\n"
-        "assert not any(umath.__cpu_features__[name] for name in umath.__cpu_dispatch__)\n"
-        "print(test_robust.digest())\n"
-    )
-    done = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == GOLDEN
-
-
-@pytest.mark.parametrize("name", RULES)
-def test_second_pass_gives_the_same_result_for_other_chunks(name):
-    rows = normal(13, 10, 5000)
-    whole = Distances(10)
-    whole.add(rows)
-    decided = plan(RULES[name], whole, [1.0, 2.0] * 5)
-    pieces = [decided.combine(rows[:, start : start + 777]) for start in range(0, 5000, 777)]
-    assert np.array_equal(np.concatenate(pieces), decided.combine(rows))
-
-
-def test_distances_are_those_of_whole_vectors():
-    rows = normal(14, 6, 10_000)
-    distances = Distances(6)
-    for start in range(0, 10_000, 4097):
-        distances.add(rows[:, start : start + 4097])
-    wide = rows.astype(np.float64)
-    expected = ((wide[:, None] - wide[None]) ** 2).sum(axis=2)
-    np.testing.assert_allclose(distances.squared, expected, rtol=1e-13)
-    assert np.array_equal(distances.squared, distances.squared.T)
 
 
 # -- self-centred clipping ---------------------------------------------------------------------------------------------

@@ -1,0 +1,94 @@
+"""Replicas that average by `pairwise` on the real jobs."""
+
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+
+from gossipdp.algorithms.pairwise import Pairwise
+from gossipdp.protocol import jobs
+
+WIDTH = 256
+
+
+class Replica:
+    """One peer's vectors, with a training process that takes no time."""
+
+    def __init__(self, number, size, clip=np.inf):
+        self.id = bytes([number]) * 32
+        self.algorithm = Pairwise(clip=clip)
+        self.algorithm.allocate(size, size, WIDTH)
+        self.ledger = self.algorithm.ledger
+        self.x = np.zeros(size, np.float32)
+        self.slots = np.zeros((2, size), np.float32)
+        self.ledger.bind(self.x, (self.slots[0], self.slots[1]))
+        self.applied = 0
+
+    @property
+    def a(self):
+        return self.ledger.a.astype(np.float64)
+
+    @property
+    def v(self):
+        return self.ledger.v.astype(np.float64)
+
+    def run(self, job):
+        return self.algorithm.run(job)
+
+    def settle(self):
+        """Seal, drain and release: x holds all corrections."""
+        sealed = self.run(jobs.Seal())
+        for chunk in sealed.chunks:
+            span = self.ledger.span(chunk)
+            self.x[span] += self.slots[sealed.slot % 2][span]
+        if sealed.chunks:
+            self.applied = sealed.slot
+            self.run(jobs.Release(sealed.slot))
+
+    def outer(self, lr, momentum, part=1.0):
+        for chunk in range(self.ledger.chunks):
+            self.run(jobs.OuterStep(chunk, lr, momentum, self.applied, part))
+
+
+COUNTER = itertools.count(1)
+
+
+def exchange(i, j, codec="fp32", weight=0.5, pull=0.0):
+    """Exchange all chunks between two replicas; i is the initiator. Returns the responder's turns."""
+    number, mixed = next(COUNTER), []
+    for chunk in range(i.ledger.chunks):
+        key = jobs.ChunkKey(i.id, number, chunk)
+        turn = i.run(jobs.Begin(key, codec, i.id < j.id))
+        turn = j.run(jobs.Answer(key, codec, j.id < i.id, turn.buffers[0]))
+        first = True
+        while True:
+            turn = i.run(jobs.Decode(key, turn.buffers, first))
+            assert not turn.refused
+            first = False
+            turn = j.run(jobs.DecodeAndMix(key, turn.buffers, turn.bound, weight, pull))
+            assert not turn.refused
+            if turn.mixed:
+                break
+        mixed.append(turn)
+        done = i.run(jobs.Mix(key, turn.buffers, turn.share, weight, pull))
+        assert done.mixed and not done.refused
+    return mixed
+
+
+def replicas(count, size=600, seed=0, **options):
+    rng = np.random.default_rng(seed)
+    made = [Replica(number, size, **options) for number in range(1, count + 1)]
+    for replica in made:
+        replica.ledger.a[:] = rng.standard_normal(size)
+        replica.algorithm.range[:] = 1.0
+        replica.x[:] = replica.ledger.a
+    return made
+
+
+def bounded(scale=1.0):
+    """Two replicas with known bounds, from own outer steps of norm about `scale`."""
+    i, j = replicas(2, size=256, clip=2.0)
+    for replica in (i, j):
+        replica.algorithm._step[:] = scale
+    return i, j
