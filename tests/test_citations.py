@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import re
 from collections import Counter
 from collections.abc import Iterator
@@ -24,6 +25,8 @@ VIOLATED = re.compile(r"""["'(](I\d+)[ :]""")
 """of a failure message"""
 LINK = re.compile(r"\]\(([^)\s]+)\)")
 NAMED = re.compile(r"`((?:gossipdp|peers|simulations|tests)/[\w./-]+)`")
+PLACED = re.compile(r"((?:`[\w.]+`(?:, | and )?)+) in `([\w/]+\.py)`")
+"""names and the file of a step of the walks"""
 
 
 def prose(page: Path) -> str:
@@ -107,3 +110,45 @@ def test_paths_that_pages_name_exist() -> None:
     named = {(page.name, path) for page in PAGES for path in NAMED.findall(page.read_text("utf-8"))}
     assert len(named) > 50
     assert not sorted((page, path) for page, path in named if not (ROOT / path).exists())
+
+
+# -- the walks of architecture section 6 -----------------------------------------------------------------------------
+
+
+@cache
+def defined(path: Path) -> set[str]:
+    """Functions, classes and methods of a file, such as "Peer" and "Peer.receive"."""
+    nodes = ast.parse(path.read_text("utf-8")).body
+    kinds = (ast.FunctionDef, ast.ClassDef)
+    names = {node.name for node in nodes if isinstance(node, kinds)}
+    classes = [node for node in nodes if isinstance(node, ast.ClassDef)]
+    return names | {f"{each.name}.{node.name}" for each in classes for node in each.body if isinstance(node, kinds)}
+
+
+def place(path: str) -> Path:
+    """A file as the walks name it."""
+    return ROOT / path if path.startswith("peers/") else ROOT / "gossipdp" / path
+
+
+def walks() -> list[str]:
+    """The introduction of the walks and each walk, without line breaks."""
+    section = (DESIGN / "architecture.md").read_text("utf-8").partition("## 6. Three walks")[2]
+    return [re.sub(r"\s+", " ", text) for text in re.split(r"^### ", section, flags=re.M)]
+
+
+def test_walks_name_files_functions_and_classes_that_exist() -> None:
+    code = [path for folder in ("gossipdp", "peers") for path in (ROOT / folder).rglob("*.py")]
+    anywhere = set[str]().union(*map(defined, code))
+    text = " ".join(walks())
+    paths = set(re.findall(r"`([\w/]+\.py)`", text)) - {"tests/test_citations.py"}
+    assert len(paths) > 60 and not sorted(path for path in paths if not place(path).exists())
+    placed = [(name, path) for names, path in PLACED.findall(text) for name in re.findall(r"`([\w.]+)`", names)]
+    assert len(placed) > 70 and not [(name, path) for name, path in placed if name not in defined(place(path))]
+    named = set(re.findall(r"`([A-Za-z_][\w.]*)`", text))
+    assert not sorted(named - anywhere)
+
+
+def test_walks_count_their_files() -> None:
+    for walk in walks()[1:]:
+        steps, _, rest = walk.partition("Files to open, beside the four above: ")
+        assert len(set(re.findall(r"`([\w/]+\.py)`", steps))) == int(rest.partition(".")[0]), walk[:40]
