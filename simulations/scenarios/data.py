@@ -168,8 +168,8 @@ class _Run:
                 self.network.at(self.network.now + 0.3, "exit", host, lambda: self._stop(host))
 
     def _stop(self, host: Host) -> None:
-        ledger = host.running.leasing.ledger(self.data.digest)
-        self.counted += 0 if ledger is None else ledger.duplicates
+        table = host.running.leasing.table(self.data.digest)
+        self.counted += 0 if table is None else table.duplicates
         self.network.stop(host)
 
     def end(self, host: Host, *, crash: bool) -> None:
@@ -226,8 +226,8 @@ def run(
 
 def _judge(seed: int, one: _Run, seconds: float, wall: float) -> Outcome:
     live = [host for host in one.network.hosts if host.peer is not None]
-    ledgers = [ledger for host in live if (ledger := host.running.leasing.ledger(one.data.digest)) is not None]
-    epochs = max(ledger.epoch for ledger in ledgers)
+    tables = [table for host in live if (table := host.running.leasing.table(one.data.digest)) is not None]
+    epochs = max(table.epoch for table in tables)
     missed = duplicates = crashed = 0
     for number in range(epochs * one.data.blocks):
         lease = Lease(*divmod(number, one.data.blocks))
@@ -248,7 +248,7 @@ def _judge(seed: int, one: _Run, seconds: float, wall: float) -> Outcome:
         crashed,
         one.crashes,
         one.departures,
-        one.counted + sum(ledger.duplicates for ledger in ledgers),
+        one.counted + sum(table.duplicates for table in tables),
         sum(reader.idle for reader in readers) / (seconds * len(one.network.hosts)),
         sum(traffic) / len(traffic),
         max(traffic),

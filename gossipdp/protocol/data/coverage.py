@@ -11,8 +11,8 @@ from collections.abc import Mapping, Sequence
 from random import Random
 from typing import Final
 
+from gossipdp.protocol.data.block_table import BlockTable
 from gossipdp.protocol.data.blocks import pack
-from gossipdp.protocol.data.ledger import Ledger
 from gossipdp.protocol.membership.membership import Membership
 from gossipdp.protocol.outputs import Outputs
 from gossipdp.protocol.wire.messages import MAX_READERS, Coverage, Reader
@@ -36,13 +36,13 @@ _ANSWERS_BYTES: Final = 1000
 class CoverageGossip:
     """Args:
 
-    data: the ledgers by digest; owned by the caller.
+    data: the tables by digest; owned by the caller.
     me: first bytes of this peer's id.
     """
 
     def __init__(
         self,
-        data: Mapping[bytes, Ledger],
+        data: Mapping[bytes, BlockTable],
         me: bytes,
         membership: Membership,
         *,
@@ -114,7 +114,7 @@ class CoverageGossip:
             if peer in live:
                 return peer
 
-    def answer(self, to: bytes, data: Ledger, now: float) -> None:
+    def answer(self, to: bytes, data: BlockTable, now: float) -> None:
         """Send all that is known. A newcomer that misses a reader would take its blocks for its own."""
         finished: Sequence[int] = data.finished
         for _ in range(min(MOST_ANSWERS, math.ceil(len(data.readers) / (MAX_READERS - 1))) or 1):
@@ -124,7 +124,7 @@ class CoverageGossip:
     def send(
         self,
         to: bytes,
-        data: Ledger,
+        data: BlockTable,
         now: float,
         *,
         reply: bool,
@@ -152,7 +152,7 @@ class CoverageGossip:
         self._free_at = max(self._free_at, now) + gap
         data.sent(now)
 
-    def _readers(self, data: Ledger, room: int) -> list[Reader]:
+    def _readers(self, data: BlockTable, room: int) -> list[Reader]:
         """The own report and others that fit `room` bytes, those sent longest ago first."""
         head: list[Reader] = []
         mine = data.readers.get(self._me)

@@ -27,9 +27,9 @@ from typing import Final
 
 import msgspec
 
+from gossipdp.protocol.data.block_table import BlockTable
 from gossipdp.protocol.data.blocks import DataSet, Lease, pack, unpack
 from gossipdp.protocol.data.coverage import CoverageGossip
-from gossipdp.protocol.data.ledger import Ledger
 from gossipdp.protocol.data.reports import Reports
 from gossipdp.protocol.events import DataCovered, DataKnown, Notice
 from gossipdp.protocol.membership.membership import Membership
@@ -64,7 +64,7 @@ class Leasing:
     ) -> None:
         self._random, self._outputs = random, outputs
         self._me = membership.me.id[:8]
-        self._data: dict[bytes, Ledger] = {}
+        self._data: dict[bytes, BlockTable] = {}
         self._gossip = CoverageGossip(self._data, self._me, membership, random=random, outputs=outputs, now=now)
         self._reports = Reports(self._me, incarnation, membership, self._gossip)
         self._warned: set[bytes] = set()
@@ -108,7 +108,7 @@ class Leasing:
         """Members that train on the data set, this peer included if it does."""
         return self._data[digest].reading
 
-    def ledger(self, digest: bytes) -> Ledger | None:
+    def table(self, digest: bytes) -> BlockTable | None:
         """What is known of a data set; only to be read."""
         return self._data.get(digest)
 
@@ -142,7 +142,7 @@ class Leasing:
             self._gossip.soon(now)
         return found
 
-    def _find(self, data: Ledger, epochs: Sequence[int], first: int, now: float) -> Lease | None:
+    def _find(self, data: BlockTable, epochs: Sequence[int], first: int, now: float) -> Lease | None:
         spreading = self._gossip.spreading()
         # An owner of the same speed reaches this many blocks before it can hear that they are taken.
         kept = max(KEPT, math.ceil(spreading / data.usual)) if data.usual else KEPT
@@ -260,8 +260,8 @@ class Leasing:
 
     # -- inside -----------------------------------------------------------------------------------------------
 
-    def _admit(self, data: DataSet) -> Ledger | None:
-        """A ledger for one more data set, if there is room."""
+    def _admit(self, data: DataSet) -> BlockTable | None:
+        """A table for one more data set, if there is room."""
         if not 1 <= data.blocks <= MAX_BLOCKS:
             return None
         if len(self._data) >= MAX_DATA:
@@ -269,7 +269,7 @@ class Leasing:
             if unread is None:
                 return None
             del self._data[unread]
-        kept = self._data[data.digest] = Ledger(data)
+        kept = self._data[data.digest] = BlockTable(data)
         return kept
 
     def _warn(self, message: Coverage) -> None:
@@ -289,12 +289,12 @@ class Leasing:
                     self._outputs.emit(Notice("GD-309", text))
                 return
 
-    def _spread(self, data: Ledger, now: float) -> None:
+    def _spread(self, data: BlockTable, now: float) -> None:
         """There is news of `data`."""
         data.spread(self._gossip.rounds())
         self._gossip.soon(now)
 
-    def _ask(self, data: Ledger, now: float) -> None:
+    def _ask(self, data: BlockTable, now: float) -> None:
         live = sorted(self._gossip.reached())
         data.ask(self._random.sample(live, min(ASKED, len(live))), now)
         for peer in sorted(data.asked):
@@ -302,11 +302,11 @@ class Leasing:
         if not data.asked:
             self._end_asking(data, now)
 
-    def _end_asking(self, data: Ledger, now: float) -> None:
+    def _end_asking(self, data: BlockTable, now: float) -> None:
         if data.end_asking(now):
             self._outputs.emit(DataKnown(data.data.digest))
 
-    def _tell(self, data: Ledger) -> None:
+    def _tell(self, data: BlockTable) -> None:
         """Tell the application, if anything has changed."""
         changes = data.changes()
         if changes is not None:

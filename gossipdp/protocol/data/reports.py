@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from typing import Final
 
+from gossipdp.protocol.data.block_table import BlockTable
 from gossipdp.protocol.data.coverage import CoverageGossip
-from gossipdp.protocol.data.ledger import Ledger
 from gossipdp.protocol.membership.membership import Membership
 from gossipdp.protocol.wire.messages import MAX_LEASES, Reader
 
@@ -30,20 +30,20 @@ class Reports:
         self._sequence = 0
         """counts this peer's reports, over all data sets"""
 
-    def make(self, data: Ledger) -> None:
+    def make(self, data: BlockTable) -> None:
         """Make the own report anew."""
         self._sequence += 1
         codes = tuple(lease.code for lease in list(data.mine)[-MAX_LEASES:])
         data.report(Reader(self._me, self._incarnation, self._sequence, data.reads, codes))
         data.spread(self._gossip.rounds())
 
-    def learn(self, data: Ledger, readers: tuple[Reader, ...], source: bytes) -> bool:
+    def learn(self, data: BlockTable, readers: tuple[Reader, ...], source: bytes) -> bool:
         """Merge reports that `source` told. Returns whether any is news."""
         live = self._incarnations() if readers else {}
         news = [self._learn(data, reader, source, live) for reader in readers]
         return any(news)
 
-    def follow(self, data: Ledger, now: float) -> bool:
+    def follow(self, data: BlockTable, now: float) -> bool:
         """Compute the owners again. Returns whether they changed.
 
         For a newcomer, members that have not reported yet count as owners for a while. Else it would take their blocks
@@ -60,7 +60,7 @@ class Reports:
         new = data.reads and now < data.known_at + self._gossip.spreading()
         return data.follow(self._me, readers, {peer for peer in live if new and peer not in data.readers}, now)
 
-    def _learn(self, data: Ledger, reader: Reader, source: bytes, live: dict[bytes, int]) -> bool:
+    def _learn(self, data: BlockTable, reader: Reader, source: bytes, live: dict[bytes, int]) -> bool:
         known = data.readers.get(reader.peer)
         passed_on = source[:8] != reader.peer
         if passed_on and reader.sequence > _LARGEST_SEQUENCE:
@@ -77,7 +77,7 @@ class Reports:
         data.report(reader)
         return True
 
-    def _contradict(self, data: Ledger, reader: Reader, own: Reader | None) -> bool:
+    def _contradict(self, data: BlockTable, reader: Reader, own: Reader | None) -> bool:
         """Another member told a report that this peer has not made: make a later one. Returns whether it had to."""
         if reader.incarnation != self._incarnation or reader == own:
             return False

@@ -1,4 +1,4 @@
-"""Sets of blocks on the wire, and a ledger of finished ones."""
+"""Sets of blocks on the wire, and a table of finished ones."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gossipdp.protocol.data.block_table import BlockTable
 from gossipdp.protocol.data.blocks import DataSet, Lease, pack, unpack
-from gossipdp.protocol.data.ledger import Ledger
 
 # -- sets on the wire -------------------------------------------------------------------------------------------------
 
@@ -32,7 +32,7 @@ def test_any_bytes_are_a_set_within_bounds_or_malformed(data, count):
     assert found is None or 0 <= found < 1 << count
 
 
-# -- a ledger ---------------------------------------------------------------------------------------------------------
+# -- a table ---------------------------------------------------------------------------------------------------------
 
 facts = st.lists(st.tuples(st.integers(0, 3), st.integers(0, (1 << 8) - 1), st.integers(0, (1 << 8) - 1)), max_size=12)
 
@@ -41,21 +41,21 @@ facts = st.lists(st.tuples(st.integers(0, 3), st.integers(0, (1 << 8) - 1), st.i
 def test_any_order_and_duplication_of_what_is_finished_gives_the_same(facts, random):
     shuffled = facts + facts[::2]
     random.shuffle(shuffled)
-    one, two = (Ledger(DataSet(bytes(16), "data", 8)) for _ in range(2))
-    for ledger, words in ((one, facts), (two, shuffled)):
+    one, two = (BlockTable(DataSet(bytes(16), "data", 8)) for _ in range(2))
+    for table, words in ((one, facts), (two, shuffled)):
         for epoch, *finished in words:
-            ledger.merge(epoch, finished)
+            table.merge(epoch, finished)
         # What came before its epoch was known of is told again.
         for epoch, *finished in words:
-            ledger.merge(epoch, finished)
+            table.merge(epoch, finished)
     assert (one.epoch, one.finished) == (two.epoch, two.finished)
 
 
 @given(facts)
 def test_nothing_finished_is_ever_unfinished(facts):
-    ledger = Ledger(DataSet(bytes(16), "data", 8))
+    table = BlockTable(DataSet(bytes(16), "data", 8))
     done = set()
     for epoch, *finished in facts:
-        ledger.merge(epoch, finished)
-        assert all(ledger.is_finished(lease) for lease in done)
-        done |= {Lease(e, b) for e in range(5) for b in range(8) if ledger.is_finished(Lease(e, b))}
+        table.merge(epoch, finished)
+        assert all(table.is_finished(lease) for lease in done)
+        done |= {Lease(e, b) for e in range(5) for b in range(8) if table.is_finished(Lease(e, b))}

@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 
 from gossipdp.protocol.data import coverage
 from gossipdp.protocol.data import leasing as module
+from gossipdp.protocol.data.block_table import BlockTable
 from gossipdp.protocol.data.blocks import DataSet, Lease, pack
-from gossipdp.protocol.data.ledger import Ledger
 from gossipdp.protocol.events import DataCovered, DataKnown, Notice
 from gossipdp.protocol.wire.messages import MAX_BLOCKS, MAX_LEASES, Coverage, Reader
 from tests.protocol.data.world import BLOCKS, DATA, Host, World, peer, word
@@ -31,8 +31,8 @@ def test_a_late_peer_begins_where_the_network_is():
     late.leasing.open(DATA, world.now)
     assert not late.leasing.known(DATA.digest)
     world.deliver()
-    assert late.leasing.known(DATA.digest) and late.ledger.epoch == world[0].ledger.epoch >= 4
-    assert late.take(world.now).epoch in (late.ledger.epoch, late.ledger.epoch + 1)
+    assert late.leasing.known(DATA.digest) and late.table.epoch == world[0].table.epoch >= 4
+    assert late.take(world.now).epoch in (late.table.epoch, late.table.epoch + 1)
 
 
 def test_without_answers_leases_begin_after_the_question_was_repeated():
@@ -62,7 +62,7 @@ def test_when_all_of_two_epochs_is_open_one_must_or_must_not():
         pass
     world.run(20.0)
     stolen = world[0].take(world.now, must=True)
-    assert (stolen is not None and stolen in others.ledger.mine) or stolen in [Lease(0, b) for b in range(BLOCKS)]
+    assert (stolen is not None and stolen in others.table.mine) or stolen in [Lease(0, b) for b in range(BLOCKS)]
 
 
 def test_in_order_the_next_number_is_taken():
@@ -82,7 +82,7 @@ def test_a_block_that_another_finished_first_counts_as_a_duplicate():
     world.run(10.0)
     world[0].finish(lease, world.now)
     world.run(5.0)
-    assert (world[0].ledger.duplicates, world[1].ledger.duplicates) == (1, 0)
+    assert (world[0].table.duplicates, world[1].table.duplicates) == (1, 0)
     assert world[0].events(DataCovered)[-1].duplicates == 1
 
 
@@ -90,7 +90,7 @@ def test_a_lease_not_finished_for_long_is_given_up():
     world = World(1)
     lease = world[0].take(0.0)
     world.run(module.LEASE_LASTS + 2 * coverage.LATEST)
-    assert world[0].ledger.mine == {} and world[0].events(DataCovered)[-1].open == 0
+    assert world[0].table.mine == {} and world[0].events(DataCovered)[-1].open == 0
     assert world[0].take(world.now) == lease
 
 
@@ -100,10 +100,10 @@ def test_where_blocks_last_long_they_are_not_given_up():
     for _ in range(3):
         leases = [host.take(world.now) for host in world.hosts.values()]
         world.run(1.5 * module.LEASE_LASTS)
-        told = [world[1 - number].ledger.readers[peer(number)[:8]].leases for number in range(2)]
+        told = [world[1 - number].table.readers[peer(number)[:8]].leases for number in range(2)]
         for host, lease in zip(world.hosts.values(), leases, strict=True):
             host.finish(lease, world.now)
-    assert told == [(lease.code,) for lease in leases] and world[0].ledger.usual > module.LEASE_LASTS
+    assert told == [(lease.code,) for lease in leases] and world[0].table.usual > module.LEASE_LASTS
 
 
 def test_state_survives_a_restart_but_for_what_was_open():
@@ -115,7 +115,7 @@ def test_state_survives_a_restart_but_for_what_was_open():
     again = Host(0, 2)
     again.leasing.restore(host.leasing.state())
     again.leasing.open(DATA, 1.0)
-    assert (again.ledger.epoch, again.ledger.finished) == (host.ledger.epoch, host.ledger.finished)
+    assert (again.table.epoch, again.table.finished) == (host.table.epoch, host.table.finished)
     assert again.take(1.0) == open_
 
 
@@ -135,7 +135,7 @@ def test_report_of_a_restarted_peer_overrides_that_of_its_earlier_life():
         reader = Reader(two.id[:8], incarnation, sequence, True, leases)
         message = Coverage(DATA.digest, "data", BLOCKS, 0, False, (reader,))
         one.leasing.receive(message, [pack(0, BLOCKS)] * 2, two.id, 0.0)
-        return one.ledger.readers[two.id[:8]].leases
+        return one.table.readers[two.id[:8]].leases
 
     assert say(incarnation=1, sequence=5, leases=(1,)) == (1,)
     assert say(incarnation=1, sequence=4, leases=(2,)) == (1,)
@@ -148,7 +148,7 @@ def test_report_of_an_earlier_life_makes_no_reader():
     one.leasing.open(DATA, 0.0)
     reader = Reader(two.id[:8], 1, 5, True, ())
     one.leasing.receive(Coverage(DATA.digest, "data", BLOCKS, 0, False, (reader,)), [pack(0, BLOCKS)] * 2, two.id, 0.0)
-    assert list(one.ledger.owners) == [one.id[:8]]
+    assert list(one.table.owners) == [one.id[:8]]
 
 
 @pytest.mark.parametrize(
@@ -166,7 +166,7 @@ def test_malformed_messages_are_dropped_and_counted(blocks, epoch, buffers):
     host = World(1)[0]
     message = Coverage(DATA.digest, "data", blocks, epoch, False, ())
     host.leasing.receive(message, buffers or [pack(1, blocks)] * 2, peer(5), 0.0)
-    assert host.leasing.dropped == 1 and host.ledger.finished == [0, 0] and host.ledger.epoch == 0
+    assert host.leasing.dropped == 1 and host.table.finished == [0, 0] and host.table.epoch == 0
 
 
 def test_data_sets_are_bounded_and_those_read_stay():
@@ -174,8 +174,8 @@ def test_data_sets_are_bounded_and_those_read_stay():
     for number in range(3 * module.MAX_DATA):
         digest = number.to_bytes(16, "big")
         host.leasing.receive(Coverage(digest, "data", 8, 0, False, ()), [pack(1, 8)] * 2, peer(5), 0.0)
-    assert host.leasing.ledger(DATA.digest) is not None and host.leasing.timer() is not None
-    known = [number for number in range(99) if host.leasing.ledger(number.to_bytes(16, "big")) is not None]
+    assert host.leasing.table(DATA.digest) is not None and host.leasing.timer() is not None
+    known = [number for number in range(99) if host.leasing.table(number.to_bytes(16, "big")) is not None]
     assert len(known) == module.MAX_DATA - 1
     own = [DataSet(bytes([1, number]) + bytes(14), "mine", 8) for number in range(module.MAX_DATA)]
     assert [host.leasing.open(data, 0.0) for data in own].count(False) == 1
@@ -214,13 +214,13 @@ def test_traffic_stays_within_its_rate_and_falls_when_nothing_is_new():
     world.bytes, began = 0, world.now
     for _ in range(5):
         for host in world.hosts.values():
-            for lease in list(host.ledger.mine):
+            for lease in list(host.table.mine):
                 host.finish(lease, world.now)
             host.take(world.now)
         world.run(1.0)
     assert world.bytes / 64 / (world.now - began) < 1.1 * coverage.RATE
     for host in world.hosts.values():
-        for lease in list(host.ledger.mine):
+        for lease in list(host.table.mine):
             host.finish(lease, world.now)
     world.run(30.0)
     world.bytes, began = 0, world.now
@@ -246,10 +246,10 @@ def test_same_seed_and_inputs_give_the_same_bytes():
 
 
 def test_peer_that_reads_nothing_gets_no_lease():
-    ledger, (me, other) = Ledger(DATA), (peer(number)[:8] for number in range(2))
-    ledger.reads = True
-    ledger.follow(other, {other}, set(), 0.0)
-    assert ledger.choose(me, 0, -1, 2) is None and ledger.take_over(me, 0) is None and ledger.inherit(me, 0, -1) is None
+    table, (me, other) = BlockTable(DATA), (peer(number)[:8] for number in range(2))
+    table.reads = True
+    table.follow(other, {other}, set(), 0.0)
+    assert table.choose(me, 0, -1, 2) is None and table.take_over(me, 0) is None and table.inherit(me, 0, -1) is None
     host = World(2)[0]
     host.leasing.close(DATA.digest, 0.0)
     assert host.take(0.0) is None and host.take(0.0, must=True) is None
@@ -259,10 +259,10 @@ def test_owners_are_not_computed_for_data_that_a_peer_does_not_read():
     world = World(3)
     world[0].leasing.close(DATA.digest, world.now)
     world.run(10.0)
-    assert len(world[0].ledger.owners) == 0 and world[0].leasing.readers(DATA.digest) == 2
+    assert len(world[0].table.owners) == 0 and world[0].leasing.readers(DATA.digest) == 2
     world[0].leasing.open(DATA, world.now)
     world.run(10.0)
-    assert list(world[0].ledger.owners) == list(world[1].ledger.owners) and len(world[0].ledger.owners) == 3
+    assert list(world[0].table.owners) == list(world[1].table.owners) and len(world[0].table.owners) == 3
 
 
 def test_live_members_are_looked_up_once_a_message(monkeypatch):

@@ -6,9 +6,9 @@ import hashlib
 from functools import cache
 from random import Random
 
+from gossipdp.protocol.data.block_table import BlockTable
 from gossipdp.protocol.data.blocks import DataSet, Lease, pack
 from gossipdp.protocol.data.leasing import Leasing
-from gossipdp.protocol.data.ledger import Ledger
 from gossipdp.protocol.data.rendezvous import weights
 from gossipdp.protocol.membership.config import LAN
 from gossipdp.protocol.membership.membership import Membership
@@ -73,10 +73,10 @@ class Host:
         self.leasing.finish(DATA.digest, lease, now)
 
     @property
-    def ledger(self) -> Ledger:
-        ledger = self.leasing.ledger(DATA.digest)
-        assert ledger is not None
-        return ledger
+    def table(self) -> BlockTable:
+        table = self.leasing.table(DATA.digest)
+        assert table is not None
+        return table
 
     def events(self, kind):
         return [event for event in self.outputs.events if isinstance(event, kind)]

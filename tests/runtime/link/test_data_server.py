@@ -200,9 +200,9 @@ def test_messages_out_of_order_raise_nothing(daemon, tmp_path):
 def test_reader_dies__its_blocks_are_leased_again(daemon, tmp_path):
     with connect(daemon, tmp_path) as reader:
         [_, leased] = say(daemon, reader, begin(), Next(0))
-        assert list(daemon.peer.leasing.ledger(b"d" * 16).mine) == [Lease(leased.epoch, leased.block)]
+        assert list(daemon.peer.leasing.table(b"d" * 16).mine) == [Lease(leased.epoch, leased.block)]
     daemon.pump()
-    assert daemon.peer.leasing.ledger(b"d" * 16).mine == {}
+    assert daemon.peer.leasing.table(b"d" * 16).mine == {}
 
 
 def test_process_of_the_next_pass_replaces_one_whose_end_was_not_noticed(daemon, tmp_path):
@@ -213,7 +213,7 @@ def test_process_of_the_next_pass_replaces_one_whose_end_was_not_noticed(daemon,
             [leased] = say(daemon, new, Next(0))
             old.close()
             daemon.pump()
-            assert Lease(leased.epoch, leased.block) in daemon.peer.leasing.ledger(b"d" * 16).mine
+            assert Lease(leased.epoch, leased.block) in daemon.peer.leasing.table(b"d" * 16).mine
 
 
 def test_group_without_readers_stays_for_a_while(daemon, tmp_path):
@@ -247,13 +247,13 @@ def test_finished_blocks_are_kept_with_their_checkpoint(tmp_path):
     daemon.server.save()
     daemon.server.close()
     again = Daemon(tmp_path)
-    ledger = again.peer.leasing.ledger(b"d" * 16)
-    assert ledger.finished == [1 << leased.block, 0]
+    table = again.peer.leasing.table(b"d" * 16)
+    assert table.finished == [1 << leased.block, 0]
     again.server.close()
     (tmp_path / data_server.STATE).write_text("[")
     damaged = Daemon(tmp_path)
     (told,) = damaged.told
-    assert "data.json.damaged" in told and damaged.peer.leasing.ledger(b"d" * 16) is None
+    assert "data.json.damaged" in told and damaged.peer.leasing.table(b"d" * 16) is None
     damaged.server.close()
 
 

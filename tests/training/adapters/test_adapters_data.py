@@ -111,9 +111,9 @@ def test_accelerate__ranks_of_prepared_loaders_share_each_epoch_once(
             parts = [drawn(loader) for loader in ranks]
             assert len(parts[0]) == len(parts[1]) == SIZE // 2
             assert sorted(parts[0] + parts[1]) == list(range(SIZE))
-        ledger = daemon.peer.leasing.ledger(reads.plan.digest)
-        daemons.until(lambda: ledger.epoch + (ledger.finished[0].bit_count() >= 14) == 2)
-        assert ledger.duplicates == 0
+        table = daemon.peer.leasing.table(reads.plan.digest)
+        daemons.until(lambda: table.epoch + (table.finished[0].bit_count() >= 14) == 2)
+        assert table.duplicates == 0
 
 
 @pytest.mark.parametrize("spawned", [False, True])

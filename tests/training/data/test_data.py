@@ -170,7 +170,7 @@ def test_two_processes_of_one_group_agree_on_who_they_are(tmp_path, daemons):
         for parts in zip(*(json.loads((tmp_path / f"{rank}.json").read_text()) for rank in range(2)), strict=True):
             assert len(parts[0]) == len(parts[1]) and sorted(parts[0] + parts[1]) == list(range(SIZE))
         # Both said goodbye as their processes ended: what they had been given last was used.
-        daemons.until(lambda: daemon.peer.leasing.ledger(_plan(64).digest).epoch == 2)
+        daemons.until(lambda: daemon.peer.leasing.table(_plan(64).digest).epoch == 2)
 
 
 @pytest.mark.parametrize(("world", "persistent"), [(2, False), (1, True)])
@@ -187,8 +187,8 @@ def test_loaders_processes_of_all_ranks_stream_each_epoch_once(monkeypatch, tmp_
             assert len({len(part) for part in parts}) == 1
             counts = collections.Counter(number for part in parts for number in part)
             assert sorted(counts) == list(range(SIZE)) and counts.total() <= SIZE + 2
-        ledger = daemon.peer.leasing.ledger(stream.plan.digest)
-        assert ledger.epoch + persistent == 2 and ledger.duplicates == 0
+        table = daemon.peer.leasing.table(stream.plan.digest)
+        assert table.epoch + persistent == 2 and table.duplicates == 0
 
 
 def test_two_hosts_share_each_epoch(monkeypatch, tmp_path, daemons):
@@ -236,7 +236,7 @@ def test_a_pass_has_a_length_where_no_others_read(monkeypatch, tmp_path, daemons
 
 
 def daemon_reads(daemon: DataDaemon, walk, readers):
-    return len(daemon.peer.leasing.ledger(walk.plan.digest).owners) == readers
+    return len(daemon.peer.leasing.table(walk.plan.digest).owners) == readers
 
 
 def test_what_a_killed_reader_had_open_is_read_again_and_no_more(monkeypatch, tmp_path, daemons):
@@ -262,7 +262,7 @@ def test_a_daemon_started_anew_goes_on_with_the_pass(monkeypatch, tmp_path, daem
         rank_of(monkeypatch, 1, 0, tmp_path / "a")
         walk = iter(Sampler(SIZE, block=50, ahead=0))
         begun = [next(walk) for _ in range(500)]
-        daemons.until(lambda: before.peer.leasing.ledger(_plan(50).digest).finished[0].bit_count() == 9)
+        daemons.until(lambda: before.peer.leasing.table(_plan(50).digest).finished[0].bit_count() == 9)
         before.server.snapshot()
         before.server.save()
         daemons.kill(before)

@@ -14,7 +14,7 @@ from gossipdp.protocol.data.blocks import DataSet, Lease
 from gossipdp.protocol.data.rendezvous import Owners
 from gossipdp.protocol.wire.messages import Reader
 
-__all__ = ["Ledger"]
+__all__ = ["BlockTable"]
 
 WHOLE_EVERY: Final = 8
 """messages of which one carries all finished blocks"""
@@ -22,7 +22,7 @@ MOST_GAINED: Final = 64
 """times of gaining blocks that are told apart"""
 
 
-class Ledger:
+class BlockTable:
     """What one peer knows of one data set, and what it takes from it."""
 
     def __init__(self, data: DataSet) -> None:
