@@ -1,7 +1,7 @@
 """The optimizers' state as plain named tensors, and back.
 
 Names and shapes are those of the whole model, so a group of another size, or a single process, can load what a sharded
-group saved. Stand-ins show what there is to load (see `kinds`). Nothing here knows the daemon.
+group saved. Stand-ins show what there is to load (see `state_entries`). Nothing here knows the daemon.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from gossipdp.errors import DataError
-from gossipdp.training.optimizer_state.kinds import (
-    Kind,
-    kinds_after_first_step,
-    kinds_now,
+from gossipdp.training.optimizer_state.state_entries import (
+    StateEntry,
+    entries_after_first_step,
+    entries_now,
     like_parameter,
     no_gradients,
     storable,
@@ -80,8 +80,8 @@ def restore_optimizer(
     parameters = {each.name: each for each in held(model, optimizers)}
     # On every rank, because the step of a sharded stand-in is collective.
     with no_gradients(parameters.values()):
-        tried = {name: kinds_after_first_step(each) for name, each in parameters.items()}
-    living = {name: kinds_now(each) for name, each in parameters.items()}
+        tried = {name: entries_after_first_step(each) for name, each in parameters.items()}
+    living = {name: entries_now(each) for name, each in parameters.items()}
     found: dict[str, dict[str, Tensor]] = {}
     problem = ""
     if _first():
@@ -125,7 +125,7 @@ def reset_optimizers(model: nn.Module, optimizers: Sequence[torch.optim.Optimize
     for optimizer in _all_of(optimizers):
         mine = [each for each in held(model, [optimizer]) if each.optimizer is optimizer]
         with no_gradients(mine):
-            makes_its_own = bool(mine) and kinds_after_first_step(mine[0]) is not None
+            makes_its_own = bool(mine) and entries_after_first_step(mine[0]) is not None
         if makes_its_own:
             optimizer.state.clear()
         for state in optimizer.state.values():
@@ -181,7 +181,9 @@ def _all_of(optimizers: Iterable[torch.optim.Optimizer]) -> list[torch.optim.Opt
 
 
 def _difference(
-    tried: Mapping[str, Sequence[Mapping[str, Kind]] | None], living: Mapping[str, Mapping[str, Kind]], found: _Found
+    tried: Mapping[str, Sequence[Mapping[str, StateEntry]] | None],
+    living: Mapping[str, Mapping[str, StateEntry]],
+    found: _Found,
 ) -> str:
     """Why `found` cannot be loaded; "" if it can."""
     if strange := sorted(found.keys() - tried.keys()):
@@ -197,18 +199,18 @@ def _difference(
         if always - kept.keys() or (made is not None and not any(made)):
             return f"{name} has {', '.join(sorted(kept))}, not {', '.join(sorted(always)) or 'anything'}"
         for kind, value in kept.items():
-            shapes = {kinds[kind].shape for kinds in [*(made or ()), living[name]] if kind in kinds}
+            shapes = {entries[kind].shape for entries in [*(made or ()), living[name]] if kind in entries}
             if shapes and tuple(value.shape) not in shapes:
                 wanted = " or ".join(map(str, sorted(shapes)))
                 return f"{name}{SEPARATOR}{kind} has the shape {tuple(value.shape)}, not {wanted}"
     return ""
 
 
-def _in_order(kinds: Mapping[str, Kind], kept: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    return {kind: kept[kind] for kind in [*kinds, *(kept.keys() - kinds.keys())]}
+def _in_order(entries: Mapping[str, StateEntry], kept: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    return {kind: kept[kind] for kind in [*entries, *(kept.keys() - entries.keys())]}
 
 
-def _placed(value: Tensor, like: Kind, parameter: Tensor) -> Any:
+def _placed(value: Tensor, like: StateEntry, parameter: Tensor) -> Any:
     """The first rank's `value`, as the optimizer keeps it on this rank."""
     if _several():
         # On the parameter's device, where the group's backend works.

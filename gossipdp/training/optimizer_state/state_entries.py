@@ -13,11 +13,11 @@ from torch import Tensor, nn
 from gossipdp.training.tensors.optimizers import Held
 from gossipdp.training.tensors.schema import local
 
-__all__ = ["Kind", "kinds_after_first_step", "kinds_now", "like_parameter", "no_gradients", "storable"]
+__all__ = ["StateEntry", "entries_after_first_step", "entries_now", "like_parameter", "no_gradients", "storable"]
 
 
-class Kind(NamedTuple):
-    """One entry of an optimizer's state for a parameter, as the optimizer makes it."""
+class StateEntry(NamedTuple):
+    """Form of one entry of an optimizer's state for a parameter, without its value."""
 
     shape: tuple[int, ...]
     dtype: torch.dtype
@@ -29,7 +29,7 @@ class Kind(NamedTuple):
     """both of a DTensor"""
 
     @classmethod
-    def of(cls, value: Any) -> Kind:
+    def of(cls, value: Any) -> StateEntry:
         if not isinstance(value, Tensor):
             return cls((), torch.tensor(value, device="cpu").dtype, torch.device("cpu"), number=True)
         mesh, placements = getattr(value, "device_mesh", None), getattr(value, "placements", None)
@@ -49,7 +49,7 @@ def no_gradients(parameters: Iterable[Held]) -> Iterator[None]:
             parameter.grad = gradient
 
 
-def kinds_after_first_step(each: Held) -> list[dict[str, Kind]] | None:
+def entries_after_first_step(each: Held) -> list[dict[str, StateEntry]] | None:
     """What the optimizer keeps of a parameter after its first step, by name.
 
     Two stand-ins step, with zeros and with ones, because what is kept may depend on the parameter's values.
@@ -60,10 +60,10 @@ def kinds_after_first_step(each: Held) -> list[dict[str, Kind]] | None:
     if isinstance(each.optimizer, torch.optim.LBFGS):
         return [{}]  # it keeps nothing by parameters
     made = [_step_stand_in(each, torch.full_like(each.parameter.detach(), value)) for value in (0.0, 1.0)]
-    return [kinds for kinds in made if kinds is not None] if None not in made else None
+    return [entries for entries in made if entries is not None] if None not in made else None
 
 
-def _step_stand_in(each: Held, stand_in: Tensor) -> dict[str, Kind] | None:
+def _step_stand_in(each: Held, stand_in: Tensor) -> dict[str, StateEntry] | None:
     stand_in.requires_grad_()
     stand_in.grad = stand_in.detach().clone()
     twin: Any = object.__new__(type(each.optimizer))
@@ -74,22 +74,22 @@ def _step_stand_in(each: Held, stand_in: Tensor) -> dict[str, Kind] | None:
     twin.state, twin.param_groups = defaultdict(dict), [{**each.group, "params": [stand_in]}]
     try:
         twin.step()
-        return {name: Kind.of(value) for name, value in twin.state.get(stand_in, {}).items() if value is not None}
+        return {name: StateEntry.of(value) for name, value in twin.state.get(stand_in, {}).items() if value is not None}
     except Exception:  # any optimizer may want more: a closure, or sparse gradients
         return None
 
 
-def kinds_now(each: Held) -> dict[str, Kind]:
+def entries_now(each: Held) -> dict[str, StateEntry]:
     """What the optimizer keeps of a parameter now, by name."""
     kept = each.optimizer.state.get(each.parameter, {})
-    return {name: Kind.of(value) for name, value in kept.items() if storable(value)}
+    return {name: StateEntry.of(value) for name, value in kept.items() if storable(value)}
 
 
-def like_parameter(value: Tensor, parameter: Tensor) -> Kind:
+def like_parameter(value: Tensor, parameter: Tensor) -> StateEntry:
     """The guess for an entry that the optimizer was not seen to make: like its parameter, or a tensor on the CPU."""
     if value.shape == parameter.shape:
-        return Kind.of(parameter)._replace(dtype=value.dtype)
-    return Kind(tuple(value.shape), value.dtype, torch.device("cpu"))
+        return StateEntry.of(parameter)._replace(dtype=value.dtype)
+    return StateEntry(tuple(value.shape), value.dtype, torch.device("cpu"))
 
 
 def storable(value: Any) -> bool:
