@@ -42,8 +42,8 @@ from gossipdp.errors import (
 from gossipdp.runtime.network.duplicate_identity import CopyError
 from gossipdp.runtime.unix_sockets import socket_path
 from peers import environment, logs
-from peers.attachment import Attachment, saving
 from peers.child import Backoff, Child, Policy, ended
+from peers.daemon_questions import AttachWatch, saving
 from peers.processes import LOOK, Guard, adopt, bury, orphans
 from peers.relay import Relay
 from peers.verdict import Verdict, gives_up, not_attached
@@ -78,7 +78,7 @@ class Supervisor:
     """
 
     def __init__(
-        self, daemon: Child, training: Child | None, listening: Path, policy: Policy, attached: Attachment
+        self, daemon: Child, training: Child | None, listening: Path, policy: Policy, attached: AttachWatch
     ) -> None:
         self._daemon, self._training, self._listening, self._policy = daemon, training, listening, policy
         self._before: tuple[int, int] | None = None
@@ -268,7 +268,7 @@ def run(
                 f"{mark}-training",
                 adopted=(lambda own: orphans({guard.pid} | peer.leader | own)) if owns_orphans else None,
             )
-            attached = Attachment(home)
+            attached = AttachWatch(home)
             return Supervisor(peer, trainer if command else None, socket_path(home), policy, attached).loop(wake)
     finally:
         # The guard then ends what an exception may have left running.

@@ -17,7 +17,7 @@ import torch.distributed as dist
 from torch import nn
 
 from gossipdp.runtime.link import Link, default_home, expanded, expected
-from gossipdp.training import attached
+from gossipdp.training import open_attachments
 from gossipdp.training.attachment import Attachment, Progress
 from gossipdp.training.exit_code import set_exit_codes
 from gossipdp.training.optimizer_state.followed import Optimizers
@@ -102,7 +102,7 @@ def _layout(
     exclude: Exclude,
 ) -> MasterWeights:
     """The model's exchanged tensors, after all checks that need no dialogue with the daemon."""
-    attached.make_room(home)
+    open_attachments.make_room(home)
     layout = MasterWeights(model, optimizers, excluded_names(model, exclude))
     layout.refer()
     refuse_strangers(model, optimizers)

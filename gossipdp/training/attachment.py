@@ -18,7 +18,7 @@ import torch
 from torch import nn
 
 from gossipdp.errors import ConfigError, DataError
-from gossipdp.training import attached
+from gossipdp.training import open_attachments
 from gossipdp.training.boundaries import Boundaries
 from gossipdp.training.last_step import LastStep
 from gossipdp.training.optimizer_state.followed import Optimizers
@@ -202,11 +202,13 @@ class Attachment:
             self._counter = StepCounter(self._session, self._optimizers.moments, uncounted)
             uncounted.start()
         if self._home is not None:
-            attached.add(self._home, self, at_exit=Attachment._at_exit, leave_to_parent=Attachment._leave_to_parent)
+            open_attachments.add(
+                self._home, self, at_exit=Attachment._at_exit, leave_to_parent=Attachment._leave_to_parent
+            )
 
     def _stop(self) -> bool:
         """See no more steps. Returns False if this attachment had stopped already."""
-        attached.remove(self)
+        open_attachments.remove(self)
         if self._counter is not None:
             self._counter.close()
         self._optimizers.unwatch()

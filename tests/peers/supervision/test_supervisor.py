@@ -13,8 +13,8 @@ from typing import cast
 import pytest
 
 from gossipdp.runtime.unix_sockets import socket_path
-from peers.attachment import Attachment
 from peers.child import Backoff, Child, Policy
+from peers.daemon_questions import AttachWatch
 from peers.processes import Guard
 from peers.supervisor import ATTACH_WITHIN, FINAL, Supervisor
 from simulations.processes.namespaces.processes import until
@@ -141,7 +141,7 @@ def test_training_ends_well__told_whether_it_never_attached(
     assert ("warning: GD-503 the training command has not attached" in running.log()) == told
 
 
-class Attached(Attachment):
+class Attached(AttachWatch):
     """The answers of a daemon, in turn."""
 
     def __init__(self, *answers: bool | None) -> None:

@@ -7,13 +7,13 @@ from pathlib import Path
 from gossipdp.errors import GossipdpError
 from peers.control import ask
 
-__all__ = ["Attachment", "saving"]
+__all__ = ["AttachWatch", "saving"]
 
 ANSWER_WITHIN = 2.0
 """Seconds within which the daemon has to answer."""
 
 
-class Attachment:
+class AttachWatch:
     """Whether the training command has attached to the daemon of `home` since its start."""
 
     def __init__(self, home: Path) -> None:
