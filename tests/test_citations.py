@@ -26,7 +26,9 @@ VIOLATED = re.compile(r"""["'(](I\d+)[ :]""")
 LINK = re.compile(r"\]\(([^)\s]+)\)")
 NAMED = re.compile(r"`((?:gossipdp|peers|simulations|tests)/[\w./-]+)`")
 PLACED = re.compile(r"((?:`[\w.]+`(?:, | and )?)+) in `([\w/]+\.py)`")
-"""names and the file of a step of the walks"""
+"""names and the file in which a page places them"""
+DOTTED = re.compile(r"`((?:\w+\.){2,})(\w+)`")
+"""a name after its module, such as `protocol.presets.PRESETS`"""
 
 
 def prose(page: Path) -> str:
@@ -112,22 +114,60 @@ def test_paths_that_pages_name_exist() -> None:
     assert not sorted((page, path) for page, path in named if not (ROOT / path).exists())
 
 
-# -- the walks of architecture section 6 -----------------------------------------------------------------------------
+# -- names of the code -----------------------------------------------------------------------------------------------
 
 
 @cache
 def defined(path: Path) -> set[str]:
-    """Functions, classes and methods of a file, such as "Peer" and "Peer.receive"."""
+    """Functions, classes and constants of a file, and what its classes define, such as "Peer" and "Peer.receive"."""
     nodes = ast.parse(path.read_text("utf-8")).body
-    kinds = (ast.FunctionDef, ast.ClassDef)
-    names = {node.name for node in nodes if isinstance(node, kinds)}
     classes = [node for node in nodes if isinstance(node, ast.ClassDef)]
-    return names | {f"{each.name}.{node.name}" for each in classes for node in each.body if isinstance(node, kinds)}
+    inside = {f"{each.name}.{name}" for each in classes for node in each.body for name in names_of(node)}
+    return inside.union(*map(names_of, nodes))
+
+
+def names_of(node: ast.stmt) -> set[str]:
+    """The names that a statement defines."""
+    match node:
+        case ast.FunctionDef(name=name) | ast.ClassDef(name=name):
+            return {name}
+        case ast.AnnAssign(target=ast.Name(id=name)):
+            return {name}
+        case ast.Assign(targets=targets):
+            return {target.id for target in targets if isinstance(target, ast.Name)}
+    return set()
 
 
 def place(path: str) -> Path:
-    """A file as the walks name it."""
-    return ROOT / path if path.startswith("peers/") else ROOT / "gossipdp" / path
+    """A file as pages name it: the path from the root, or from `gossipdp`."""
+    return (
+        ROOT / path if path.startswith(("gossipdp/", "peers/", "simulations/", "tests/")) else ROOT / "gossipdp" / path
+    )
+
+
+def placed(text: str) -> list[tuple[str, str]]:
+    """Each name that a text places in a file, with the file."""
+    return [(name, path) for names, path in PLACED.findall(text) for name in re.findall(r"`([\w.]+)`", names)]
+
+
+def test_pages_place_names_in_files_that_define_them() -> None:
+    found = [(path, each) for path, text in texts() if path.suffix == ".md" for each in placed(text)]
+    assert len(found) > 100
+    assert not [(page, each) for page, each in found if each[0] not in defined(place(each[1]))]
+
+
+def test_dotted_names_lead_to_what_a_module_defines() -> None:
+    found = []
+    for path, text in texts():
+        for dotted, name in DOTTED.findall(text):
+            module = place(dotted.removeprefix("gossipdp.").replace(".", "/").removesuffix("/") + ".py")
+            if module.exists():
+                found.append((str(path), dotted + name, name in defined(module)))
+    assert found
+    assert not [each for each in found if not each[2]]
+
+
+# -- the walks of architecture section 6 -----------------------------------------------------------------------------
 
 
 def walks() -> list[str]:
@@ -142,8 +182,7 @@ def test_walks_name_files_functions_and_classes_that_exist() -> None:
     text = " ".join(walks())
     paths = set(re.findall(r"`([\w/]+\.py)`", text)) - {"tests/test_citations.py"}
     assert len(paths) > 60 and not sorted(path for path in paths if not place(path).exists())
-    placed = [(name, path) for names, path in PLACED.findall(text) for name in re.findall(r"`([\w.]+)`", names)]
-    assert len(placed) > 70 and not [(name, path) for name, path in placed if name not in defined(place(path))]
+    assert len(placed(text)) > 70
     named = set(re.findall(r"`([A-Za-z_][\w.]*)`", text))
     assert not sorted(named - anywhere)
 

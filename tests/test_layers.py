@@ -110,6 +110,7 @@ MODULES = {module_of(path) for path in FILES}
 def test_tables_of_the_page_are_read():
     assert {"gossipdp/protocol", ALONE, "gossipdp/training", "peers", "simulations"} <= PACKAGES.keys()
     assert {"zmq", "prometheus_client"} <= ONLY_IN.keys()
+    assert set().union(*(project for project, _ in PACKAGES.values())) <= MODULES, "a row names no module"
 
 
 @pytest.mark.parametrize("path", FILES, ids=ids(FILES))
