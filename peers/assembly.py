@@ -254,7 +254,6 @@ def _renew_invite(home: Path, config: Config, address: str, kept: _Kept) -> None
 def _start(node: Node, config: Config, store: Store, kept: _Kept) -> None:
     """Tell the peer whether it founds the network, and where it looks for it."""
     if kept.founds:
-        node.peer.found()
         log.info("founding the network %s: its first model is that of the first training process", kept.network.name)
     resume = None
     if kept.newest is not None and not kept.founds:
@@ -266,4 +265,4 @@ def _start(node: Node, config: Config, store: Store, kept: _Kept) -> None:
         text = f"there is no checkpoint in {store.dir}: the model can only come from another member of this run"
         node.notice("GD-604", text)
     seeds = [] if kept.founds else list(config.network.seeds)
-    node.peer.join(seeds, time.monotonic(), remembered=kept.members, resume=resume)
+    node.peer.join(seeds, time.monotonic(), founds=kept.founds, remembered=kept.members, resume=resume)

@@ -15,19 +15,18 @@ from random import Random
 
 from gossipdp.errors import RemoteProtocolError
 from gossipdp.protocol import jobs
-from gossipdp.protocol.carried_state import NOTHING, Carried
 from gossipdp.protocol.config import PeerConfig
 from gossipdp.protocol.data.leasing import Leasing
 from gossipdp.protocol.events import Event, Left, MemberChanged, MessageDropped
 from gossipdp.protocol.membership.membership import Membership, MembershipMessage
 from gossipdp.protocol.membership.progress import ProgressBoard
 from gossipdp.protocol.membership.signatures import Signer
-from gossipdp.protocol.model import Model
 from gossipdp.protocol.outputs import Envelope, Outputs
 from gossipdp.protocol.replica import Replica
 from gossipdp.protocol.rounds.speed import Speed
 from gossipdp.protocol.strikes import Strikes
-from gossipdp.protocol.transfer.claims import Held, Live
+from gossipdp.protocol.terms import Terms
+from gossipdp.protocol.transfer.claims import Held
 from gossipdp.protocol.wire import encoding as wire
 from gossipdp.protocol.wire.encoding import Buffer
 from gossipdp.protocol.wire.messages import Coverage, Member, State
@@ -76,20 +75,21 @@ class Peer:
             signer=signer,
             speed=lambda: self._speed.own,
         )
-        self._replica = Replica(
-            config,
-            self.membership,
-            self.progress,
-            self.strikes,
-            self._outputs,
-            self._speed,
+        terms = Terms(
+            config=config,
+            membership=self.membership,
+            progress=self.progress,
+            strikes=self.strikes,
+            outputs=self._outputs,
+            speed=self._speed,
             random=random,
             sign=sign,
             verify=verify,
             now=now,
         )
-        self.rounds, self.pacing = self._replica.rounds, self._replica.pacing
-        self.strategy, self.moments = self._replica.strategy, self._replica.moments
+        self.replica = replica = Replica(terms, wake=self._wake, settle=self._step)
+        self.training, self.strategy, self.moments = replica.training, replica.strategy, replica.moments
+        self.rounds, self.pacing, self.contribution = replica.rounds, replica.pacing, replica.contribution
         self.leasing = Leasing(
             self.membership, incarnation=me.incarnation, random=random, outputs=self._outputs, now=now
         )
@@ -100,80 +100,34 @@ class Peer:
 
     # -- commands ---------------------------------------------------------------------------------------------
 
-    def found(self) -> None:
-        """Give the network its model: the first training process's."""
-        self._replica.found()
-
     def join(
-        self, addresses: Sequence[str], now: float, *, remembered: Sequence[Member] = (), resume: Held | None = None
+        self,
+        addresses: Sequence[str],
+        now: float,
+        *,
+        founds: bool = False,
+        remembered: Sequence[Member] = (),
+        resume: Held | None = None,
     ) -> None:
         """Look for the network, without end.
 
         Args:
             addresses: of seeds.
+            founds: this peer gives the network its model: the first training process's.
             remembered: members known from before.
             resume: progress of this host's newest checkpoint. This peer resumes from it if no member has the model, and
                 no live one holds a later checkpoint: `config.resume_after` seconds from now at the latest.
         """
-        self._replica.join(remembered, resume, now, alone=not addresses)
+        self.replica.join(remembered, resume, now, founds=founds, alone=not addresses)
         self.membership.remember(remembered)
         self.membership.join(addresses, now)
-        self._step(now)
-
-    def attach(
-        self,
-        schema: bytes,
-        now: float,
-        *,
-        carried: Carried = NOTHING,
-        moments: bool = False,
-        live: Live | None = None,
-    ) -> None:
-        """A training process has written its model to shared memory and waits for one to start from.
-
-        Args:
-            carried: what goes with its model.
-            moments: it begins with an empty optimizer, and can use `self.moments.held`.
-            live: it trained with an earlier daemon of this peer, and its parameters may be the newest of all.
-        """
-        self._replica.attach(schema, now, carried=carried, moments=moments, live=live)
-        self._step(now)
-
-    def detach(self, now: float) -> None:
-        """The training process is gone."""
-        self._replica.detach(now)
-        self._step(now)
-
-    def submit(
-        self,
-        session: int,
-        snapshot: int,
-        applied: int,
-        steps: int,
-        samples: int,
-        now: float,
-        *,
-        state: Buffer | None = None,
-    ) -> None:
-        """The training process has put a snapshot into x, `steps` and `samples` after the one before.
-
-        Args:
-            state: what is not exchanged, as of this snapshot (`carried_state`); None if it is unchanged.
-        """
-        self._wake(now)
-        if self._replica.submit(session, snapshot, applied, steps, samples, now, state=state):
-            self._step(now)
-
-    def slot_applied(self, session: int, slot: int, now: float) -> None:
-        """The training process has added a sealed slot to x."""
-        self.rounds.slot_applied(session, slot)
         self._step(now)
 
     def leave(self, now: float) -> None:
         """Finish the chunks in flight, say goodbye, and emit Left."""
         if self._leaving_at is None:
             self._leaving_at = now + self.config.leave_within
-            self._replica.stop(now)
+            self.replica.stop(now)
             self._step(now)
 
     # -- inputs -----------------------------------------------------------------------------------------------
@@ -193,7 +147,7 @@ class Peer:
             self.leasing.receive(message, buffers, source, now)
         else:
             size = sum(memoryview(frame).nbytes for frame in frames)
-            self._replica.receive(message, buffers, source, size, now)
+            self.replica.receive(message, buffers, source, size, now)
         return self._step(now)
 
     def link_down(self, peer: bytes, reason: str, now: float) -> None:
@@ -210,12 +164,12 @@ class Peer:
     def job_done(self, job: jobs.Job[object], result: object, now: float) -> None:
         """The driver has carried out a job. Results come in the order of the jobs."""
         self._wake(now)
-        self._replica.job_done(job, result, now)
+        self.replica.job_done(job, result, now)
         self._step(now)
 
     def timer(self) -> float | None:
         """When `handle_timer` wants to be called next, or None."""
-        times = [self.membership.timer(), self._replica.timer()]
+        times: list[float | None] = [self.membership.timer(), self.replica.timer()]
         if not self._left:
             times += [self._leaving_at, self.leasing.timer()]
         due = min([time for time in times if time is not None], default=None)
@@ -226,7 +180,7 @@ class Peer:
         """The time that `timer` named has come."""
         self._wake(now)
         self.membership.handle_timer(now)
-        self._replica.handle_timer(now)
+        self.replica.handle_timer(now)
         if not self._left:
             self.leasing.handle_timer(now)
         self._step(now)
@@ -249,77 +203,10 @@ class Peer:
         """The next event for the driver, or None."""
         return self._outputs.events.popleft() if self._outputs.events else None
 
-    # -- what it is -------------------------------------------------------------------------------------------
-
-    @property
-    def model(self) -> Model | None:
-        """The network's model without its vectors; None until this peer has it."""
-        return self._replica.model
-
-    @property
-    def ready(self) -> bool:
-        """This peer holds the network's model."""
-        return self._replica.model is not None
-
-    @property
-    def whole(self) -> bool:
-        """The model is here, and no other one replaces it right now."""
-        return self._replica.whole
-
-    @property
-    def founds(self) -> bool:
-        """This peer gives the network its model, or has given it."""
-        return self._replica.founds
-
-    @property
-    def resyncing(self) -> str:
-        """Why this peer fetches the network's model anew right now: apart, lag, diverged, idle, late, or ""."""
-        return self._replica.resyncing
-
-    @property
-    def fetched_in(self) -> int:
-        """Steps of the network's clock that the last fetch of the model took."""
-        return self._replica.fetched_in
-
     @property
     def leaving(self) -> bool:
         """`leave` was called."""
         return self._leaving_at is not None
-
-    @property
-    def apart(self) -> list[bytes]:
-        """Live members that nothing is exchanged with, because they trained apart for too long."""
-        return self._replica.apart
-
-    @property
-    def clock(self) -> int:
-        """Steps of the network's clock, as far as this peer knows."""
-        return self._replica.clock
-
-    @property
-    def state_clock(self) -> int:
-        """The network's clock when the model was current. Without a training process that may be long ago."""
-        return self._replica.state_clock
-
-    @property
-    def every(self) -> int:
-        """H as it stands."""
-        return self.pacing.every
-
-    @property
-    def steps(self) -> int:
-        """Optimizer steps of the snapshots submitted since this peer started."""
-        return self._replica.contribution.steps
-
-    @property
-    def samples(self) -> int:
-        """Samples of those snapshots."""
-        return self._replica.contribution.samples
-
-    @property
-    def warming_up(self) -> bool:
-        """The network's clock is still in the warm start."""
-        return self.pacing.warming_up
 
     # -- inside -----------------------------------------------------------------------------------------------
 
@@ -332,7 +219,7 @@ class Peer:
         if late > self.config.membership.probe_interval:
             self._due = math.inf
             self.membership.slept(late)
-            self._replica.slept(late, now)
+            self.replica.slept(late, now)
 
     def _step(self, now: float) -> None:
         """Follow up on an input. Called after every one."""
@@ -341,14 +228,13 @@ class Peer:
             self._outputs.emit(event)
         if any(event.pause for event in struck):
             self.strategy.reputation_changed(now)
-        self._replica.settle_arrival(now)
         while self._member_events:
             news = self._member_events.popleft()
             self._outputs.emit(news)
             if isinstance(news, MemberChanged):
-                self._replica.member_changed(news.member, now)
+                self.replica.member_changed(news.member, now)
                 self.leasing.member_changed(now)
-        self._replica.step(now)
+        self.replica.step(now)
         leaving = self._leaving_at is not None and not self._left
         if leaving and (self.strategy.at_rest or now >= (self._leaving_at or now)):
             self._left = True

@@ -1,14 +1,26 @@
-"""Routes messages and results of model transfers between the source, the bootstrap and the reunion of one peer.
+"""Every transfer of a model from peer to peer: its machines, and the messages and results between them.
 
-A peer without a model fetches it by its bootstrap. A peer with one fetches another by its reunion.
+`source` gives this peer's model. `bootstrap` fetches the first model of a peer that has none. `reunion` fetches another
+in its place. `standby` knows how old the model is while this peer does not train.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import replace
+
 from gossipdp.protocol import jobs
+from gossipdp.protocol.contribution import Contribution
 from gossipdp.protocol.model import Model
-from gossipdp.protocol.partition.reunion import Reunion
+from gossipdp.protocol.partition.reasons import Reason
+from gossipdp.protocol.partition.reunion import NEVER, Reunion
+from gossipdp.protocol.rounds.pacing import WARMUP_EVERY, Pacing
+from gossipdp.protocol.rounds.standby import Standby
+from gossipdp.protocol.strategy import Strategy
+from gossipdp.protocol.terms import Terms
+from gossipdp.protocol.transfer.arrived import Arrived
 from gossipdp.protocol.transfer.bootstrap import Bootstrap
+from gossipdp.protocol.transfer.joiner import Joiner
 from gossipdp.protocol.transfer.source import Asking, Giving, Source
 from gossipdp.protocol.wire.encoding import Buffer
 from gossipdp.protocol.wire.messages import StateRequest
@@ -30,10 +42,132 @@ TransferJob = (
 
 
 class Transfers:
-    """Routes messages and results. The replica owns the three machines."""
+    """Builds the machines of transfers, and routes between them.
 
-    def __init__(self, source: Source, bootstrap: Bootstrap, reunion: Reunion) -> None:
-        self._source, self._bootstrap, self._reunion = source, bootstrap, reunion
+    Args:
+        waits: whether a training process waits for the model.
+        begins: whether a training process has the model.
+        take_over: called when the parameters of a live training process are to be the model.
+        arrived: called when a model has come to this peer, which had none.
+        replaced: called when another model has replaced this peer's: model, reason, seconds that it took.
+    """
+
+    def __init__(
+        self,
+        terms: Terms,
+        strategy: Strategy,
+        pacing: Pacing,
+        contribution: Contribution,
+        *,
+        waits: Callable[[], bool],
+        begins: Callable[[], bool],
+        take_over: Callable[[], None],
+        arrived: Callable[[Arrived, float], None],
+        replaced: Callable[[Arrived, Reason, float], None],
+    ) -> None:
+        config, membership = terms.config, terms.membership
+        self._terms, self._strategy, self._exact = terms, strategy, config.strategy.exact
+        self.source = Source(
+            config.transfer, terms.outputs, terms.sign, strategy.shared, incarnation=membership.me.incarnation
+        )
+        self.bootstrap = Bootstrap(
+            membership,
+            self._joiner,
+            random=terms.random,
+            outputs=terms.outputs,
+            resume_after=config.resume_after,
+            tolerance=2 * config.every,
+            exact=self._exact,
+            adopt=arrived,
+            take_over=take_over,
+        )
+        self.standby = Standby(
+            clock=lambda: contribution.clock,
+            every=lambda: WARMUP_EVERY if pacing.warming_up else config.every,
+            behind=lambda: self.source.behind,
+            waits=waits,
+            begins=begins,
+            givers=self._givers,
+        )
+        self.reunion = Reunion(
+            membership,
+            terms.progress,
+            lambda newer_than: self._joiner(resync=True, newer_than=newer_than),
+            random=terms.random,
+            outputs=terms.outputs,
+            apart_rounds=config.apart_rounds,
+            every=NEVER if self._exact else config.every,
+            me=lambda: pacing.own(contribution.own_clock),
+            hold=strategy.hold,
+            done=replaced,
+            # Where all peers apply the same increments, an idle peer is as far as the others.
+            standby=None if self._exact else self.standby,
+        )
+
+    def _joiner(
+        self,
+        *,
+        resync: bool = False,
+        newer_than: int = -1,
+        fetched: Callable[[float], None] = lambda now: None,
+    ) -> Joiner:
+        """The fetching side of one transfer."""
+        terms = self._terms
+        return Joiner(
+            replace(terms.config.transfer, exact=self._exact),
+            terms.outputs,
+            terms.verify,
+            terms.random,
+            settings=terms.config.settings,
+            keys=terms.config.keys,
+            resync=resync,
+            shuns=terms.strikes.shuns,
+            clock=terms.progress.clock,
+            newer_than=newer_than,
+            came=self._strategy.chunk_received,
+            fetched=fetched,
+        )
+
+    def _givers(self) -> list[bytes]:
+        """Members to fetch the model from: those that train, if any does."""
+        apart, members = self.reunion.apart, self._terms.membership
+        live = [member.id for member in members.alive() if member.id not in apart and members.reaches(member.id)]
+        training = set(members.training())
+        return [peer for peer in live if peer in training] or live
+
+    # -- how old the model is ---------------------------------------------------------------------------------
+
+    @property
+    def spare(self) -> bool:
+        """No training process has made a round, and the model does not change."""
+        return self.standby.idle and not self._exact
+
+    @property
+    def held(self) -> bool:
+        """The model is being replaced, or is to be before a training process begins with it."""
+        return bool(self.reunion.reason) or (self.spare and self.standby.reason is not None)
+
+    def came(self, arrived: Arrived, clock: int) -> None:
+        """A fetched model is here, when the network's clock is `clock`."""
+        self.source.took(clock - arrived.clock)
+        self.standby.came(clock - max(arrived.clock, arrived.begun))
+
+    def kept(self) -> None:
+        """The model is that of a live training process now."""
+        self.source.took(0)
+        self.standby.kept()
+
+    def trains(self, trains: bool) -> None:
+        """Whether training makes rounds."""
+        if trains == self.standby.idle:
+            self.source.aged(self.standby.trains(trains))
+
+    def mixed(self, now: float) -> None:
+        """An exchange has mixed chunks."""
+        self.source.mixed()
+        self.reunion.mixed(now)
+
+    # -- messages and results ---------------------------------------------------------------------------------
 
     def asked(self, message: Asking, source: bytes, model: Model | None, now: float, *, trusted: bool) -> None:
         """A peer asks for this peer's model, or for a sample of it.
@@ -42,38 +176,38 @@ class Transfers:
             model: None while this peer has none.
             trusted: the asking peer is not set aside.
         """
-        self._source.receive(message, source, model if self._reunion.gives(message, source) else None, now)
+        self.source.receive(message, source, model if self.reunion.gives(message, source) else None, now)
         if isinstance(message, StateRequest):
-            self._reunion.asked(source, now, trusted=trusted)
+            self.reunion.asked(source, now, trusted=trusted)
 
     def given(self, message: Giving, buffers: list[Buffer], source: bytes, now: float, *, ready: bool) -> None:
         """A peer sends a part of its model. ready: a model is here already."""
         if ready:
-            self._reunion.follower.receive(message, buffers, source, now)
+            self.reunion.follower.receive(message, buffers, source, now)
         else:
-            self._bootstrap.receive(message, buffers, source, now)
+            self.bootstrap.receive(message, buffers, source, now)
 
     def job_done(self, job: TransferJob, result: object, model: Model | None, now: float) -> None:
         """The driver has carried out a job of a transfer. model: None while this peer has none."""
-        follower = self._reunion.follower
+        follower = self.reunion.follower
         match job:
             case jobs.Freeze() if model is not None:
-                self._source.frozen(job, job.typed(result), model)
+                self.source.frozen(job, job.typed(result), model)
             case jobs.HashPiece() if model is not None:
-                self._source.hashed(job, job.typed(result), model)
+                self.source.hashed(job, job.typed(result), model)
             case jobs.Sample() if model is not None:
-                self._source.sampled(job.typed(result), model)
+                self.source.sampled(job.typed(result), model)
             case jobs.CheckPiece() if model is not None:
                 follower.checked(job, job.typed(result), now)
             case jobs.CheckPiece() | jobs.Adopt():
-                self._bootstrap.adopted(job, job.typed(result), now)
+                self.bootstrap.adopted(job, job.typed(result), now)
             case jobs.Compare() if model is not None:
                 follower.compared(job.typed(result), now)
             case jobs.Compare():
-                self._bootstrap.compared(job.typed(result), now)
+                self.bootstrap.compared(job.typed(result), now)
             case jobs.Resync():
                 follower.resynced(job, job.typed(result), now)
             case jobs.Keep():
                 follower.kept()
             case jobs.Restore():
-                self._bootstrap.restored(job.typed(result), now)
+                self.bootstrap.restored(job.typed(result), now)

@@ -164,7 +164,7 @@ class Duel:
         self._start(one)
         network.at(0.2, "start", None, lambda: self._start(two))
         network.run(FORMED)
-        assert all(host.running.ready for host in network.hosts), "the network has not formed"
+        assert all(host.running.replica.ready for host in network.hosts), "the network has not formed"
         while any(host.running.strategy.partner or not host.running.rounds.trains for host in network.hosts):
             assert network.now < FORMED + PATIENCE, "a peer does not train, or an exchange does not end"
             network.run(network.now + 0.01)
@@ -191,7 +191,7 @@ class Duel:
                 self.books.beliefs.check_views()
                 assert self.books.exchanges > exchanged, "I7: they exchange no more"
                 for host in network.hosts:
-                    assert host.running.ready, f"I7 {host.name} has no model"
+                    assert host.running.replica.ready, f"I7 {host.name} has no model"
                     assert self.trainers[host.index].session, f"I7 {host.name}: training has no session"
                 self.oracle.check(self.books.doubts)
                 return

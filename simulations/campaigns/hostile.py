@@ -144,7 +144,7 @@ class Siege(Cluster):
         for host in self.network.hosts:
             self.network.at(0.5 * host.index, "start", None, partial(self.restart, host))
         self.network.run(FORMING)
-        assert all(host.running.ready for host in self.network.hosts), "the network never formed"
+        assert all(host.running.replica.ready for host in self.network.hosts), "the network never formed"
         if self._kind is not Behaviour:
             self.books.expect_faults_of(self.culprit.id)
         self._look()

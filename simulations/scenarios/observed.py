@@ -112,7 +112,7 @@ class ObservedCluster(Cluster):
         network = self.network
         network.at(network.now + TICK, "look", None, self._observe)
         up = [host for host in network.hosts if host.peer is not None]
-        ready = [host for host in up if host.running.ready]
+        ready = [host for host in up if host.running.replica.ready]
         seen, failed = {}, {}
         for host in up:
             believed = {other.index: _believed(host, other) for other in up if other is not host}
@@ -126,7 +126,7 @@ class ObservedCluster(Cluster):
                 seen,
                 failed,
                 self.disagreement() ** 0.5 if ready else 0.0,
-                {host.index: host.running.steps for host in up},
+                {host.index: host.running.contribution.steps for host in up},
             )
         )
 

@@ -38,7 +38,7 @@ class Agreement(NamedTuple):
 
 def disagreement(network: Network) -> float:
     """Mean over parameters and peers of (a_i - mean a)^2."""
-    anchors = [host.algorithm.ledger.a for host in network.hosts if host.peer is not None and host.peer.ready]
+    anchors = [host.algorithm.ledger.a for host in network.hosts if host.peer is not None and host.peer.replica.ready]
     return float(np.mean(np.var(np.array(anchors, np.float64), axis=0)))
 
 

@@ -201,9 +201,9 @@ class ClusterProcesses:
         if host.peer is None:
             return
         others = [other for other in self.network.hosts if other is not host]
-        kept = any(other.checkpoint is not None or (other.peer and other.peer.ready) for other in others)
+        kept = any(other.checkpoint is not None or (other.peer and other.peer.replica.ready) for other in others)
         older = self._older.get(host.index)
-        if torn and (kept or older is not None or host.peer.ready):
+        if torn and (kept or older is not None or host.peer.replica.ready):
             host.tear(older)
         if not kept and host.checkpoint is None:
             self.save(host)

@@ -108,7 +108,7 @@ class Host:
 
     def save(self) -> None:
         """Write a checkpoint to the disk, unless the peer has no whole model."""
-        if self.running.model is not None and self.running.whole:
+        if self.running.replica.model is not None and self.running.replica.whole:
             self.keep()
 
     def keep(self, *, pinned: bool = False) -> None:
@@ -118,9 +118,13 @@ class Host:
             pinned: keep it beside later ones.
         """
         peer, ledger = self.running, self.algorithm.ledger
-        assert peer.model is not None
+        assert peer.replica.model is not None
         self.checkpoint = Checkpoint(
-            peer.model.schema_bytes, peer.state_clock, peer.rounds.rounds, ledger.a.copy(), ledger.v.copy()
+            peer.replica.model.schema_bytes,
+            peer.replica.state_clock,
+            peer.rounds.rounds,
+            ledger.a.copy(),
+            ledger.v.copy(),
         )
         if pinned:
             self.pinned.append(self.checkpoint)

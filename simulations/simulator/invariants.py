@@ -142,7 +142,7 @@ class Books:
         The anchor is at most `NEAR` times as far from the mean of the training peers as these are, or as one of them
         moves in a round. A model that was long on its way is not checked, and paused peers do not count.
         """
-        if self.hostile or host.running.fetched_in > MOST_ROUNDS * host.config.every:
+        if self.hostile or host.running.replica.fetched_in > MOST_ROUNDS * host.config.every:
             return
         view, now = host.running.membership, self._clock()
         reached = {member.id for member in view.alive() if view.reaches(member.id)}
@@ -285,9 +285,9 @@ class Books:
         up = [host for host in self._hosts if host.peer is not None]
         for host in up:
             peer = host.running
-            assert not peer.resyncing and not peer.apart, f"I15 {host.name}: two sides are still apart"
+            assert not peer.replica.resyncing and not peer.replica.apart, f"I15 {host.name}: two sides are still apart"
             assert peer.strategy.in_doubt == 0 or len(up) < len(self._hosts), f"I2 {host.name}: still in doubt"
-            if peer.ready:
+            if peer.replica.ready:
                 self.check(host, range(host.algorithm.ledger.chunks))
         self.rested = True
 

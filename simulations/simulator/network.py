@@ -186,12 +186,10 @@ class Network:
         host.peer = Peer(
             host.config, me, random=random, sign=lambda data: sign(host.id, data), verify=verify, now=self.now
         )
-        if found:
-            host.peer.found()
         addresses = [seed.address for seed in seeds if seed is not host]
         saved = host.checkpoint
         resume = None if saved is None else Held(saved.clock, saved.rounds)
-        host.peer.join(addresses, self.now, remembered=host.remembered, resume=resume)
+        host.peer.join(addresses, self.now, founds=found, remembered=host.remembered, resume=resume)
         self.drain(host)
 
     def stop(self, host: Host, *, keep_disk: bool = True) -> None:

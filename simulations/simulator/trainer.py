@@ -110,7 +110,7 @@ class Trainer:
         self.session, self._outstanding = 0, True
         self._slots.clear()
         schema, empty = self._schema.to_bytes(), self.config.tells > 0 and self._optimizer_steps == 0
-        self._tell("attach", lambda peer: peer.attach(schema, self._network.now, moments=empty, live=live))
+        self._tell("attach", lambda peer: peer.training.attach(schema, self._network.now, moments=empty, live=live))
 
     def snapshot_used(self, span: slice) -> None:
         """An outer step used the last submitted snapshot on these parameters."""
@@ -124,7 +124,7 @@ class Trainer:
         """kill -9. The daemon notices the end of the link."""
         self.alive = False
         if self.host.peer is not None:
-            self._tell("detach", lambda peer: peer.detach(self._network.now), dead=True)
+            self._tell("detach", lambda peer: peer.training.detach(self._network.now), dead=True)
 
     def _tell(self, kind: str, action: Callable[[Peer], object], *, dead: bool = False) -> None:
         network, host = self._network, self.host
@@ -153,10 +153,10 @@ class Trainer:
                 if kept and self._live is not None:
                     self._since_submit -= self._live.steps
                 else:
-                    self._since_submit, self.clock = 0, self.host.running.clock
+                    self._since_submit, self.clock = 0, self.host.running.replica.clock
                     self.since[:] = 0.0
                     self.x[:] = self.region.x
-                self._every = self.host.running.every
+                self._every = self.host.running.pacing.every
                 self._spans = self._schema.spans(self.host.config.most_chunk)
                 self._done(self, "load", tuple(range(self.host.algorithm.ledger.chunks)))
                 self._inherit(self.host.running.moments.held)
@@ -172,7 +172,7 @@ class Trainer:
                 self._slots.append((slot, chunks, due))
             case SnapshotTaken():
                 self._outstanding, self._under_way = False, 0
-                self.clock = max(self.clock, self.host.running.clock + self._since_submit)
+                self.clock = max(self.clock, self.host.running.replica.clock + self._since_submit)
                 self._rounds += 1
                 if self.config.tells and self._rounds % self.config.tells == 0:
                     self._tell_moments()
@@ -237,7 +237,9 @@ class Trainer:
         session, snapshot, applied, steps = self.session, self._snapshots, self.applied, self._since_submit
         self._since_submit, self._under_way = 0, steps
         network = self._network
-        self._tell("submit", lambda peer: peer.submit(session, snapshot, applied, steps, 8 * steps, network.now))
+        self._tell(
+            "submit", lambda peer: peer.training.submit(session, snapshot, applied, steps, 8 * steps, network.now)
+        )
 
     def _drain(self, slot: int, chunks: tuple[int, ...]) -> None:
         """Add the slot's chunks to x and report it."""
@@ -247,7 +249,7 @@ class Trainer:
         self.applied, self.drained_at = slot, self._network.now
         self._done(self, "drain", chunks)
         session, network = self.session, self._network
-        self._tell("slot applied", lambda peer: peer.slot_applied(session, slot, network.now))
+        self._tell("slot applied", lambda peer: peer.training.slot_applied(session, slot, network.now))
 
 
 def _optimum(size: int) -> NDArray[np.float32]:

@@ -118,7 +118,7 @@ def test_founder_without_a_training_process_has_no_model():
     town = Town()
     town.start(0, found=True)
     town.run(2.0)
-    assert not town.peer(0).ready and not town.of(0, StateReady)
+    assert not town.peer(0).replica.ready and not town.of(0, StateReady)
 
 
 def test_found_takes_the_model_of_the_first_training_process():
@@ -129,7 +129,7 @@ def test_found_takes_the_model_of_the_first_training_process():
     town.run(0.1)
     assert [event.origin for event in town.of(0, StateReady)] == ["founded"]
     assert (town.hosts[0].algorithm.ledger.a == start).all() and (trainer.x == start).all()
-    assert trainer.session == 1 and town.peer(0).ready
+    assert trainer.session == 1 and town.peer(0).replica.ready
 
 
 def test_lone_peer_takes_rounds_that_leave_x_alone_and_never_offers():
@@ -164,7 +164,7 @@ def test_joiner_takes_over_the_networks_clock():
     town.start(1)
     town.run(3.0)
     clock = town.of(1, StateReady)[0].clock
-    assert clock > 90 and town.peer(1).clock >= clock and not town.peer(1).warming_up
+    assert clock > 90 and town.peer(1).replica.clock >= clock and not town.peer(1).pacing.warming_up
 
 
 def test_two_peers_exchange_and_agree():
@@ -297,7 +297,7 @@ def test_attach_before_the_state_with_another_schema_is_gd_301_when_it_comes():
     town.start(1)
     trainer = town.train(1, OTHER)
     town.run(5.0)
-    assert trainer.refused == "GD-301" and town.peer(1).ready
+    assert trainer.refused == "GD-301" and town.peer(1).replica.ready
 
 
 @pytest.mark.parametrize(
@@ -330,7 +330,7 @@ def test_other_settings_are_gd_303_and_no_state_is_taken():
     town.hosts[1].config = configured(settings=b"other settings..")
     town.start(1)
     town.run(5.0)
-    assert not town.peer(1).ready and "GD-303" in {event.code for event in town.of(1, Notice)}
+    assert not town.peer(1).replica.ready and "GD-303" in {event.code for event in town.of(1, Notice)}
 
 
 def test_restart_with_others_there_takes_their_state_not_the_checkpoint():
@@ -360,7 +360,7 @@ def test_restart_with_nobody_there_resumes_from_the_checkpoint_after_a_while():
     town.start(0)
     trainer = town.train(0)
     town.run(4.9)
-    assert not town.peer(0).ready
+    assert not town.peer(0).replica.ready
     town.run(1.0)
     [ready] = town.of(0, StateReady)
     assert (ready.origin, ready.clock) == ("restored", saved.clock)
@@ -399,7 +399,7 @@ def test_no_checkpoint_and_nobody_there_is_told_and_the_search_goes_on():
     assert [type(job) for job in take(peer.next_job)] == [jobs.Restore]
     peer.job_done(jobs.Restore(), None, 5.1)
     assert "GD-101" in {event.code for event in take(peer.next_event) if isinstance(event, Notice)}
-    assert not peer.ready and peer.timer() is not None
+    assert not peer.replica.ready and peer.timer() is not None
 
 
 def test_manifest_that_comes_while_the_checkpoint_is_read_makes_no_room_for_another_model():
@@ -444,7 +444,7 @@ def test_training_process_that_dies_while_waiting_for_the_model_leaves_nothing_b
     trainer = town.train(1)
     trainer.die()
     town.run(5.0)
-    assert town.peer(1).ready and not town.of(1, SessionOpened)
+    assert town.peer(1).replica.ready and not town.of(1, SessionOpened)
     again = town.train(1)
     town.run(2.0)
     assert again.session == 1
@@ -463,9 +463,9 @@ def test_training_process_that_dies_goes_on_from_the_anchor():
 
 def test_snapshot_of_an_older_session_is_dropped_and_said_so():
     town = founded()
-    town.net.command(town.hosts[0], "submit", lambda peer: peer.submit(7, 1, 0, 5, 5, town.net.now))
+    town.net.command(town.hosts[0], "submit", lambda peer: peer.training.submit(7, 1, 0, 5, 5, town.net.now))
     assert town.of(0, SnapshotTaken)[-1] == SnapshotTaken(1, "session")
-    assert town.peer(0).clock == 0
+    assert town.peer(0).replica.clock == 0
 
 
 def test_leave_says_goodbye_and_the_others_know():
@@ -513,7 +513,7 @@ def test_random_frames_change_nothing_and_never_raise():
         frames = [random.randbytes(random.choice((1, 5, 20, 60))) for _ in range(random.randint(1, 4))]
         frames[0] = bytes([0x90 + random.randint(2, 9), 1, random.randint(1, 21)]) + frames[0]
         peer.receive(frames, b"q" * 32, 1.0)
-    assert not peer.ready and b"q" * 32 not in peer.membership.members
+    assert not peer.replica.ready and b"q" * 32 not in peer.membership.members
 
 
 def test_same_seed_and_inputs_say_the_same_bytes():
@@ -537,12 +537,12 @@ def test_chunk_of_a_state_that_was_not_asked_for_says_nothing_of_whose_model_it_
     town.run(6.0)
     town.start(2)
     joiner, stranger = town.peer(2), town.hosts[1].id
-    while not joiner.ready:
+    while not joiner.replica.ready:
         town.run(0.0005)
-        if joiner.model is None:
+        if joiner.replica.model is None:
             joiner.receive(wire.encode(StateChunk(777, 1 << 32, 0, 0), [bytes(100)]), stranger, town.net.now)
             town.net.drain(town.hosts[2])
-    assert {event.source for event in town.of(2, TransferProgress)} == {joiner._replica._bootstrap.giver}
+    assert {event.source for event in town.of(2, TransferProgress)} == {joiner.replica._holder.giver}
 
 
 def test_offer_of_somebody_unknown_keeps_no_joiner_waiting():
@@ -551,7 +551,7 @@ def test_offer_of_somebody_unknown_keeps_no_joiner_waiting():
     offer = Offer(1 << 32 | 4, bytes(16), bytes(16), "modulo8", 0.5, 0.0, 0, 2)
     town.peer(1).receive(wire.encode(offer), b"d" * 32, 0.0)
     town.net.drain(town.hosts[1])
-    assert town.peer(1)._replica._bootstrap._joiner.source is None
+    assert town.peer(1).replica._transfers.bootstrap._joiner.source is None
 
 
 def test_a_new_training_process_is_not_told_of_a_round_of_its_predecessor():
@@ -560,9 +560,9 @@ def test_a_new_training_process_is_not_told_of_a_round_of_its_predecessor():
     town.train(1)
     town.run(10.0)
     peer, until = town.peer(1), town.net.now + 20.0
-    while not (peer._replica._unsettled and peer.strategy.partner) and town.net.now < until:
+    while not (peer.training._unsettled and peer.strategy.partner) and town.net.now < until:
         town.run(0.001)
-    assert peer._replica._unsettled and peer.strategy.partner
+    assert peer.training._unsettled and peer.strategy.partner
     town.trainers[1].die()
     town.run(2.0)
     town.events[1].clear()

@@ -15,14 +15,13 @@ from random import Random
 from typing import Final
 
 from gossipdp.protocol import jobs
-from gossipdp.protocol.carried_state import NOTHING, Carried
 from gossipdp.protocol.events import ResyncBegan, ResyncEnded
 from gossipdp.protocol.outputs import Outputs
 from gossipdp.protocol.partition.reasons import Reason
+from gossipdp.protocol.transfer.arrived import Arrived
 from gossipdp.protocol.transfer.joiner import Joiner
 from gossipdp.protocol.transfer.source import Giving
 from gossipdp.protocol.wire.encoding import Buffer
-from gossipdp.protocol.wire.messages import StateManifest
 
 __all__ = ["WANTED", "Follower"]
 
@@ -121,29 +120,19 @@ class Follower:
             self._stalled_at = now + STALLED[reason] * self._period * (1.0 + self._random.random())
 
     @property
-    def summary(self) -> bytes:
-        """What the fetched state contains, if it is an exact one."""
-        return b"" if self._joiner is None else self._joiner.summary
-
-    @property
-    def carried(self) -> Carried:
-        """What came with the fetched model, once all of it is here."""
-        return NOTHING if self._joiner is None or not self._joiner.done else self._joiner.carried
-
-    @property
     def untouched(self) -> bool:
         """No chunk has been replaced."""
         return not self._taken
 
     @property
-    def begun(self) -> int:
-        """The network's clock when the last manifest came."""
-        return 0 if self._joiner is None else self._joiner.begun
+    def complete(self) -> bool:
+        """All of the other model is here."""
+        return self._joiner is not None and self._joiner.done
 
     @property
-    def manifest(self) -> StateManifest | None:
-        """The manifest of the fetched model, once all of it is here."""
-        return self._joiner.manifest if self._joiner is not None and self._joiner.done else None
+    def arrived(self) -> Arrived | None:
+        """The fetched model, once all of it is here."""
+        return None if self._joiner is None else self._joiner.arrived
 
     def over(self, now: float) -> bool:
         """Whether all is here, or no source was found for long. The caller then calls `end`."""
@@ -153,7 +142,7 @@ class Follower:
 
     def end(self, now: float) -> None:
         """Exchange again, with a model that is whole."""
-        complete, reason = self.manifest is not None, self.reason
+        complete, reason = self.complete, self.reason
         assert reason is not None
         self._joiner, self.reason = None, None
         for chunk in sorted(self._taken):

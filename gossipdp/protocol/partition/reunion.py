@@ -35,6 +35,7 @@ from gossipdp.protocol.partition.states import COURSE, Action, Course, Event
 from gossipdp.protocol.partition.verdict import Verdict
 from gossipdp.protocol.rounds.standby import Standby
 from gossipdp.protocol.state_machine import Machine
+from gossipdp.protocol.transfer.arrived import Arrived
 from gossipdp.protocol.transfer.joiner import Joiner
 from gossipdp.protocol.wire.messages import Line, Lineage, Member, State, StateAsk, StateProbe, StateRequest
 
@@ -55,7 +56,7 @@ class Reunion:
     every: Steps of a round.
     me: This peer's progress.
     hold: True: offer and accept no exchange. False: exchange again. Returns True once no exchange is under way.
-    done: Callback: a model was fetched, of this clock and these rounds, in this many seconds.
+    done: Callback: a model was fetched for this reason, in this many seconds.
     standby: Says when a peer that does not train fetches the model anew.
     """
 
@@ -71,7 +72,7 @@ class Reunion:
         every: int,
         me: Callable[[], Own],
         hold: Callable[[bool, float], bool],
-        done: Callable[[int, int, float], None],
+        done: Callable[[Arrived, Reason, float], None],
         standby: Standby | None = None,
     ) -> None:
         self._membership, self._random, self._outputs = membership, random, outputs
@@ -129,7 +130,7 @@ class Reunion:
 
     # -- what the peer tells ----------------------------------------------------------------------------------
 
-    def ready(self, source: bytes, missing: list[Member], now: float) -> None:
+    def ready(self, source: bytes, missing: Sequence[Member], now: float) -> None:
         """The model is here.
 
         Args:
@@ -345,24 +346,23 @@ class Reunion:
         return self.follower.fetch([peer for peer in wanted if peer in alive], now)
 
     def _conclude(self, now: float) -> None:
-        complete = self.follower.manifest is not None
-        self._course.fire(Event.FETCHED if complete else Event.GAVE_UP, now)
+        self._course.fire(Event.FETCHED if self.follower.complete else Event.GAVE_UP, now)
 
     def _adopt(self, now: float) -> None:
-        manifest, source = self.follower.manifest, self.follower.source
-        assert manifest is not None
+        arrived, source, reason = self.follower.arrived, self.follower.source, self.reason
+        assert arrived is not None and reason is not None
         # Whatever the reason was: a model of the other side brings this peer to that side.
-        if self.reason is Reason.APART or source in self.apart:
+        if reason is Reason.APART or source in self.apart:
             self._verdict.change_sides(self._sides.said(source), now)
             self._tick_at = now
-        self._done(manifest.clock, manifest.rounds, now - self.follower.began)
+        self._done(arrived, reason, now - self.follower.began)
         self._end(now)
 
     def _end(self, now: float) -> None:
         # A peer that gave up does not try again at once: `step` says when.
         self._astray = ()
         if self._standby is not None:
-            self._standby.tried(self.reason, complete=self.follower.manifest is not None)
+            self._standby.tried(self.reason, complete=self.follower.complete)
         self._lag.fetched(now)
         self.follower.end(now)
         for peer in self._sides.own()[:GREETED]:

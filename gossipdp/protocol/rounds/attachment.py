@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
+from typing import NamedTuple
 
 from gossipdp.protocol import jobs
 from gossipdp.protocol.carried_state import NOTHING, Carried
@@ -20,7 +21,17 @@ from gossipdp.protocol.schema import Schema, chunk_parameters
 from gossipdp.protocol.transfer.claims import Live
 from gossipdp.protocol.transfer.moments_holder import MomentsHolder
 
-__all__ = ["Attachment"]
+__all__ = ["Attachment", "Founding"]
+
+
+class Founding(NamedTuple):
+    """The training process whose model becomes this peer's."""
+
+    schema: bytes
+    carried: Carried
+    """what goes with its model"""
+    live: Live | None
+    """its progress, if it has outlived a daemon"""
 
 
 class Attachment:
@@ -55,12 +66,8 @@ class Attachment:
         """the waiting process, if it has outlived a daemon"""
         self._here = False
         """a process is attached"""
-        self.taking: Live | None = None
-        """the process that gives the model, if it has outlived a daemon"""
-        self.founding = b""
-        """schema of the process that gives the model"""
-        self.founding_carried: Carried = NOTHING
-        """what goes with that process's model"""
+        self.founding: Founding | None = None
+        """the process that gives the model"""
 
     def came(
         self,
@@ -124,20 +131,21 @@ class Attachment:
     def found(self) -> None:
         """Take the model from the waiting process."""
         assert self._waiting is not None
-        self.founding, self.taking, self._waiting = self._waiting, self._live, None
-        self.founding_carried, self._brings = self._brings, NOTHING
-        schema = Schema.from_bytes(self.founding)
+        self.founding = Founding(self._waiting, self._brings, self._live)
+        self._waiting, self._brings = None, NOTHING
+        schema, live = Schema.from_bytes(self.founding.schema), self.founding.live
         width = chunk_parameters(schema.size, self._most_chunk)
         self._outputs.ask(jobs.Allocate(schema.size, schema.trainable, width))
         most = self._most_chunk
         self._rounds.allocate(len(schema.spans(most)), schema.trainable, schema.averaged(most))
-        self._rounds.attach(found=True, keep=None if self.taking is None else self.taking.clock)
+        self._rounds.attach(found=True, keep=None if live is None else live.clock)
 
     def unusable(self) -> None:
         """The live process's model has NaN or Inf. The process waits for another model, as a new one does."""
-        self.taking = None
+        assert self.founding is not None
+        self.founding = self.founding._replace(live=None)
         if self._here and self._waiting is None:
-            self._waiting, self._live = self.founding, None
+            self._waiting, self._live = self.founding.schema, None
 
     def seek_moments(
         self, model: Model | None, candidates: Callable[[], Sequence[bytes]], preferred: bytes, now: float

@@ -17,13 +17,14 @@ from random import Random
 from typing import Protocol
 
 from gossipdp.protocol import jobs
-from gossipdp.protocol.carried_state import NOTHING, Carried
+from gossipdp.protocol.carried_state import Carried
 from gossipdp.protocol.events import CheckpointAhead, Notice
 from gossipdp.protocol.membership.membership import Membership
 from gossipdp.protocol.membership.view import LIVE
 from gossipdp.protocol.model import Model
 from gossipdp.protocol.outputs import Outputs
 from gossipdp.protocol.state_machine import Machine
+from gossipdp.protocol.transfer.arrived import Arrived, Origin
 from gossipdp.protocol.transfer.claims import Held, Live
 from gossipdp.protocol.transfer.election import Election
 from gossipdp.protocol.transfer.joiner import Joiner
@@ -50,7 +51,7 @@ class Bootstrap:
         no other of its last rounds before a stop. A live training process may be as far behind another's model and
         keeps its own: replicas that near are averaged.
     exact: Every replica is the same bits, so any member's model goes before that of a live training process.
-    adopt: Callback: the model is here. Given the schema's bytes, "received" or "restored", clock and rounds.
+    adopt: Callback: the model is here, received or restored.
     take_over: Callback: the live training process's parameters are to be the model.
     """
 
@@ -64,7 +65,7 @@ class Bootstrap:
         resume_after: float,
         tolerance: int,
         exact: bool,
-        adopt: Callable[[bytes, str, int, int], None],
+        adopt: Callable[[Arrived, float], None],
         take_over: Callable[[], None],
     ) -> None:
         self._membership, self._new_joiner, self._outputs = membership, joiner, outputs
@@ -77,14 +78,6 @@ class Bootstrap:
             tolerance=tolerance,
             exact=exact,
         )
-        self.giver = b""
-        """The last source of the fetched model."""
-        self.begun = 0
-        """The network's clock when the last source of the transfer began."""
-        self.summary = b""
-        """What the fetched state contains, if it is an exact one."""
-        self.carried: Carried = NOTHING
-        """What came with the model, from a member or from the checkpoint."""
         self._joiner: Joiner | None = None
         self._taking: Held | None = None
         actions: dict[Action, Callable[[float], None]] = {
@@ -184,15 +177,12 @@ class Bootstrap:
 
     def _fetched(self, now: float) -> None:
         """The joiner has the whole model."""
-        joiner = self._joiner
-        assert joiner is not None and joiner.manifest is not None
-        clock, rounds, held = joiner.manifest.clock, joiner.manifest.rounds, self.held
-        if held is not None and held.clock > clock + self._tolerance:
-            self._outputs.emit(CheckpointAhead(held.clock, held.rounds, clock))
+        arrived, held = None if self._joiner is None else self._joiner.arrived, self.held
+        assert arrived is not None
+        if held is not None and held.clock > arrived.clock + self._tolerance:
+            self._outputs.emit(CheckpointAhead(held.clock, held.rounds, arrived.clock))
         self._phase.fire(Event.FETCHED, now)
-        self.summary, self.giver, self.carried = joiner.summary, joiner.giver, joiner.carried
-        self.begun = joiner.begun
-        self._adopt(joiner.schema_bytes, "received", clock, rounds)
+        self._adopt(arrived, now)
 
     def restored(self, result: jobs.Restored | None, now: float) -> None:
         """The result of a Restore. None: no checkpoint can be read."""
@@ -205,8 +195,11 @@ class Bootstrap:
             if self._election.waits(now):
                 return self._phase.fire(Event.EARLIER, now)
         self._phase.fire(Event.RESTORED, now)
-        self.carried = Carried(result.reference, result.state)
-        return self._adopt(result.schema, "restored", result.clock, result.rounds)
+        carried = Carried(result.reference, result.state)
+        arrived = Arrived(
+            origin=Origin.RESTORED, schema=result.schema, clock=result.clock, rounds=result.rounds, carried=carried
+        )
+        return self._adopt(arrived, now)
 
     # -- actions of the table ---------------------------------------------------------------------------------
 

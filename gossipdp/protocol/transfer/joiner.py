@@ -27,6 +27,7 @@ from gossipdp.protocol.membership.progress import LARGEST
 from gossipdp.protocol.outputs import Outputs
 from gossipdp.protocol.schema import Schema
 from gossipdp.protocol.settings_digest import difference
+from gossipdp.protocol.transfer.arrived import Arrived, Origin
 from gossipdp.protocol.transfer.manifest import Contents, hash_of, read_manifest, signed_part
 from gossipdp.protocol.transfer.plausibility import Judge
 from gossipdp.protocol.transfer.refusals import Refusal
@@ -66,7 +67,7 @@ class Joiner:
             and the operator is told why the network's model cannot be used.
         newer_than: A state of this clock or an older one is refused.
         came: Callback: a chunk came that was requested.
-        fetched: Callback: the model is complete. An input does nothing after it.
+        fetched: Callback: the model is complete, see `arrived`. An input does nothing after it.
     """
 
     def __init__(
@@ -265,6 +266,22 @@ class Joiner:
         wanted = self._requests.ask(self._missing - self._working.keys(), len(self._working), now)
         if wanted and self.source is not None:
             self._outputs.send(self.source, StateAsk(self._transfer, self._snapshot, wanted, self._requests.number))
+
+    @property
+    def arrived(self) -> Arrived | None:
+        """The fetched model, once all of it is here."""
+        if not self.done or self.manifest is None:
+            return None
+        return Arrived(
+            origin=Origin.RECEIVED,
+            schema=self.schema_bytes,
+            clock=self.manifest.clock,
+            rounds=self.manifest.rounds,
+            carried=self.carried,
+            begun=self.begun,
+            summary=self.summary,
+            giver=self.giver,
+        )
 
     @property
     def carried(self) -> Carried:

@@ -83,7 +83,7 @@ class Checkpoints:
         Returns:
             False if the peer has no whole model, or a checkpoint is being written.
         """
-        begun = self._peer.whole and not self.writer.busy and self.save()
+        begun = self._peer.replica.whole and not self.writer.busy and self.save()
         if begun:
             self._requested = done or _ignore
         return begun
@@ -117,7 +117,8 @@ class Checkpoints:
         if self.writer.busy:
             path = self._status.checkpoint
             newest = f"{path} is the newest" if path else "none is of this start"
-            text = f"the checkpoint under way, of step {self._peer.clock} of the network's clock, is given up; {newest}"
+            clock = self._peer.replica.clock
+            text = f"the checkpoint under way, of step {clock} of the network's clock, is given up; {newest}"
             self._notices.notice("GD-602", text, now)
 
     def close(self) -> None:
@@ -125,7 +126,7 @@ class Checkpoints:
 
     def save(self) -> bool:
         """Begin to write; True."""
-        peer, model = self._peer, self._peer.model
+        peer, model = self._peer, self._peer.replica.model
         assert model is not None
         meta = CheckpointMeta(
             network=self._config.network,
@@ -133,9 +134,9 @@ class Checkpoints:
             peer=peer.id.hex(),
             incarnation=self._incarnation,
             round=peer.rounds.rounds,
-            clock=peer.state_clock,
-            steps=peer.steps,
-            samples=peer.samples,
+            clock=peer.replica.state_clock,
+            steps=peer.contribution.steps,
+            samples=peer.contribution.samples,
             schema=model.schema.digest.hex(),
         )
         self.writer.save(self._algorithm.ledger, meta, model.schema_bytes, model.carried)

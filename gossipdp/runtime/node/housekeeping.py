@@ -49,7 +49,7 @@ class Housekeeping:
         self._status.rates.look(peer.progress.reports(), now)
         self._metrics.update(self._status, queued=jobs_waiting)
         self._metrics.set_queues(bytes=self._transport.queued_bytes)
-        if text := self._memory.look(0 if peer.model is None else peer.model.schema.size):
+        if text := self._memory.look(0 if peer.replica.model is None else peer.replica.model.schema.size):
             self._notices.notice("GD-506", text, now)
         self._notices.remind(self._join_progress.look(peer, self._status.transfer, now))
         self._remember_members(now)

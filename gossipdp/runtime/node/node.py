@@ -275,7 +275,7 @@ class Node:
 
     def _belong(self) -> None:
         """A founder's first model begins a new run."""
-        if self.peer.founds and not self._transport.run:
+        if self.peer.replica.founds and not self._transport.run:
             self._transport.found(self._found_run())
 
     def _kept(self, job: jobs.Keep) -> None:
@@ -294,7 +294,7 @@ class Node:
     def _end(self, now: float) -> None:
         """The peer leaves. Once it has left, save a last checkpoint, and end when that is written or stuck."""
         if (self.status.leaving or now >= self._stopping_at) and not self._final_checkpoint:
-            self._final_checkpoint = self.checkpoint() or not self.peer.whole
+            self._final_checkpoint = self.checkpoint() or not self.peer.replica.whole
         writer = self._checkpoints.writer
         if writer.steps != self._written:
             self._written, self._written_at = writer.steps, now

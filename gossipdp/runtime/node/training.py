@@ -81,14 +81,14 @@ class TrainingSessions:
                 self._faults.attached(pid)
             case link.ModelWritten():
                 live, carried = self._live(event), event.carried
-                self._peer.attach(self._schema, now, carried=carried, moments=event.empty, live=live)
-                if not self._peer.ready:
+                self._peer.training.attach(self._schema, now, carried=carried, moments=event.empty, live=live)
+                if not self._peer.replica.ready:
                     log.info("a training process waits for the model")
             case link.Submitted():
                 submitted = (event.session, event.snapshot, event.applied, event.steps, event.samples)
-                self._peer.submit(*submitted, now, state=self._states.submitted(event.session, event.state))
+                self._peer.training.submit(*submitted, now, state=self._states.submitted(event.session, event.state))
             case link.SlotApplied(session, slot):
-                self._peer.slot_applied(session, slot, now)
+                self._peer.training.slot_applied(session, slot, now)
             case link.MomentsWritten():
                 self._read_moments(event)
             case link.MomentsWanted():
@@ -103,16 +103,16 @@ class TrainingSessions:
                 self._status.detached()
                 self._faults.detached()
                 self._region.detach()
-                self._peer.detach(now)
+                self._peer.training.detach(now)
 
     def _live(self, event: link.ModelWritten) -> Live | None:
         """What the process has trained with an earlier daemon of this run, if it has."""
         run = self._run()
-        same = event.run == run if run else self._peer.founds
+        same = event.run == run if run else self._peer.replica.founds
         return Live(event.clock, event.steps, event.samples) if event.run and same else None
 
     def _read_moments(self, event: link.MomentsWritten) -> None:
-        model, region = self._peer.model, self._region.region
+        model, region = self._peer.replica.model, self._region.region
         if event.session != self._peer.rounds.session or model is None or region is None:
             return  # the process has lost its session, and will hear of it
 
@@ -126,7 +126,7 @@ class TrainingSessions:
         self._moments.read(event.which, event.steps, region.x, model.schema, done)
 
     def _write_moments(self, event: link.MomentsWanted) -> None:
-        model, region, held = self._peer.model, self._region.region, self._peer.moments.held
+        model, region, held = self._peer.replica.model, self._region.region, self._peer.moments.held
         if event.session != self._peer.rounds.session or model is None or region is None or held is None:
             return
         given = link.MomentsGiven(event.which)
@@ -148,15 +148,15 @@ class TrainingSessions:
         match event:
             case events.SessionOpened(session, kept):
                 self._open(session, kept)
-            case events.StateRenewed() if self._status.training and peer.model is not None:
-                self._states.renew(peer.rounds.session, peer.model.carried.state)
+            case events.StateRenewed() if self._status.training and peer.replica.model is not None:
+                self._states.renew(peer.rounds.session, peer.replica.model.carried.state)
             case events.SessionRefused(code, reason):
                 cause, do = LINK_CODES.get(code, ("the model cannot be used", ""))
                 log.error("%s %s: %s", code, cause, reason, extra={"code": code})
                 self._server.refuse(code, cause, reason, do)
             case events.Pace() | events.RoundDone():
                 if self._status.training:
-                    send(link.Pace(peer.every, peer.clock, peer.progress.samples()))
+                    send(link.Pace(peer.pacing.every, peer.replica.clock, peer.progress.samples()))
             case events.SlotSealed(slot, chunks):
                 send(link.Slot(peer.rounds.session, slot, link.spans(chunks)))
             case events.RoundSettled(snapshot):
@@ -175,12 +175,12 @@ class TrainingSessions:
     def _open(self, session: int, kept: bool) -> None:
         peer, config = self._peer, self._config
         self._states.end()
-        carried = NOTHING if peer.model is None else peer.model.carried
+        carried = NOTHING if peer.replica.model is None else peer.replica.model.carried
         held = peer.moments.held
         message = link.Session(
             session,
-            peer.every,
-            peer.clock,
+            peer.pacing.every,
+            peer.replica.clock,
             self._algorithm.ledger.chunk_parameters,
             config.mode,
             config.deadline,

@@ -50,7 +50,7 @@ class JoinProgress:
             transfer: text on how much of the model has arrived; "" before the first chunk.
         """
         members = len(peer.membership.alive())
-        if peer.ready or peer.founds:
+        if peer.replica.ready or peer.replica.founds:
             self._began = self._moved = self._told = math.inf  # a daemon joins once
             return None
         if (bool(members), transfer) != (bool(self._state[0]), self._state[1]):

@@ -194,7 +194,7 @@ class Metrics:
         peer, counters, links = status.peer, status.transport.counters, status.transport.links()
         self.set_members(status.counts())
         self._gauges["round"].set(peer.rounds.rounds)
-        self._gauges["clock_steps"].set(peer.clock)
+        self._gauges["clock_steps"].set(peer.replica.clock)
         self._gauges["consensus_ratio"].set(peer.pacing.ratio)
         self._gauges["members_set_aside"].set(len(peer.strikes.aside(self._clock())))
         self.set_training(

@@ -127,7 +127,7 @@ class Notices:
             case events.MomentsProgress(source, chunks, of) if chunks == of:
                 log.info("received the optimizer's moments from %s", self._name(source))
             case events.StateJudged():
-                self._verdict(event, logging.DEBUG if self._peer.resyncing == "idle" else logging.INFO)
+                self._verdict(event, logging.DEBUG if self._peer.replica.resyncing == "idle" else logging.INFO)
             case events.ResyncBegan("apart", members, others):
                 log.warning("%d members are back that trained apart from the %d of this side", others, members)
             case events.ResyncBegan("diverged"):

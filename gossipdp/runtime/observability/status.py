@@ -144,7 +144,7 @@ class Status:
         origin.exchanges += 1
         origin.last_exchange = time.monotonic()
         self.last_partner = event.origin
-        model = self.peer.model
+        model = self.peer.replica.model
         if model is not None:
             schema, compressor = model.schema, COMPRESSORS[event.compressor]
             self.exchanged_parameters += schema.size
@@ -177,7 +177,7 @@ class Status:
         self.distance = event.distance
         self.blocks += event.blocks
         self.escalated += event.escalated
-        model = self.peer.model
+        model = self.peer.replica.model
         if model is not None:
             parameters = model.schema.size * event.chunks / event.of
             self.exchanged_parameters += parameters
@@ -192,11 +192,11 @@ class Status:
 
     @property
     def steps(self) -> int:
-        return self.peer.steps
+        return self.peer.contribution.steps
 
     @property
     def samples(self) -> int:
-        return self.peer.samples
+        return self.peer.contribution.samples
 
     @property
     def consensus_distance(self) -> float:
@@ -219,7 +219,7 @@ class Status:
         """The answer to `status`."""
         peer, counters = self.peer, self.transport.counters
         shares = sorted(self._shares)
-        state = "leaving" if self.leaving else "ready" if peer.ready else "joining"
+        state = "leaving" if self.leaving else "ready" if peer.replica.ready else "joining"
         return {
             "id": peer.id.hex(),
             "name": peer.membership.me.name,
@@ -231,18 +231,18 @@ class Status:
             "home": self.home,
             "state": state,
             "transfer": self.transfer,
-            "resyncing": peer.resyncing,
+            "resyncing": peer.replica.resyncing,
             "resyncs": dict(self.resyncs),
-            "apart": len(peer.apart),
+            "apart": len(peer.replica.apart),
             "set_aside": [other.hex() for other in peer.strikes.aside(time.monotonic())],
             "training": "attached" if self.training else "none",
             "attaches": self.attaches,
             "round": peer.rounds.rounds,
-            "clock": peer.clock,
-            "steps": peer.steps,
-            "samples": peer.samples,
-            "every": peer.every,
-            "warming_up": peer.warming_up,
+            "clock": peer.replica.clock,
+            "steps": peer.contribution.steps,
+            "samples": peer.contribution.samples,
+            "every": peer.pacing.every,
+            "warming_up": peer.pacing.warming_up,
             "members": self.counts(),
             "partner": "" if peer.strategy.partner is None else peer.strategy.partner.hex(),
             "last_partner": self.last_partner.hex(),
@@ -275,7 +275,7 @@ class Status:
         """The answer to `members`: this peer first, then by name."""
         peer, counters = self.peer, self.transport.counters
         reports = {report.id: report for report in peer.progress.reports()}
-        clock, now = peer.clock, time.monotonic()
+        clock, now = peer.replica.clock, time.monotonic()
         rows = []
         for member in peer.membership.members.values():
             report, partner = reports.get(member.id), self._partners.get(member.id, _Partner())

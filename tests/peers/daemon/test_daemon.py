@@ -63,20 +63,20 @@ def test_who_is_allowed_and_who_is_banned_is_what_the_configuration_says(
 
 
 def test_new_home_in_which_up_was_said_founds(start: Start) -> None:
-    assert start().peer.founds
+    assert start().peer.replica.founds
 
 
 def test_home_that_has_founded_never_founds_again(where: Path, start: Start) -> None:
     files.save_run(where / "run", RUN)
     save(where, 120)
     node = start()
-    assert not node.peer.founds and held(node) == (120, 12) and node.run_id == RUN
+    assert not node.peer.replica.founds and held(node) == (120, 12) and node.run_id == RUN
 
 
 def test_home_whose_run_file_is_lost_founds_nothing_while_a_checkpoint_names_the_run(where: Path, start: Start) -> None:
     save(where, 120)
     node = start()
-    assert not node.peer.founds and held(node) == (120, 12) and node.run_id == RUN
+    assert not node.peer.replica.founds and held(node) == (120, 12) and node.run_id == RUN
     assert files.load_run(where / "run") == RUN
 
 
@@ -84,13 +84,13 @@ def test_checkpoint_of_another_network_or_of_no_run_names_none(where: Path, star
     save(where, 120, network="other")
     save(where, 120, run=b"")
     node = start()
-    assert node.peer.founds and node.run_id == b""
+    assert node.peer.replica.founds and node.run_id == b""
 
 
 def test_home_of_a_run_without_a_checkpoint_waits_for_others_and_says_so(where: Path, start: Start) -> None:
     files.save_run(where / "run", RUN)
     node = start()
-    assert not node.peer.founds and held(node) is None
+    assert not node.peer.replica.founds and held(node) is None
     assert [notice[:6] for notice in node.status.notices] == ["GD-604"] and noticed(node) == {"GD-604": 1.0}
 
 

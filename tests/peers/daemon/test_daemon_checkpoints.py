@@ -116,8 +116,8 @@ def test_of_a_model_that_is_half_another_s_no_checkpoint_is_made(
     saved: list[bool] = []
     monkeypatch.setattr(node._checkpoints, "save", lambda: saved.append(True) or True)
     schema = Schema.of([("w", (300,), "float32", "parameter")])
-    node.peer._replica.model = Model.of(schema.to_bytes(), bytes(16), MOST_EXACT, 0, 0)
-    node.peer._replica._reunion.follower.reason = Reason.LAG
+    node.peer.replica._holder.model = Model.of(schema.to_bytes(), bytes(16), MOST_EXACT, 0, 0)
+    node.peer.replica._transfers.reunion.follower.reason = Reason.LAG
     assert not node.checkpoint() and not saved
-    node.peer._replica._reunion.follower.reason = None
+    node.peer.replica._transfers.reunion.follower.reason = None
     assert node.checkpoint() and saved == [True]

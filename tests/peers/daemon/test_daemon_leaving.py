@@ -47,7 +47,7 @@ class Leaving:
         node._clock, node._jobs._store.files = lambda: self.now, self.disk
         schema = Schema.of([("w", (1024,), "float32", "parameter")])
         node._algorithm.allocate(schema.size, schema.trainable, 256)
-        node.peer._replica.model = Model.of(schema.to_bytes(), b"", 256, 0, 0)
+        node.peer.replica._holder.model = Model.of(schema.to_bytes(), b"", 256, 0, 0)
         node.leave()
         self.live(2.0)
         assert node.status.leaving and node._checkpoints.writer.busy
@@ -163,7 +163,7 @@ def test_checkpoint_asked_for__answered_when_it_is_on_the_disk_or_could_not_be_w
     node = start()
     asked: list[Any] = [Asked() for _ in range(3)]
     control = services.Control(cast(ControlServer, SimpleNamespace(handle=lambda fd: [asked[fd]])), node, where, None)  # type: ignore[arg-type]
-    monkeypatch.setattr(type(node.peer), "whole", property(lambda peer: True))
+    monkeypatch.setattr(type(node.peer.replica), "whole", property(lambda replica: True))
     monkeypatch.setattr(node._checkpoints, "save", lambda: True)
     control.handle(0)
     path, error = save(where, 90), DataError("GD-602", "checkpoint-00000002 could not be written", seen="No space left")

@@ -11,6 +11,7 @@ from gossipdp.protocol.partition.lines import NO_LINE
 from gossipdp.protocol.partition.reunion import Reunion
 from gossipdp.protocol.partition.sides import FREEZE
 from gossipdp.protocol.partition.verdict import HEARING
+from gossipdp.protocol.transfer.arrived import Arrived, Origin
 from gossipdp.protocol.wire.messages import Line, Lineage, Member, State
 
 EVERY, ROUNDS = 5, 10
@@ -47,7 +48,7 @@ class Fetching:
     """Stands in for a Joiner."""
 
     def __init__(self):
-        self.source, self.manifest, self.done, self.busy = None, None, False, False
+        self.source, self.arrived, self.done, self.busy = None, None, False, False
         self.sought = []
 
     def outdone(self, candidates):
@@ -72,8 +73,7 @@ class Fetching:
         pass
 
 
-class Manifest:
-    clock, rounds = 300, 30
+FETCHED = Arrived(origin=Origin.RECEIVED, schema=b"", clock=300, rounds=30)
 
 
 class Side:
@@ -143,7 +143,7 @@ class Side:
 
     def fetched(self):
         joiner = self.joiners[-1]
-        joiner.manifest, joiner.done = Manifest, True
+        joiner.arrived, joiner.done = FETCHED, True
         self.step()
 
     def of(self, kind):

@@ -18,6 +18,7 @@ from gossipdp.protocol.partition.reunion import Reunion
 from gossipdp.protocol.wire.messages import Line, Progress, State, StateProbe, StateRequest
 from tests.protocol.partition.reunion_rig import (
     EVERY,
+    FETCHED,
     GREATER,
     LONG,
     MINE,
@@ -79,7 +80,7 @@ def test_loser_takes_the_line_over_with_the_model_and_its_old_side_is_apart():
     b.keep()
     b.fetched()
     assert b.line == GREATER and b.apart == {A, C} and not b.reunion.reason
-    assert [what[:2] for what in b.done] == [(300, 30)] and b.held[-1] is False
+    assert [what[0] for what in b.done] == [FETCHED] and b.held[-1] is False
     [ended] = b.of(ResyncEnded)
     assert (ended.reason, ended.source, ended.complete) == ("apart", D, True)
     b.hear(A, GREATER, apart=True)

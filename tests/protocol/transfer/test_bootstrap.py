@@ -166,7 +166,7 @@ def test_peer_whose_newest_checkpoint_is_damaged_waits_again_if_another_is_later
     assert b.restores == 1
     b.peer.job_done(jobs.Restore(), jobs.Restored(SCHEMA.to_bytes(), 90, 9), b.now)
     b.collect()
-    assert not b.peer.ready
+    assert not b.peer.replica.ready
     b.sent.clear()
     b.run(b.now + 1.0)
     said = b.of(Standing, to=C)[-1]

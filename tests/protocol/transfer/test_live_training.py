@@ -24,11 +24,11 @@ class Surviving(Returning):
             self.attach(live)
 
     def attach(self, live):
-        self.peer.attach(SCHEMA.to_bytes(), self.now, live=live)
+        self.peer.training.attach(SCHEMA.to_bytes(), self.now, live=live)
         self.collect()
 
     def detach(self):
-        self.peer.detach(self.now)
+        self.peer.training.detach(self.now)
         self.collect()
 
     def work(self, *, finite=True):
@@ -68,7 +68,7 @@ def test_peer_alone_takes_over_the_live_process_before_the_checkpoint():
     assert b.came() == ([("taken over", 150)], [True])
     assert [event for event in b.events if isinstance(event, TookOver)] == [TookOver(150, 40, 100)]
     mine = b.peer.progress.mine
-    assert (b.peer.clock, mine.clock, mine.steps, mine.samples, b.peer.rounds.rounds) == (150, 150, 40, 320, 10)
+    assert (b.peer.replica.clock, mine.clock, mine.steps, mine.samples, b.peer.rounds.rounds) == (150, 150, 40, 320, 10)
 
 
 @pytest.mark.parametrize(("behind", "kept"), [(0, True), (NEAR, True), (NEAR + 1, False)])
@@ -93,9 +93,9 @@ def test_claim_rises_with_the_live_process_and_falls_when_it_dies():
     b = Returning(remembered=(C,))
     b.meet(C)
     b.says(C, Has.NOTHING, reply=True)
-    b.peer.attach(SCHEMA.to_bytes(), b.now, live=LIVE)
+    b.peer.training.attach(SCHEMA.to_bytes(), b.now, live=LIVE)
     b.says(C, Has.NOTHING, reply=True)
-    b.peer.detach(b.now)
+    b.peer.training.detach(b.now)
     b.says(C, Has.NOTHING, reply=True)
     assert [(said.clock, said.number) for said in b.of(Standing, to=C) if not said.reply] == [
         (100, 0),
@@ -157,7 +157,9 @@ def test_live_process_that_comes_after_the_checkpoint_was_restored_keeps_its_par
     assert b.came() == ([("restored", 100)], [kept])
     mine = b.peer.progress.mine
     assert (mine.clock, mine.steps) == ((max(clock, 100), 40) if kept else (100, 0))
-    assert b.peer.state_clock == b.peer.clock, "what joiners are given is as new as the process's parameters"
+    assert b.peer.replica.state_clock == b.peer.replica.clock, (
+        "what joiners are given is as new as the process's parameters"
+    )
 
 
 def test_live_process_of_a_peer_without_a_checkpoint_is_taken_over_once_others_were_heard():

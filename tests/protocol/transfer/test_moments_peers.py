@@ -32,7 +32,7 @@ class Beginner(Trainer):
             network = self._network
 
             def action(peer):
-                peer.attach(SCHEMA.to_bytes(), network.now, moments=True)
+                peer.training.attach(SCHEMA.to_bytes(), network.now, moments=True)
 
         super()._tell(kind, action, dead=dead)
 

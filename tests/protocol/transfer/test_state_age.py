@@ -100,7 +100,7 @@ class Hosts:
         """Steps by which the state that the last host gives is older than the network's clock, as it says."""
         [manifest] = self.ask(StateRequest(ASKED))
         assert isinstance(manifest, StateManifest)
-        return self.last.running.clock - manifest.clock
+        return self.last.running.replica.clock - manifest.clock
 
 
 def test_state_after_a_long_transfer_is_given_with_its_age_which_exchanges_halve():

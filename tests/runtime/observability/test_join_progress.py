@@ -16,7 +16,9 @@ class Joining:
 
     def __init__(self) -> None:
         self.progress, self.now, self.transfer = JoinProgress(1000.0), 1000.0, ""
-        self.peer: Any = SimpleNamespace(ready=False, founds=False, membership=SimpleNamespace(alive=list))
+        self.peer: Any = SimpleNamespace(
+            replica=SimpleNamespace(ready=False, founds=False), membership=SimpleNamespace(alive=list)
+        )
 
     def wait(self, seconds: float) -> list[Reminder]:
         said = []
@@ -64,7 +66,7 @@ def test_transfer_stops__reminder__and_none_while_it_goes_on() -> None:
 @pytest.mark.parametrize("state", ["ready", "founds"])
 def test_peer_has_joined_or_founds__no_reminder_any_more(state: str) -> None:
     joining = Joining()
-    setattr(joining.peer, state, True)
+    setattr(joining.peer.replica, state, True)
     assert joining.wait(2 * EVERY) == []
-    setattr(joining.peer, state, False)
+    setattr(joining.peer.replica, state, False)
     assert joining.wait(4 * EVERY) == []

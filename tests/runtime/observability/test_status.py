@@ -19,9 +19,8 @@ SIZE, TRAINABLE = 16_000, 15_000
 
 @pytest.fixture
 def status() -> Status:
-    peer: Any = types.SimpleNamespace(
-        model=types.SimpleNamespace(schema=types.SimpleNamespace(size=SIZE, trainable=TRAINABLE), most=MOST_EXACT)
-    )
+    model = types.SimpleNamespace(schema=types.SimpleNamespace(size=SIZE, trainable=TRAINABLE), most=MOST_EXACT)
+    peer: Any = types.SimpleNamespace(replica=types.SimpleNamespace(model=model))
     transport: Any = types.SimpleNamespace()
     return Status(peer, transport, "network")
 

@@ -126,8 +126,8 @@ class Epidemics:
 
     def until_ready(self, seconds=30.0):
         until = self.network.now + seconds
-        while not all(host.peer.ready for host in self.up):
-            assert self.network.now < until, [host.name for host in self.up if not host.peer.ready]
+        while not all(host.peer.replica.ready for host in self.up):
+            assert self.network.now < until, [host.name for host in self.up if not host.peer.replica.ready]
             self.run(0.5)
 
     def finish(self, seconds=20.0):
@@ -151,7 +151,7 @@ class Epidemics:
         return {
             host.name: tuple(host.algorithm.ledger.digest(chunk) for chunk in range(host.algorithm.ledger.chunks))
             for host in self.up
-            if host.peer.ready
+            if host.peer.replica.ready
         }
 
     def agree(self):

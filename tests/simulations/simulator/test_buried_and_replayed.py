@@ -58,7 +58,7 @@ def test_host_that_dies_as_the_faults_end_is_failed_by_all():
 def test_needed_seed_and_last_host_with_the_model_survive():
     for seed in range(2):
         cluster = played(seed, peers=3, dead=True, script=(Fault(at=9.0, kind="crash", hosts=(1,), lasts=50.0),))
-        assert sum(host.peer is not None and host.running.ready for host in cluster.network.hosts) == 2
+        assert sum(host.peer is not None and host.running.replica.ready for host in cluster.network.hosts) == 2
         assert any(host.peer is not None for host in cluster.network.hosts[:2])
 
 

@@ -58,7 +58,7 @@ def test_all_daemons_die_and_come_back__every_live_process_keeps_all_that_it_tra
     for host, clock, steps in zip(network.hosts, clocks, before, strict=True):
         trainer = trainers[host.index]
         assert trainer.steps > steps + 50, "it never waits"
-        assert host.peer.clock >= clock + (trainer.steps - steps), "every step counts"
+        assert host.peer.replica.clock >= clock + (trainer.steps - steps), "every step counts"
         cluster.books.check(host, range(host.algorithm.ledger.chunks))
 
 
@@ -73,7 +73,7 @@ def test_daemon_dies_while_the_others_train_on__the_live_process_goes_on_with_it
     assert cluster.trainers[0].kept == 1 and cluster.trainers[0].steps > steps
     assert [event.steps > 0 for event in cluster.of(TookOver, back)] == [True]
     exchanged = [index for at, index, event in cluster.heard if at > back and isinstance(event, ExchangeEnded)]
-    assert exchanged.count(0) > 5 and not host.peer.apart
+    assert exchanged.count(0) > 5 and not host.peer.replica.apart
 
 
 def test_live_process_far_behind_the_network__the_networks_model_is_loaded():
@@ -100,7 +100,7 @@ def test_epidemic_peer_alone__its_daemon_dies_and_the_live_process_keeps_its_par
     net.run(1.0)
     host = net.start(0)
     net.run(8.0)
-    assert trainer.kept == 1 and host.peer.clock >= clock + (trainer.steps - steps) - 1
+    assert trainer.kept == 1 and host.peer.replica.clock >= clock + (trainer.steps - steps) - 1
     net.books.check(host, range(host.algorithm.ledger.chunks))
 
 
@@ -118,6 +118,6 @@ def test_all_epidemic_daemons_die__the_latest_live_process_wins_and_all_agree_in
         net.start(index)
     net.run(12.0)
     assert sum(trainer.kept for trainer in net.trainers.values()) == 1
-    assert min(host.peer.clock for host in net.up) >= max(clocks)
+    assert min(host.peer.replica.clock for host in net.up) >= max(clocks)
     net.finish()
     net.agree()

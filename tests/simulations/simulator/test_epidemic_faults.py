@@ -65,7 +65,7 @@ def test_network_back_from_checkpoints_goes_on():
     net = Epidemics(10, 3)
     net.form()
     net.run(4.0)
-    clock = min(host.peer.clock for host in net.up)
+    clock = min(host.peer.replica.clock for host in net.up)
     for host in net.up:
         host.save()
     for index in range(3):
@@ -79,7 +79,7 @@ def test_network_back_from_checkpoints_goes_on():
     net.finish(8.0)
     net.agree()
     assert any(event.origin == "restored" for event in net.of(StateReady))
-    assert min(host.peer.clock for host in net.up) > clock
+    assert min(host.peer.replica.clock for host in net.up) > clock
 
 
 def test_malformed_increment_is_refused_whole_by_all():

@@ -73,11 +73,11 @@ def test_peer_from_a_checkpoint_founds_after_its_clock():
     net.run(8.0)
     host = net.network.hosts[1]
     host.save()
-    saved = host.peer.clock
+    saved = host.peer.replica.clock
     for index in (0, 1):
         net.crash(index)
     net.start(1)
-    while not host.peer.ready:
+    while not host.peer.replica.ready:
         net.run(0.01)
     strategy = host.peer.strategy
     assert int.from_bytes(strategy._broadcast.base[:8], "big") == saved

@@ -90,7 +90,7 @@ def test_at_the_end_of_the_clock_no_epoch_begins_and_no_peer_stops():
     net.start(2)
     net.until_ready()
     net.run(10.0)
-    assert {host.peer.clock for host in net.up} == {LARGEST}
+    assert {host.peer.replica.clock for host in net.up} == {LARGEST}
     assert all(host.peer.rounds.rounds > 0 for host in net.up)
 
 

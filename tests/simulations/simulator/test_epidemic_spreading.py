@@ -26,7 +26,7 @@ def test_peer_that_never_trains_has_no_share():
     net.form(2)
     net.start(2, train=False)
     net.run(9.0)
-    assert net.up[2].peer.ready
+    assert net.up[2].peer.replica.ready
     since = net.network.now
     net.run(8.0)
     told = net.of(IncrementPublished, since=since)

@@ -32,7 +32,7 @@ def test_increments_cost_each_receiver_the_stated_bytes():
     net = Epidemics(5, 3, chunks=4, buffers=0)
     net.form()
     net.run(6.0)
-    assert all(host.peer.clock > 2 * net.up[0].peer.config.strategy.whole_until for host in net.up)
+    assert all(host.peer.replica.clock > 2 * net.up[0].peer.config.strategy.whole_until for host in net.up)
     arrived, deliver = Counter(), net.network._deliver
 
     def counted(sender, target, frames, message):

@@ -63,7 +63,7 @@ def test_founder_restarted_in_one_half_founds_nothing_and_follows_the_larger(see
     cluster.go_on(1.0)
     cluster.aim(0, 1)
     cluster.go_on(25 * ROUND)
-    assert founder.running.ready
+    assert founder.running.replica.ready
     theirs = cluster.mean(larger)
     cluster.heal()
     cluster.go_on(25.0)
@@ -330,7 +330,7 @@ def half_taken():
     cluster.heal(still=False)
     for _ in range(800):
         cluster.go_on(0.05)
-        if alone.running.resyncing and len(alone.running._replica._reunion.follower._taken) >= 3:
+        if alone.running.replica.resyncing and len(alone.running.replica._transfers.reunion.follower._taken) >= 3:
             return cluster, alone
     pytest.fail("it never began to follow")
 
@@ -352,7 +352,7 @@ def test_during_a_resync_no_checkpoint_is_made():
     cluster, alone = half_taken()
     kept = alone.checkpoint
     cluster.save(alone)
-    assert alone.checkpoint is kept and not alone.running.whole
+    assert alone.checkpoint is kept and not alone.running.replica.whole
     cluster.go_on(40.0)
     cluster.save(alone)
-    assert alone.checkpoint is not kept and alone.running.whole
+    assert alone.checkpoint is not kept and alone.running.replica.whole

@@ -113,7 +113,7 @@ def test_late_training_process__gets_the_networks_model_and_pulls_no_peer_back(p
 )
 def test_training_process_back_minutes_after_a_crash__gets_the_networks_model(steps, away):
     cluster = Late(2, trains=True)
-    while cluster.late.running.steps < steps:
+    while cluster.late.running.contribution.steps < steps:
         cluster.wait(0.5)
     cluster.kill_trainer(cluster.late)
     cluster.wait(away)
@@ -168,7 +168,7 @@ def test_idle_peers_that_hear_of_steps_of_a_lost_peer__begin_to_train():
         cluster.train(host)
     assert cluster.until(SessionOpened) < 20.0
     cluster.wait(20.0)
-    assert left.running.rounds.open and left.running.clock == cluster.late.running.clock
+    assert left.running.rounds.open and left.running.replica.clock == cluster.late.running.replica.clock
 
 
 def test_peer_back_beside_an_idle_one__goes_on_from_its_own_later_checkpoint():
@@ -181,11 +181,14 @@ def test_peer_back_beside_an_idle_one__goes_on_from_its_own_later_checkpoint():
     cluster.crash(founder, trainer=True, disk=True, torn=False)
     cluster.network.links.heal(cut)
     cluster.wait(10.0)
-    assert founder.checkpoint is not None and idle.running.state_clock < founder.checkpoint.clock - 20
+    assert founder.checkpoint is not None and idle.running.replica.state_clock < founder.checkpoint.clock - 20
     cluster.start(founder)
     cluster.wait(20.0)
     assert [event.origin for event in cluster.of(StateReady, 0)] == ["founded", "restored"]
-    assert founder.running.steps > 20 and idle.running.state_clock > founder.running.clock - 100
+    assert (
+        founder.running.contribution.steps > 20
+        and idle.running.replica.state_clock > founder.running.replica.clock - 100
+    )
 
 
 def test_process_whose_first_step_comes_a_minute_after_it_attached__pulls_no_peer_back():

@@ -34,7 +34,7 @@ def test_without_the_fastest_shares_sum_to_one_and_epochs_close(how):
     leader = net.network.hosts[0]
     leader.step_slowness = 0.5
     net.run(15.0)
-    ahead = min(leader.peer.clock - host.peer.steps for host in net.up[1:])
+    ahead = min(leader.peer.replica.clock - host.peer.contribution.steps for host in net.up[1:])
     assert ahead > 10 * SPAN, "who stay are far behind"
     if how == "crashed":
         net.crash(0)
@@ -53,7 +53,7 @@ def test_without_the_fastest_shares_sum_to_one_and_epochs_close(how):
     share = 3 / 4 if how == "stands still" else 1
     assert sum(told) / 16 == pytest.approx(share, abs=0.1) and max(told) < 0.4
     for host in net.network.hosts[1:]:
-        assert host.peer.clock - host.peer.steps > 8 * SPAN
+        assert host.peer.replica.clock - host.peer.contribution.steps > 8 * SPAN
         assert len(net.of(EpochClosed, host.index, since)) >= 23
 
 
@@ -67,15 +67,17 @@ def test_without_the_fastest_the_clock_goes_on_within_a_few_rounds(how):
     leader, *others = cluster.network.hosts
     leader.step_slowness = 0.5
     cluster.network.run(40.0)
-    stood = leader.running.clock
+    stood = leader.running.replica.clock
     if how == "crashed":
         cluster.stop(leader)
     else:
         go(cluster.network, leader, how)
     cluster.network.run(40.0 + 6 * every * step)
-    clock = others[0].running.clock
-    assert clock > stood and others[0].running.steps < stood / 1.5
+    clock = others[0].running.replica.clock
+    assert clock > stood and others[0].running.contribution.steps < stood / 1.5
     cluster.network.run(60.0 + 6 * every * step)
-    gained = others[0].running.clock - clock
+    gained = others[0].running.replica.clock - clock
     assert gained == pytest.approx(20.0 / step, abs=2 * every), "by the steps of the fastest who is left"
-    assert max(host.running.clock for host in others) - min(host.running.clock for host in others) <= every
+    assert (
+        max(host.running.replica.clock for host in others) - min(host.running.replica.clock for host in others) <= every
+    )

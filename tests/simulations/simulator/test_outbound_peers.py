@@ -108,7 +108,7 @@ def test_outbound_only_crashes__found_failed_by_all_and_back_alive():
     cluster.restart(gone)
     network.run(40.0)
     assert all(host.peer.membership.members[gone.id].state == State.ALIVE for host in others)
-    assert gone.peer.ready
+    assert gone.peer.replica.ready
 
 
 def test_peer_that_turns_out_undialable__is_outbound_only_for_all_and_direct_again():

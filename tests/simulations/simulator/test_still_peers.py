@@ -55,7 +55,7 @@ def test_state_of_an_idle_peer_is_plausible() -> None:
     cluster.network.run(230.0)
     cluster.restart(joiner)
     cluster.network.run(260.0)
-    assert joiner.running.ready and [event.plausible for event in cluster.judged if not event.plausible] == []
+    assert joiner.running.replica.ready and [event.plausible for event in cluster.judged if not event.plausible] == []
 
 
 @pytest.mark.parametrize("peers", [2, pytest.param(4, marks=pytest.mark.long)])

@@ -46,7 +46,7 @@ class Unequal(Cluster):
 def test_speeds_of_1_2_4_make_rounds_equally_often() -> None:
     cluster = Unequal((4.0, 2.0, 1.0))
     rates = cluster.rates(60.0, 120.0)
-    assert [host.running.every for host in cluster.network.hosts] == [
+    assert [host.running.pacing.every for host in cluster.network.hosts] == [
         pytest.approx(every, rel=0.2) for every in (10, 20, 40)
     ]
     assert max(rates) < 1.3 * min(rates)
@@ -55,7 +55,7 @@ def test_speeds_of_1_2_4_make_rounds_equally_often() -> None:
 def test_peers_of_one_speed_keep_h_as_configured() -> None:
     cluster = Unequal((1.0, 1.0, 1.0, 1.0))
     cluster.network.run(90.0)
-    assert {(host.running.every, host.running.pacing.speed) for host in cluster.network.hosts} == {(20, 1.0)}
+    assert {(host.running.pacing.every, host.running.pacing.speed) for host in cluster.network.hosts} == {(20, 1.0)}
 
 
 @pytest.mark.parametrize("slow", [10.0, 30.0])
@@ -83,7 +83,7 @@ def test_pause_of_all_leaves_h_as_it_was() -> None:
     cluster = Unequal((10.0, 1.0))
     hosts = cluster.network.hosts
     cluster.network.run(120.0)
-    slowness, every = [host.step_slowness for host in hosts], [host.running.every for host in hosts]
+    slowness, every = [host.step_slowness for host in hosts], [host.running.pacing.every for host in hosts]
     for host in hosts:
         host.step_slowness = 400.0
     cluster.network.run(121.0)
@@ -93,11 +93,11 @@ def test_pause_of_all_leaves_h_as_it_was() -> None:
     assert not any(host.running._speed.own for host in hosts)
     for second in range(139, 180):
         cluster.network.run(float(second))
-        assert [host.running.every for host in hosts] == every
+        assert [host.running.pacing.every for host in hosts] == every
     assert every[0] < 6 and all(host.running._speed.own for host in hosts)
 
 
 def test_peers_that_wait_for_each_other_keep_h_as_configured() -> None:
     cluster = Unequal((4.0, 2.0, 1.0), sync=True)
     cluster.network.run(60.0)
-    assert {host.running.every for host in cluster.network.hosts} == {20}
+    assert {host.running.pacing.every for host in cluster.network.hosts} == {20}
