@@ -133,7 +133,8 @@ class Exchange(Section, frozen=True, kw_only=True):
     run_steps: Annotated[int, Integer(0, 10**12)] = 0
     """length of the run in steps of the network's clock; 0: unknown. Early rounds are its first 40 %."""
     bandwidth: Annotated[float, Measure(RATES, 125e3, 125e9, "a rate", {"unlimited": math.inf})] = math.inf
-    """bytes per second that this peer may send in exchanges; infinity: no limit"""
+    """bytes per second of one pairwise exchange, each way; infinity: no limit. Both peers keep to the lower of their
+    limits. It limits neither transfers of the model nor epidemic."""
     kappa: Annotated[float, Number(0, 1)] = 0.3
     """share of the mixing displacement that enters the outer momentum"""
     weight: Annotated[float, Number(0.01, 0.5)] = 0.5

@@ -28,7 +28,7 @@ class PairwiseConfig:
     kappa: float = 0.3
     """share of the mixing that momentum sees, while momentum is not 0"""
     rate: float = math.inf
-    """bytes a second this host spends on an exchange, each way"""
+    """bytes a second of one exchange, each way; both peers keep to the lower of their rates"""
     window: int = 8
     """chunks open at once"""
     early_steps: int = 1000

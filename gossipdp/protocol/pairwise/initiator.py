@@ -1,6 +1,7 @@
 """The initiator of an exchange: it made the offer, opens chunks, keeps the timers, and settles (see `exchange`).
 
-Only the initiator asks again for what was lost. This module uses no vector, socket or clock.
+`offers` decides which offers are made and which answers are accepted. Only the initiator asks again for what was lost.
+This module uses no vector, socket or clock.
 """
 
 from __future__ import annotations

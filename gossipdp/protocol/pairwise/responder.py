@@ -1,6 +1,7 @@
 """The responder of an exchange: it accepted the offer, answers, mixes first, and logs what it mixed (see `exchange`).
 
-Its only timer is for the partner's silence, and it never asks. This module uses no vector, socket or clock.
+`offers` decides whether an offer is accepted. The responder's only timer is for the partner's silence, and it never
+asks. This module uses no vector, socket or clock.
 """
 
 from __future__ import annotations

@@ -3,7 +3,8 @@
 Parameters that require gradients come first, then persistent floating-point buffers; tied tensors count once. Frozen
 parameters (see `frozen`), integer buffers and excluded tensors are not exchanged (see `carried`). A sharded parameter
 counts with its full shape, so the schema does not depend on the number of ranks (`fully_shard`: Zhao et al., "PyTorch
-FSDP", arXiv 2304.11277). Nothing here changes a number in a tensor.
+FSDP", arXiv 2304.11277). Nothing here changes a number in a tensor, or compares two schemas:
+`Schema.first_difference` in `gossipdp/protocol/schema.py` does that.
 """
 
 from __future__ import annotations
