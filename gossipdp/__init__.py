@@ -12,18 +12,23 @@ from typing import TYPE_CHECKING, Any
 from gossipdp.errors import GossipdpError
 
 if TYPE_CHECKING:
-    from gossipdp.training.attach import Attachment, Progress, attach
+    from gossipdp.training.attach import attach
+    from gossipdp.training.attachment import Attachment, Progress
 
 __all__ = ["Attachment", "GossipdpError", "Progress", "attach"]
 
-_IN_TRAINING = frozenset(__all__) - {"GossipdpError"}
+_LAZY = {
+    "Attachment": "gossipdp.training.attachment",
+    "Progress": "gossipdp.training.attachment",
+    "attach": "gossipdp.training.attach",
+}
 
 
 def __getattr__(name: str) -> Any:
-    if name in _IN_TRAINING:
+    if name in _LAZY:
         from importlib import import_module
 
-        return getattr(import_module("gossipdp.training.attach"), name)
+        return getattr(import_module(_LAZY[name]), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 

@@ -27,7 +27,8 @@ from gossipdp.runtime.network.limits import LIMITS
 from gossipdp.runtime.network.transport import Transport
 from gossipdp.runtime.node import Node, NodeConfig
 from gossipdp.runtime.observability.metrics import Metrics
-from gossipdp.runtime.storage.store import CheckpointMeta, Store
+from gossipdp.runtime.storage.checkpoint import CheckpointMeta
+from gossipdp.runtime.storage.store import Store
 from peers import home as homes
 from peers import invites
 from peers.control import ControlServer

@@ -6,7 +6,8 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from gossipdp import config as configuration
-from gossipdp.algorithms.registry import Algorithm, Epidemic, Pairwise
+from gossipdp.algorithms.algorithm import Algorithm
+from gossipdp.algorithms.registry import Epidemic, Pairwise
 from gossipdp.codecs import CODECS
 from gossipdp.config import Config
 from gossipdp.protocol.config import PeerConfig

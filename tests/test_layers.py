@@ -159,6 +159,32 @@ def test_private_names_stay_in_their_module():
                 assert not private, f"{path.relative_to(ROOT)} uses {ast.unparse(node)}"
 
 
+PASSING_ON = {
+    "gossipdp.algorithms.registry",
+    "gossipdp.protocol.membership.membership",
+    "gossipdp.protocol.peer",
+    "gossipdp.protocol.strategies",
+}
+"""modules through which other modules may import what these import themselves; packages may, too"""
+
+
+def passed_on(path):
+    """The names of the project that a module imports at its top and does not define."""
+    body = ast.parse(path.read_text()).body
+    taken = [node for node in body if isinstance(node, ast.ImportFrom) and node.module.partition(".")[0] in OURS]
+    return {f"{module_of(path)}.{alias.name}" for node in taken for alias in node.names}
+
+
+def test_names_are_imported_from_the_module_that_defines_them():
+    """A reader who looks for a name opens one file."""
+    product = [*modules("gossipdp"), *modules("peers")]
+    single = [path for path in product if path.name != "__init__.py" and module_of(path) not in PASSING_ON]
+    passed = set().union(*map(passed_on, single)) - MODULES
+    for path in product:
+        detours = passed.intersection(dotted(path))
+        assert not detours, f"{path.relative_to(ROOT)} imports {sorted(detours)}"
+
+
 def test_strategies_are_reached_through_their_registries_alone():
     registries = {"gossipdp.protocol.strategies", "gossipdp.algorithms.registry"}
     for path in [*modules("gossipdp"), *modules("peers")]:

@@ -8,6 +8,6 @@ from gossipdp.algorithms.algorithm import Algorithm
 from gossipdp.algorithms.epidemic.epidemic import Epidemic
 from gossipdp.algorithms.pairwise import Pairwise
 
-__all__ = ["ALGORITHMS", "Algorithm", "Epidemic", "Pairwise"]
+__all__ = ["ALGORITHMS", "Epidemic", "Pairwise"]
 
 ALGORITHMS: Final[dict[str, type[Algorithm]]] = {"pairwise": Pairwise, "epidemic": Epidemic}

@@ -18,7 +18,7 @@ from torch import nn
 
 from gossipdp.runtime.link import Link, default_home, expanded, expected
 from gossipdp.training import open_attachments
-from gossipdp.training.attachment import Attachment, Progress
+from gossipdp.training.attachment import Attachment
 from gossipdp.training.exit_code import set_exit_codes
 from gossipdp.training.optimizer_state.followed import Optimizers
 from gossipdp.training.ranks.collectives import several_ranks
@@ -30,7 +30,7 @@ from gossipdp.training.tensors.master_weights import MasterWeights
 from gossipdp.training.tensors.optimizers import followed, refuse_strangers, warn_unheld
 from gossipdp.training.tensors.parts import Modules, as_one
 
-__all__ = ["Attachment", "Progress", "attach"]
+__all__ = ["attach"]
 
 _BY_HAND: Final[list[torch.optim.Optimizer]] = []
 """default of `optimizer`: the loop counts its steps itself"""

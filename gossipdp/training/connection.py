@@ -16,7 +16,8 @@ import msgspec
 from gossipdp.protocol.wire.encoding import Buffer
 from gossipdp.runtime import link as links
 from gossipdp.training.tensors.carried import StateCopy
-from gossipdp.training.tensors.layout import Fence, Layout
+from gossipdp.training.tensors.layout import Layout
+from gossipdp.training.tensors.streams import Fence
 
 __all__ = ["DaemonConnection"]
 

@@ -25,7 +25,7 @@ from gossipdp.training.orders import (
     moment_of,
 )
 from gossipdp.training.tensors.carried import StateCopy
-from gossipdp.training.tensors.layout import Fence, passed
+from gossipdp.training.tensors.streams import Fence, passed
 
 __all__ = ["Session"]
 

@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 import torch
 
-from gossipdp.runtime.storage.store import CheckpointMeta, Store
+from gossipdp.runtime.storage.checkpoint import CheckpointMeta
+from gossipdp.runtime.storage.store import Store
 from tests.training.ledger_daemon import PumpedDaemon
 
 WINDOW = torch.arange(32) % 61

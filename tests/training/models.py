@@ -10,7 +10,7 @@ from torch import nn
 
 import gossipdp
 from gossipdp.runtime import link as links
-from gossipdp.training.attach import Attachment
+from gossipdp.training.attachment import Attachment
 from tests.training.ledger_daemon import LedgerDaemon
 
 Optimizer = torch.optim.Optimizer

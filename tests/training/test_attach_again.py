@@ -18,8 +18,9 @@ from gossipdp.runtime.network.identity import IDENTITY_FILE
 from gossipdp.training import connection, waiting
 from gossipdp.training.orders import Write
 from gossipdp.training.session import Session
-from gossipdp.training.tensors.layout import Layout, passed
+from gossipdp.training.tensors.layout import Layout
 from gossipdp.training.tensors.schema import FROZEN_DIFFER
+from gossipdp.training.tensors.streams import passed
 from gossipdp.training.waiting import ModelWait
 from tests.training.ledger_daemon import LedgerDaemon
 from tests.training.models import attach, equal, small, submits, train, vector

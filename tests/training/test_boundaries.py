@@ -13,7 +13,7 @@ from torch.utils.checkpoint import checkpoint
 
 import gossipdp
 from gossipdp.errors import ConfigError
-from gossipdp.training.attach import Attachment
+from gossipdp.training.attachment import Attachment
 from tests.training.ledger_daemon import LedgerDaemon, PumpedDaemon
 from tests.training.models import attach, equal, small, submits, train, vector
 

@@ -13,7 +13,7 @@ from torch import nn
 
 from gossipdp.errors import HardwareError
 from gossipdp.runtime import link as links
-from gossipdp.training.attach import Attachment
+from gossipdp.training.attachment import Attachment
 from tests.training.ledger_daemon import LedgerDaemon
 from tests.training.models import attach, small, submits, train
 

@@ -12,9 +12,10 @@ from gossipdp.protocol import events, jobs
 from gossipdp.runtime.compute import Call
 from gossipdp.runtime.link.data_server import DataServer
 from gossipdp.runtime.node.context import NodeContext
+from gossipdp.runtime.storage.checkpoint import CheckpointMeta
 from gossipdp.runtime.storage.checkpointer import Checkpointer
 from gossipdp.runtime.storage.pinned import PinnedCheckpoints
-from gossipdp.runtime.storage.store import CheckpointMeta, Store
+from gossipdp.runtime.storage.store import Store
 
 __all__ = ["Checkpoints"]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from gossipdp.algorithms.registry import Algorithm
+from gossipdp.algorithms.algorithm import Algorithm
 from gossipdp.protocol.peer import Peer
 from gossipdp.runtime.node.config import NodeConfig
 from gossipdp.runtime.observability.metrics import Metrics

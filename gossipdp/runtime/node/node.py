@@ -17,7 +17,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Protocol, TypeVar
 
-from gossipdp.algorithms.registry import Algorithm
+from gossipdp.algorithms.algorithm import Algorithm
 from gossipdp.errors import DataError
 from gossipdp.protocol import events, jobs
 from gossipdp.protocol.outputs import Envelope

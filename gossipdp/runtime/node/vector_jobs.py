@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, TypeVar
 
-from gossipdp.algorithms.registry import Algorithm
+from gossipdp.algorithms.algorithm import Algorithm
 from gossipdp.errors import HardwareError
 from gossipdp.protocol import jobs
 from gossipdp.protocol.schema import Schema, chunk_parameters

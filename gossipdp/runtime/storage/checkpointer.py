@@ -17,8 +17,8 @@ from gossipdp.codecs.base import Vector
 from gossipdp.errors import DataError
 from gossipdp.protocol.carried_state import NOTHING, Carried
 from gossipdp.runtime.compute import Call, Compute, Finished
-from gossipdp.runtime.storage.checkpoint import BESIDE
-from gossipdp.runtime.storage.store import UNSYNCED, CheckpointMeta, Store, Writer
+from gossipdp.runtime.storage.checkpoint import BESIDE, CheckpointMeta
+from gossipdp.runtime.storage.store import UNSYNCED, Store, Writer
 
 __all__ = ["Checkpointer", "layout"]
 

@@ -51,7 +51,7 @@ from gossipdp.runtime.storage.checkpoint import (
     verify,
 )
 
-__all__ = ["PINS", "UNSYNCED", "Checkpoint", "CheckpointMeta", "Store", "Writer"]
+__all__ = ["PINS", "UNSYNCED", "Store", "Writer"]
 
 PINS: Final = 4
 """pinned checkpoints that stay, newest first; each is larger than the model"""

@@ -17,7 +17,7 @@ import torch
 
 from gossipdp.training import attach as training
 from gossipdp.training.adapters import last_rows, missing
-from gossipdp.training.attach import Attachment
+from gossipdp.training.attachment import Attachment
 from gossipdp.training.tensors.optimizers import followed
 from gossipdp.training.tensors.parts import Modules
 

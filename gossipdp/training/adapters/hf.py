@@ -12,7 +12,8 @@ import os
 from typing import Any
 
 from gossipdp.training.adapters import last_rows, missing
-from gossipdp.training.attach import Attachment, attach
+from gossipdp.training.attach import attach
+from gossipdp.training.attachment import Attachment
 
 try:
     from accelerate.state import GradientState

@@ -16,7 +16,8 @@ import torch
 
 from gossipdp.errors import ConfigError
 from gossipdp.training.adapters import missing
-from gossipdp.training.attach import Attachment, attach
+from gossipdp.training.attach import attach
+from gossipdp.training.attachment import Attachment
 
 try:
     from lightning.pytorch import Callback

@@ -19,7 +19,7 @@ import torch
 from gossipdp.errors import ConfigError
 from gossipdp.training import attach as training
 from gossipdp.training.adapters import missing
-from gossipdp.training.attach import Attachment
+from gossipdp.training.attachment import Attachment
 from gossipdp.training.tensors.parts import Modules
 
 try:

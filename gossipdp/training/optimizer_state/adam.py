@@ -18,9 +18,10 @@ from torch.utils.hooks import RemovableHandle
 
 from gossipdp.runtime.link import Moment
 from gossipdp.training.tensors.arithmetic import Flat
-from gossipdp.training.tensors.layout import Fence, Layout, Vector, pinned
+from gossipdp.training.tensors.layout import Layout, Vector
 from gossipdp.training.tensors.optimizers import Held, held
 from gossipdp.training.tensors.schema import local
+from gossipdp.training.tensors.streams import Fence, pinned
 
 __all__ = ["AdamMoments"]
 

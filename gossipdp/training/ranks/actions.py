@@ -22,7 +22,8 @@ from gossipdp.training.ranks.comparison import Comparison, agree_on_model, repli
 from gossipdp.training.ranks.follower import Follower
 from gossipdp.training.ranks.moves import GroupMoves
 from gossipdp.training.session import Session
-from gossipdp.training.tensors.layout import Layout, passed
+from gossipdp.training.tensors.layout import Layout
+from gossipdp.training.tensors.streams import passed
 from gossipdp.training.waiting import wait_for_moment
 
 __all__ = ["GroupActions", "Spans"]

@@ -13,7 +13,8 @@ from typing import Final
 
 from gossipdp.errors import UnreachableError
 from gossipdp.runtime import link as links
-from gossipdp.training.tensors.layout import Fence, Layout
+from gossipdp.training.tensors.layout import Layout
+from gossipdp.training.tensors.streams import Fence
 
 __all__ = ["Follower"]
 

@@ -25,7 +25,8 @@ from gossipdp.training.orders import (
 )
 from gossipdp.training.ranks.announcements import NetworkStatus
 from gossipdp.training.session import Session
-from gossipdp.training.tensors.layout import Layout, passed
+from gossipdp.training.tensors.layout import Layout
+from gossipdp.training.tensors.streams import passed
 from gossipdp.training.waiting import ModelWait, wait_for_moment, wait_for_order
 
 __all__ = ["SingleReplica"]

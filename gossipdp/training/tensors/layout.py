@@ -28,9 +28,9 @@ from gossipdp.training.tensors.carried import CarriedState
 from gossipdp.training.tensors.frozen import frozen_digests
 from gossipdp.training.tensors.reference import Reference
 from gossipdp.training.tensors.schema import candidates, exchanged, extent, local, places, unwrap
-from gossipdp.training.tensors.streams import STAGED, Fence, SideStreams, passed, pin, pinned
+from gossipdp.training.tensors.streams import STAGED, Fence, SideStreams, pin, pinned
 
-__all__ = ["Fence", "Layout", "Vector", "passed", "pinned"]
+__all__ = ["Layout", "Vector"]
 
 log = logging.getLogger("gossipdp.training")
 

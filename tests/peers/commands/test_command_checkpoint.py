@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 
 from gossipdp.protocol.schema import Schema
-from gossipdp.runtime.storage.store import CheckpointMeta, Store
+from gossipdp.runtime.storage.checkpoint import CheckpointMeta
+from gossipdp.runtime.storage.store import Store
 from tests.peers.commands.running import Run
 
 

@@ -11,9 +11,10 @@ from typing import Any
 
 import numpy as np
 
-from gossipdp.protocol.transfer.bootstrap import Held
+from gossipdp.protocol.transfer.claims import Held
 from gossipdp.runtime.node import Node
-from gossipdp.runtime.storage.store import CheckpointMeta, Store
+from gossipdp.runtime.storage.checkpoint import CheckpointMeta
+from gossipdp.runtime.storage.store import Store
 from peers.control import socket_path
 
 RUN = b"\x07" * 16

@@ -16,11 +16,12 @@ from gossipdp.protocol.events import ResyncBegan, ResyncEnded
 from gossipdp.runtime import files
 from gossipdp.runtime.network.events import DialFailed, LinkUp
 from gossipdp.runtime.network.identity import NetworkSecret
+from gossipdp.runtime.network.invite import Invite
 from gossipdp.runtime.node import Node
 from gossipdp.runtime.unix_sockets import socket_path as link_path
 from peers import assembly, daemon, home, invites, services
 from peers.control import socket_path
-from peers.home import HomeNetwork, Invite
+from peers.home import HomeNetwork
 from peers.supervisor import FINAL
 from tests.peers.daemon.homes_and_nodes import RUN, NoSignals, Start, asked, held, noticed, save
 

@@ -10,8 +10,7 @@ from typing import Any
 import numpy as np
 from safetensors.numpy import save_file
 
-from gossipdp.runtime.storage.checkpoint import Checkpoint
-from gossipdp.runtime.storage.store import CheckpointMeta
+from gossipdp.runtime.storage.checkpoint import Checkpoint, CheckpointMeta
 
 Save = Callable[..., Checkpoint]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from gossipdp.runtime.storage.store import CheckpointMeta
+from gossipdp.runtime.storage.checkpoint import CheckpointMeta
 
 
 def meta(round: int = 1) -> CheckpointMeta:

@@ -15,8 +15,9 @@ from gossipdp.algorithms.ledger import Ledger
 from gossipdp.errors import DataError
 from gossipdp.protocol.schema import Schema
 from gossipdp.runtime.files import Files
+from gossipdp.runtime.storage.checkpoint import CheckpointMeta
 from gossipdp.runtime.storage.checkpointer import PIECE, SLOWEST, Checkpointer
-from gossipdp.runtime.storage.store import CheckpointMeta, Store
+from gossipdp.runtime.storage.store import Store
 
 SCHEMA = Schema.of([("w", (700,), "float32", "parameter")])
 META = CheckpointMeta(

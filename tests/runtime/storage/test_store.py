@@ -399,7 +399,8 @@ SAVER = """
 import sys, numpy as np
 sys.path.insert(0, {tests!r})
 from pathlib import Path
-from gossipdp.runtime.storage.store import CheckpointMeta, Store
+from gossipdp.runtime.storage.checkpoint import CheckpointMeta
+from gossipdp.runtime.storage.store import Store
 store = Store(Path({directory!r}))
 for round in range(1, 10**6):
     store.save({{"a": np.full(300_000, round, np.float32)}}, CheckpointMeta(network="t", run="", peer="", incarnation=0,

@@ -31,8 +31,9 @@ from gossipdp.algorithms.ledger import Ledger
 from gossipdp.errors import DataError
 from gossipdp.runtime.files import Files, load_state, save_state
 from gossipdp.runtime.storage import store as runtime_store
+from gossipdp.runtime.storage.checkpoint import CheckpointMeta
 from gossipdp.runtime.storage.checkpointer import Checkpointer
-from gossipdp.runtime.storage.store import CheckpointMeta, Store
+from gossipdp.runtime.storage.store import Store
 
 HOME = Path("peers/home/checkpoints")
 """under a disk's root; `peers` is there from the start, the rest is made"""

@@ -21,7 +21,7 @@ from gossipdp.protocol.transfer.moments import Moments
 from gossipdp.runtime import link as links
 from gossipdp.runtime.moments import MomentsCopier
 from gossipdp.training import waiting
-from gossipdp.training.attach import Attachment
+from gossipdp.training.attachment import Attachment
 from gossipdp.training.optimizer_state.adam import AdamMoments
 from gossipdp.training.optimizer_state.schedule import MomentsSchedule
 from gossipdp.training.tensors.layout import Layout
