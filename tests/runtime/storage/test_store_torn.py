@@ -2,235 +2,26 @@
 
 Power cut: the disk stops at a call, and then holds what POSIX allows (Pillai et al., OSDI 2014). A file has what was
 synced, and all, nothing, a part or zeros of the rest. A directory has each entry as last synced, or as at the cut.
-Failing disk: calls fail for a while. Kill: a process dies by SIGKILL inside a call, and the next one goes on in the
-same directory. All of it goes through the checkpointer and its thread, as the node drives it.
+Failing disk: calls fail for a while. All of it goes through the checkpointer and its thread, as the node drives it.
 """
 
 from __future__ import annotations
 
-import errno
-import itertools
 import operator
-import os
 import random
-import select
 import shutil
-import signal
-import subprocess
-import sys
-from collections.abc import Callable, Collection, Sequence
 from contextlib import closing
-from dataclasses import dataclass, field
 from pathlib import Path
-from typing import IO, Any
+from typing import IO
 
-import numpy as np
 import pytest
 
-from gossipdp.algorithms.ledger import Ledger
-from gossipdp.errors import DataError
-from gossipdp.runtime.files import Files, load_state, save_state
-from gossipdp.runtime.storage import store as runtime_store
-from gossipdp.runtime.storage.checkpoint import CheckpointMeta
-from gossipdp.runtime.storage.checkpointer import Checkpointer
-from gossipdp.runtime.storage.store import Store
+from gossipdp.runtime.files import load_state, save_state
+from tests.runtime.storage.disk import Disk, Stop
+from tests.runtime.storage.lives import LONG, ROUNDS, Host, Life, check_goes_on
 
 HOME = Path("peers/home/checkpoints")
 """under a disk's root; `peers` is there from the start, the rest is made"""
-ROUNDS = 5
-
-
-class Host:
-    """A checkpointer, driven as the node drives it."""
-
-    def __init__(self, directory: Path, files: Files) -> None:
-        self.store = Store(directory, keep=2, files=files)
-        self.ledger = Ledger(600, 600, 256)
-        self.copies: list[tuple[Callable[[], Any], Callable[[Any], None]]] = []
-        self.outcomes: list[Path | DataError] = []
-        self.checkpointer = Checkpointer(self.store, self._copy, self.outcomes.append)
-        self.close = self.checkpointer.close
-
-    def _copy(self, function: Callable[[], Any], done: Callable[[Any], None]) -> None:
-        self.copies.append((function, done))
-
-    def save(self, round: int) -> Path | DataError:
-        self.ledger.a[:], self.ledger.v[:] = round, -round
-        meta = CheckpointMeta(
-            network="t", run="ab", peer="cd", incarnation=1, round=round, clock=round, steps=round, samples=round,
-            schema="ef",
-        )  # fmt: skip
-        self.checkpointer.save(self.ledger, meta, b"schema")
-        while not self.outcomes:
-            assert select.select([self.checkpointer], [], [], 10.0)[0], "the storage thread said nothing for 10 s"
-            self.checkpointer.collect()
-            while self.copies:
-                function, done = self.copies.pop()
-                done(function())
-        return self.outcomes.pop()
-
-
-@dataclass
-class Life:
-    """The reported saves of a peer. The checkpoint of round 2 is pinned."""
-
-    tried: int = 0
-    reported: int = 0
-    pinned: str = ""
-    refused: list[DataError] = field(default_factory=list)
-
-    def lead(self, host: Host, rounds: int = ROUNDS) -> None:
-        for round in range(self.tried + 1, rounds + 1):
-            self.tried = round
-            outcome = host.save(round)
-            if isinstance(outcome, DataError):
-                self.refused.append(outcome)
-                continue
-            self.reported = round
-            if round == 2:
-                try:
-                    host.store.pin(outcome, "it is later")
-                    self.pinned = outcome.name
-                except DataError as error:
-                    self.refused.append(error)
-
-    def check(self, directory: Path, where: str) -> int:
-        """What must hold of `directory` at any time. Returns the round of the newest checkpoint."""
-        store = Store(directory, keep=2)
-        newest, notices = store.latest()
-        found = 0 if newest is None else newest.meta.round
-        assert not notices, f"{where}: something torn has a checkpoint's name: {notices}"
-        assert self.reported <= found <= self.tried, f"{where}: {self.reported} was reported, {found} is found"
-        for path, checkpoint in store.each():
-            assert not isinstance(checkpoint, DataError), f"{where}: something torn has a checkpoint's name: {path}"
-            round = checkpoint.meta.round
-            assert np.all(checkpoint.read("anchor") == round) and np.all(checkpoint.read("momentum") == -round), where
-        assert not self.pinned or store.pinned(directory / self.pinned), f"{where}: the pin is lost"
-        return found
-
-
-def check_goes_on(directory: Path, round: int, where: str) -> None:
-    with closing(Host(directory, Quick())) as host:
-        assert isinstance(host.save(round), Path), where
-    left = [path.name for path in directory.iterdir() if path.name.startswith(".")]
-    assert not left, f"{where}: litter stays: {left}"
-
-
-class Quick(Files):
-    """Nothing is torn here, so no sync is needed."""
-
-    def sync(self, file: IO[bytes]) -> None:
-        pass
-
-    def sync_directory(self, path: Path) -> None:
-        pass
-
-
-# -- a disk that stops, and one that fails -----------------------------------------------------------------------
-
-
-class Stop(BaseException):
-    """The machine stops here. No Exception, so that no handler takes it for an error of the disk."""
-
-
-@dataclass(eq=False)
-class File:
-    live: bytes = b""
-    synced: bytes = b""
-
-    def remains(self) -> Sequence[bytes]:
-        tail = self.live[len(self.synced) :]
-        half = tail[: len(tail) // 2]
-        tails = (b"", half, half + bytes(len(tail) - len(half)), bytes(len(tail)), tail[:-1], tail)
-        return [self.synced + each for each in tails]
-
-
-@dataclass(eq=False)
-class Directory:
-    live: dict[str, File | Directory] = field(default_factory=dict)
-    synced: dict[str, File | Directory] = field(default_factory=dict)
-
-    def lay(self, path: Path, pick: Callable[[Sequence[Any]], Any]) -> None:
-        """Make `path` one of the states this directory may be found in."""
-        path.mkdir()
-        for name in sorted(self.synced.keys() | self.live.keys()):
-            node = pick((self.synced.get(name), self.live.get(name)))
-            if isinstance(node, Directory):
-                node.lay(path / name, pick)
-            elif node is not None:
-                (path / name).write_bytes(pick(node.remains()))
-
-
-class Disk(Files):
-    """Carries out calls, records what is synced, refuses the calls `fails`, and stops after call `stop`."""
-
-    def __init__(self, root: Path, stop: int = 1 << 30, fails: Collection[int] = ()) -> None:
-        self.root, self.stop, self.fails, self.calls = root, stop, fails, 0
-        peers = Directory()
-        self.tree = Directory({"peers": peers}, {"peers": peers})
-        (root / "peers").mkdir(parents=True)
-
-    def _call(self) -> None:
-        if self.calls >= self.stop:
-            raise Stop
-        self.calls += 1
-        if self.calls - 1 in self.fails:
-            raise OSError(errno.EIO, "Input/output error")
-
-    def _at(self, path: Path) -> Any:
-        node: Any = self.tree
-        for name in path.relative_to(self.root).parts:
-            node = node.live[name]
-        return node
-
-    def create(self, path: Path) -> IO[bytes]:
-        self._call()
-        file = super().create(path)
-        self._at(path.parent).live[path.name] = File()
-        return file
-
-    def write(self, file: IO[bytes], piece: memoryview) -> None:
-        try:
-            self._call()
-        except BaseException:
-            piece = piece[: len(piece) // 2]
-            raise
-        finally:
-            super().write(file, piece)
-            self._at(Path(file.name)).live += bytes(piece)
-
-    def sync(self, file: IO[bytes]) -> None:
-        self._call()
-        node = self._at(Path(file.name))
-        node.synced = node.live
-
-    def make_directory(self, path: Path) -> None:
-        self._call()
-        super().make_directory(path)
-        self._at(path.parent).live[path.name] = Directory()
-
-    def names(self, directory: Path) -> list[str]:
-        self._call()
-        return sorted(super().names(directory))
-
-    def rename(self, before: Path, after: Path) -> None:
-        self._call()
-        super().rename(before, after)
-        self._at(after.parent).live[after.name] = self._at(before.parent).live.pop(before.name)
-
-    def sync_directory(self, path: Path) -> None:
-        self._call()
-        node = self._at(path)
-        node.synced = dict(node.live)
-
-    def remove(self, path: Path) -> None:
-        """One call for each file and each directory of it."""
-        if path.is_dir():
-            for name in sorted(os.listdir(path)):
-                self.remove(path / name)
-        self._call()
-        path.rmdir() if path.is_dir() else path.unlink()
-        del self._at(path.parent).live[path.name]
 
 
 @pytest.fixture(scope="module")
@@ -266,9 +57,6 @@ class Reluctant(Disk):
         super().rename(before, after)
         if after.name.endswith("-old"):
             self.fails = {self.calls}
-
-
-LONG = pytest.mark.long
 
 
 @pytest.mark.campaign("T15")
@@ -349,96 +137,3 @@ def test_state_file_is_the_old_or_the_new_one_after_a_stop_at_any_call(tmp_path:
         assert found in values[done : done + 2], f"seed {seed}: {found!r}"
         outcomes.add(found)
     assert outcomes == set(values)
-
-
-# -- a process that is killed ------------------------------------------------------------------------------------
-
-
-class Deadly(Quick):
-    """The process is killed inside call number `last`. What it has written is in the kernel, and not lost."""
-
-    def __init__(self, last: int) -> None:
-        self.left = last
-
-    def _call(self) -> bool:
-        self.left -= 1
-        return self.left < 0
-
-    def _die(self) -> None:
-        os.kill(os.getpid(), signal.SIGKILL)
-
-    def create(self, path: Path) -> IO[bytes]:
-        file = super().create(path)
-        if self._call():
-            self._die()
-        return file
-
-    def write(self, file: IO[bytes], piece: memoryview) -> None:
-        last = self._call()
-        super().write(file, piece[: len(piece) // 2] if last else piece)
-        if last:
-            self._die()
-
-    def make_directory(self, path: Path) -> None:
-        super().make_directory(path)
-        if self._call():
-            self._die()
-
-    def rename(self, before: Path, after: Path) -> None:
-        if self._call():
-            self._die()
-        super().rename(before, after)
-
-    def remove(self, path: Path) -> None:
-        if self._call():
-            for name in sorted(os.listdir(path))[::2]:
-                (path / name).unlink()
-            self._die()
-        super().remove(path)
-
-
-def kill(directory: Path, kills: int) -> int:
-    """Let children save, one after the other, each until it is killed. Returns the number that died in a save."""
-    torn, found = 0, 0
-    for number in range(kills):
-        get, report = os.pipe()
-        child = os.fork()
-        if child == 0:
-            try:
-                host = Host(directory, Deadly(random.Random(number).randrange(60)))
-                for round in itertools.count(found + 1):
-                    assert isinstance(host.save(round), Path)
-                    os.write(report, bytes([round - found]))
-            finally:
-                os._exit(1)
-        os.close(report)
-        with open(get, "rb") as told:
-            rounds = len(told.read())
-        _, status = os.waitpid(child, 0)
-        assert os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGKILL, f"kill {number}: status {status}"
-        life = Life(tried=found + rounds + 1, reported=found + rounds)
-        found = life.check(directory, f"kill {number}")
-        torn += directory.is_dir() and any(path.name.startswith(".") for path in directory.iterdir())
-    check_goes_on(directory, found + 1, f"{kills} kills")
-    return torn
-
-
-@pytest.mark.campaign("T15")
-@pytest.mark.parametrize("kills", [60, pytest.param(2000, marks=LONG)])
-def test_process_killed_inside_any_call_again_and_again_has_its_newest_reported_checkpoint(
-    tmp_path: Path, kills: int
-) -> None:
-    """Runs in its own process with one thread, because it forks."""
-    done = subprocess.run(
-        [sys.executable, __file__, str(tmp_path / "home/checkpoints"), str(kills)],
-        check=False,
-        capture_output=True,
-        text=True,
-        env={**os.environ, "PYTHONPATH": str(Path(runtime_store.__file__).parents[3]), "OPENBLAS_NUM_THREADS": "1"},
-    )
-    assert done.returncode == 0, done.stderr
-    assert int(done.stdout) >= kills // 2, "few of the kills came in the middle of a save"
-
-
-if __name__ == "__main__":
-    print(kill(Path(sys.argv[1]), int(sys.argv[2])))
