@@ -15,8 +15,8 @@ import pytest
 from gossipdp.algorithms.ledger import Ledger
 from gossipdp.errors import DataError
 from gossipdp.runtime.files import Files
-from gossipdp.runtime.storage.checkpointer import Checkpointer
 from gossipdp.runtime.storage.checkpoint import CheckpointMeta
+from gossipdp.runtime.storage.checkpointer import Checkpointer
 from gossipdp.runtime.storage.store import Store
 
 ROUNDS = 5

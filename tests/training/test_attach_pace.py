@@ -1,0 +1,144 @@
+"""attach(): the pace of snapshots, and what reaches the daemon."""
+
+from __future__ import annotations
+
+import logging
+
+import numpy as np
+import pytest
+import torch
+
+import gossipdp
+from gossipdp.runtime import link as links
+from gossipdp.training import session as sessions
+from gossipdp.training import snapshots
+from tests.training.ledger_daemon import LedgerDaemon, PumpedDaemon
+from tests.training.models import attach, small, submits, train, vector
+
+
+def test_submits_follow_the_daemons_pace_and_count_samples(daemon: LedgerDaemon) -> None:
+    daemon.every, daemon.clock = 3, 1000
+    model = small()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    peer = attach(daemon, model, optimizer, samples_per_step=8)
+    assert peer.progress == (1000, 0)
+    train(model, optimizer, 7, daemon.pump)
+    assert submits(daemon) == [(3, 24), (3, 24)]
+    assert (peer.steps, peer.progress) == (7, (1007, 56))
+    daemon.server.send(links.Pace(1, 2000, 5000))
+    train(model, optimizer, 2, daemon.pump)
+    assert submits(daemon)[2:] == [(2, 16), (1, 8)]
+    assert peer.progress.clock >= 2002 and peer.progress.samples >= 5016
+
+
+@pytest.mark.parametrize("ranks", [False, True], ids=["one process", "ranks"])
+def test_a_schedule_follows_the_networks_clock_from_the_first_step_on(
+    pumped: PumpedDaemon, request: pytest.FixtureRequest, ranks: bool
+) -> None:
+    if ranks:
+        request.getfixturevalue("group_of_one")
+    pumped.clock = 1000
+    model = small()
+    optimizer = torch.optim.SGD(model.parameters(), lr=8.0)
+    peer = gossipdp.attach(model, optimizer, timeout=20)
+    schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda _: 1.0 / peer.progress.clock)
+    rates = schedule.get_last_lr()
+    assert rates == [8.0 / 1000] and not peer.alone
+
+    def follow() -> None:
+        schedule.step()
+        rates.append(optimizer.param_groups[0]["lr"])
+
+    train(model, optimizer, 6, follow)
+    first = 1000 if ranks else 1001
+    assert rates[1:] == [8.0 / clock for clock in range(first, first + 6)], "what ranks know is a step old"
+    with pumped.lock:
+        pumped.server.send(links.Pace(2, 5000, 0))
+    train(model, optimizer, 3, follow)
+    assert 8.0 / 5010 < rates[-1] <= 8.0 / 5000, "others are ahead"
+    peer.detach()
+
+
+def test_no_snapshot_is_written_before_the_last_was_taken(daemon: LedgerDaemon) -> None:
+    model = small()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    attach(daemon, model, optimizer, every=1)
+    train(model, optimizer, 5)  # the daemon is busy
+    held = daemon.region.x.copy()
+    train(model, optimizer, 5)
+    assert np.array_equal(daemon.region.x, held)
+    daemon.pump()
+    train(model, optimizer, 1)
+    daemon.pump()
+    assert submits(daemon) == [(1, 1), (10, 10)]
+    assert daemon.a is not None and np.array_equal(daemon.a, vector(model).astype(np.float32))
+
+
+def test_a_refused_snapshot_gives_its_steps_to_the_next(daemon: LedgerDaemon) -> None:
+    model = small()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    attach(daemon, model, optimizer, every=2)
+    session = daemon.session
+    daemon.session = -1
+    train(model, optimizer, 2)
+    daemon.pump()
+    daemon.session = session
+    train(model, optimizer, 1, daemon.pump)
+    assert submits(daemon) == [(2, 2), (3, 3)]
+
+
+def test_slow_steps_are_submitted_after_a_while(daemon: LedgerDaemon, monkeypatch: pytest.MonkeyPatch) -> None:
+    model = small()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    attach(daemon, model, optimizer, every=100)
+    train(model, optimizer, 2, daemon.pump)
+    assert submits(daemon) == []
+    monkeypatch.setattr(snapshots, "SUBMIT_WITHIN", 0.0)
+    train(model, optimizer, 1, daemon.pump)
+    assert submits(daemon) == [(3, 3)]
+
+
+def test_messages_wait_for_copies_under_way(daemon: LedgerDaemon) -> None:
+    """On CUDA a copy ends later: no message about it may leave before."""
+    model = small()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    peer = attach(daemon, model, optimizer, every=2)
+    assert peer._layout is not None
+    copied = False
+    read = peer._layout.read
+    peer._layout.fence = lambda: lambda: copied  # type: ignore[method-assign]
+    peer._layout.read = lambda into: (read(into), lambda: copied)[1]  # type: ignore[method-assign]
+    daemon.mix(np.ones(daemon.region.size, np.float32))
+    daemon.seal()
+    train(model, optimizer, 3, daemon.pump)
+    assert submits(daemon) == [] and daemon.drained == 0
+    copied = True
+    train(model, optimizer, 1, daemon.pump)
+    kinds = [type(event) for event in daemon.events[2:4]]
+    assert kinds == [links.SlotApplied, links.Submitted], "in the order begun"
+    assert submits(daemon)[0] == (2, 2)
+
+
+def test_nan_never_raises_and_is_refused(daemon: LedgerDaemon, caplog: pytest.LogCaptureFixture) -> None:
+    model = small()
+    optimizer = torch.optim.SGD(model.parameters(), lr=float("inf"))
+    attach(daemon, model, optimizer)
+    anchor = daemon.a
+    assert anchor is not None
+    with caplog.at_level(logging.WARNING, "gossipdp"):
+        train(model, optimizer, 3, daemon.pump)
+    assert not np.isfinite(vector(model)).all()
+    assert np.array_equal(daemon.a, anchor)  # type: ignore[arg-type]
+    assert "GD-402 a snapshot was not used: nan" in caplog.text
+
+
+def test_reports_reach_the_daemon(daemon: LedgerDaemon, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sessions, "REPORT_EVERY", 0.0)
+    model = small()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    peer = attach(daemon, model, optimizer, every=100)
+    train(model, optimizer, 2)
+    peer.report(loss=torch.tensor(1.5, requires_grad=True))
+    daemon.pump()
+    (reported,) = [event for event in daemon.events if isinstance(event, links.Reported)]
+    assert reported.loss == 1.5 and 0.0 < reported.stall_seconds <= peer.stall_seconds < 5.0
