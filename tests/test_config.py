@@ -1,8 +1,7 @@
-"""Configuration: precedence, units and error texts."""
+"""Configuration: precedence of its sources, environment variables, error texts and dumps."""
 
 from __future__ import annotations
 
-import math
 import tomllib
 
 import pytest
@@ -10,14 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gossipdp import config
-from gossipdp.algorithms.epidemic import robust
-from gossipdp.codecs import CODECS, COMPRESSORS
 from gossipdp.config import Config
 from gossipdp.config_loading import load
 from gossipdp.errors import ConfigError
-from gossipdp.protocol.settings_digest import keys_apart
-from gossipdp.protocol.wire.messages import Address
-from gossipdp.protocol.wire.messages.base import MAX_ADDRESS
 
 PRESETS = {"wan": "[exchange]\nwindow = 32\n", "local": '[exchange]\nevery = 30\n[membership]\ntiming = "local"\n'}
 
@@ -44,110 +38,6 @@ def test_the_preset_comes_from_flag_environment_or_file() -> None:
     assert load(file, presets=PRESETS).membership.timing == "local"
     assert load(file, environment={"GOSSIPDP_PRESET": "wan"}, presets=PRESETS).preset == "wan"
     assert load(file, environment={"GOSSIPDP_PRESET": "lan"}, flags={"preset": "wan"}, presets=PRESETS).preset == "wan"
-
-
-@pytest.mark.parametrize(
-    ("key", "text", "value"),
-    [
-        ("exchange.bandwidth", "100mbit", 12.5e6),
-        ("exchange.bandwidth", "1.5 gbit", 187.5e6),
-        ("exchange.bandwidth", "unlimited", math.inf),
-        ("exchange.apart_rounds", "3", 3),
-        ("checkpoint.every", "10m", 600),
-        ("checkpoint.every", "1500ms", 1.5),
-        ("checkpoint.every", "off", math.inf),
-        ("safety.memory", "512MiB", 2**29),
-        ("safety.memory", "2GB", 2e9),
-        ("safety.clip", "off", "off"),
-        ("safety.clip", "3", 3.0),
-        ("safety.allow", f"{7:064x}, {8:064x}", (f"{7:064x}", f"{8:064x}")),
-        ("safety.ban", "", ()),
-        ("network.seeds", "a:1, [::1]:4710", ("a:1", "[::1]:4710")),
-        ("network.seeds", "", ()),
-        ("network.advertise", "1.2.3.4", "1.2.3.4"),
-        ("network.listen", "tcp://[::]:0", "tcp://[::]:0"),
-        ("metrics.listen", "off", "off"),
-    ],
-)
-def test_a_text_is_read_with_its_unit(key: str, text: str, value: object) -> None:
-    assert config.value_of(load(flags={key: text}), key) == value
-
-
-@pytest.mark.parametrize(
-    ("key", "text"),
-    [
-        ("exchange.bits", "17"),
-        ("exchange.bits", "4.0"),
-        ("exchange.every", "0"),
-        ("exchange.apart_rounds", "0"),
-        ("exchange.apart_rounds", "1000001"),
-        ("exchange.every", "9" * 400),
-        ("exchange.bandwidth", "100"),
-        ("exchange.bandwidth", "100Mbit"),
-        ("exchange.bandwidth", "-1mbit"),
-        ("exchange.weight", "nan"),
-        ("outer.lr", "inf"),
-        ("outer.momentum", "1"),
-        ("checkpoint.every", "10"),
-        ("checkpoint.every", "8d"),
-        ("network.name", "../etc"),
-        ("network.name", ""),
-        ("network.listen", "*:4710"),
-        ("network.listen", "tcp://*:65536"),
-        ("network.seeds", "host"),
-        ("network.seeds", "host:0"),
-        ("safety.clip", "automatic"),
-        ("safety.allow", "7" * 63),
-        ("safety.ban", "G" * 64),
-        ("checkpoint.dir", ""),
-    ],
-)
-def test_a_value_out_of_range_is_refused(key: str, text: str) -> None:
-    with pytest.raises(ConfigError, match=rf"GD-311 flag: {key} = .* is not allowed\n  do:   {key} must be "):
-        load(flags={key: text})
-
-
-@pytest.mark.parametrize("host", ["gpu1..internal", ".internal", ".", "gpu1..", "g" * 64, f"gpu1.{'i' * 64}.net"])
-@pytest.mark.parametrize("form", ["advertise={}", "advertise={}:4710", "listen=tcp://{}:4710", "seeds=a:1,{}:4710"])
-def test_a_host_that_no_name_can_be_is_refused(form: str, host: str) -> None:
-    key, _, text = form.format(host).partition("=")
-    with pytest.raises(ConfigError, match=r"GD-311 .*\n  do:   .* 1 to 63 characters between dots"):
-        load(flags={f"network.{key}": text})
-
-
-@pytest.mark.parametrize("host", ["gpu1.internal.", "g" * 63, "g_1", "[fe80::1%eth0]", "127.0.0.1"])
-def test_a_host_that_may_be_a_name_is_taken(host: str) -> None:
-    assert load(flags={"network.advertise": f"{host}:4710"}).network.advertise == f"{host}:4710"
-
-
-LONG = "internal." * 8
-"""72 characters"""
-
-
-@pytest.mark.parametrize(
-    ("key", "text", "most"),
-    [
-        ("network.advertise", f"{LONG}{{}}", 2),
-        ("network.advertise", f"{LONG}{{}}:4710", 3),
-        ("network.seeds", f"a:1,{LONG}{{}}:4710", 3),
-        ("network.listen", f"tcp://{LONG}{{}}:4710", 3),
-        ("network.listen", f"tcp://{LONG}{{}}:0", 2),
-    ],
-)
-def test_an_address_too_long_for_a_members_record_is_refused(key: str, text: str, most: int) -> None:
-    """An address without a port leaves room for any port."""
-    load(flags={key: text.format("x" * most)})
-    with pytest.raises(ConfigError, match=f"GD-311 .*\n  do:   .* of at most {MAX_ADDRESS} characters"):
-        load(flags={key: text.format("x" * (most + 1))})
-    assert Address.__metadata__[0].max_length == MAX_ADDRESS  # type: ignore[attr-defined]
-
-
-def test_a_number_in_quotes_is_refused_in_a_file_and_taken_from_a_flag() -> None:
-    with pytest.raises(ConfigError):
-        load('[exchange]\nbits = "4"\n')
-    assert load(flags={"exchange.bits": "4"}).exchange.bits == 4
-    with pytest.raises(ConfigError):
-        load("[exchange]\nbits = true\n")
 
 
 GOLDEN = {
@@ -301,111 +191,3 @@ def test_any_flag_value_is_taken_and_shown_or_refused(key: str, text: str) -> No
         value = tomllib.loads(f"x = {shown}")["x"]
         again, first = config.RULES[key].read(value), config.value_of(loaded, key)
         assert again == (pytest.approx(first, rel=1e-9) if isinstance(first, float) else first)
-
-
-def test_what_peers_must_share_is_in_the_digest_and_the_rest_is_not() -> None:
-    base = load()
-    assert len(config.settings_digest(base)) == 16
-    for key, text in {
-        "exchange.every": "7",
-        "exchange.bits": "8",
-        "network.name": "x",
-        "exchange.bandwidth": "1mbit",
-    }.items():
-        other = load(flags={key: text})
-        assert config.settings_digest(other) == config.settings_digest(base)
-    for key, text in {
-        "outer.lr": "0.6",
-        "outer.momentum": "0",
-        "exchange.kappa": "0",
-        "exchange.weight": "0.4",
-    }.items():
-        other = load(flags={key: text})
-        assert config.settings_digest(other) != config.settings_digest(base)
-        assert differing(base, other) == [key]
-
-
-def differing(one: Config, other: Config) -> list[str]:
-    """The differing keys, as a peer finds them."""
-    return keys_apart(config.settings_digest(one), config.settings_digest(other), tuple(config.agreed(one)))
-
-
-def test_auto_and_the_algorithm_it_means_agree() -> None:
-    named = load(flags={"exchange.algorithm": "pairwise"})
-    assert config.settings_digest(named) == config.settings_digest(load())
-
-
-def test_the_digest_does_not_change_between_releases() -> None:
-    assert config.settings_digest(Config()).hex() == "a5cc6b0aa7ff76325e2ec2d50fe2a07c"
-
-
-def test_early_rounds_end_after_two_fifths_of_a_run_of_known_length() -> None:
-    assert load().exchange.early_until == 1000
-    assert load(flags={"exchange.run_steps": "5000"}).exchange.early_until == 2000
-
-
-@pytest.mark.parametrize(("clip", "factor"), [("auto", 1.5), ("off", math.inf), ("3.5", 3.5)])
-def test_clip_as_a_factor(clip: str, factor: float) -> None:
-    assert load(flags={"safety.clip": clip}).safety.clip_factor == factor
-
-
-def test_memory_is_a_quarter_of_what_there_is_at_most_one_gibibyte() -> None:
-    assert load().safety.memory_limit(2**31) == 2**29
-    assert load().safety.memory_limit(2**40) == 2**30
-    assert load(flags={"safety.memory": "3GiB"}).safety.memory_limit(2**31) == 3 * 2**30
-
-
-def test_with_epidemic_peers_share_how_increments_travel_and_alpha_is_its_own() -> None:
-    base = load(flags={"exchange.algorithm": "epidemic"})
-    assert base.exchange.strategy == "epidemic" and base.lr == 2.0
-    assert load().lr == load().outer.lr == 0.7
-    assert config.settings_digest(base) != config.settings_digest(load())
-    assert differing(base, load()) == ["exchange.algorithm"]
-    for key, text in {
-        "exchange.compressor": "topk64",
-        "exchange.residual": "0.9",
-        "exchange.epoch_steps": "40",
-        "exchange.warmup_steps": "0",
-        "outer.lr": "0.7",
-    }.items():
-        other = load(flags={"exchange.algorithm": "epidemic", key: text})
-        assert differing(base, other) == [key]
-    for key, text in {"exchange.kappa": "0", "outer.momentum": "0.5", "exchange.bits": "8"}.items():
-        other = load(flags={"exchange.algorithm": "epidemic", key: text})
-        assert config.settings_digest(other) == config.settings_digest(base)
-
-
-def test_robust_rule_is_shared_and_has_an_alpha_of_its_own() -> None:
-    flags = {"exchange.algorithm": "epidemic", "exchange.robust": "nnm-trimmed"}
-    judged, base = load(flags=flags), load(flags={"exchange.algorithm": "epidemic"})
-    assert (judged.exchange.rule, base.exchange.rule) == ("nnm-trimmed", "")
-    assert (judged.lr, load(flags={**flags, "outer.lr": "0.5"}).lr) == (1.0, 0.5)
-    assert differing(judged, base) == ["exchange.robust", "outer.lr"]
-    assert differing(judged, load(flags={**flags, "exchange.robust_share": "0.3"})) == ["exchange.robust"]
-
-
-@pytest.mark.parametrize("algorithm", ["auto", "pairwise"])
-def test_robust_rule_that_would_not_be_applied_is_refused(algorithm: str) -> None:
-    text = f'[exchange]\nalgorithm = "{algorithm}"\nrobust = "median"\n'
-    with pytest.raises(ConfigError, match=r"peer\.toml:3: exchange\.robust"):
-        load(text, file="peer.toml")
-
-
-def test_robust_rule_is_not_waited_for() -> None:
-    with pytest.raises(ConfigError, match=r"exchange\.mode"):
-        load(flags={"exchange.algorithm": "epidemic", "exchange.robust": "median", "exchange.mode": "sync"})
-
-
-def test_every_robust_rule_that_may_be_set_is_there() -> None:
-    assert set(config.ROBUST_RULES) <= set(robust.RULES)
-
-
-def test_every_compressor_may_be_set() -> None:
-    assert set(config.COMPRESSORS) == set(COMPRESSORS)
-
-
-def test_every_codec_may_be_set() -> None:
-    """A new codec needs its name in `Exchange.codec`. Modulo codecs are set by `codec` and `bits`."""
-    named, bits = config.RULES["exchange.codec"], config.RULES["exchange.bits"]
-    modulo = {f"modulo{bits.read(width)}" for width in range(2, 17)}
-    assert {str(named.read(name)) for name in CODECS.keys() - modulo} | modulo == set(CODECS)
