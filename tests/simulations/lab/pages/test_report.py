@@ -1,0 +1,97 @@
+"""Pages of a suite, and the overview of all."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from simulations.lab.pages import main as pages
+from simulations.lab.pages.main import SUITES
+from simulations.lab.pages.report import OVERVIEW, About, overview, page
+from simulations.lab.suites.base import Findings
+from simulations.lab.suites.figures import Check, reported
+
+
+def test_page_lists_missed_marks_failures_and_old_runs():
+    suite = SUITES["b1"]
+    findings = Findings(
+        checks=[Check("loss", "<= 1", "2", False), Check("bytes", "<= 1", "0", True)], notes=["So it is."]
+    )
+    about = About(
+        command="run",
+        seeds=3,
+        scale="normal",
+        commit="abc",
+        machines=["m"],
+        on="2026-01-02",
+        runs=2,
+        hours=2.0,
+        older=1,
+        changed=2,
+        failed=["x: fell"],
+    )
+    text = page(suite, findings, about, {})
+    assert "| loss | <= 1 | 2 | **no**" in text and "| bytes | <= 1 | 0 | yes |" in text
+    assert "1 of 2 met" in text and "2.0 hours" in text and "- x: fell" in text
+    assert "Commit abc, 2026-01-02. m." in text
+    assert "**1 of the runs" in text and "**The code of 2 of the runs changed" in text and "So it is." in text
+
+
+def test_overview_repeats_the_missed_marks_of_its_pages():
+    missed = Check("b's | loss, nats", "<= 1", "2 (1 seed)", False)
+    findings = Findings(checks=[Check("d", "<= 1", "0", True), missed], reported=[reported("gap", 0.5)])
+    about = About(
+        command="run",
+        seeds=3,
+        scale="normal",
+        commit="abc, with changes",
+        machines=["m"],
+        on="2026-01-02",
+        runs=2,
+        hours=2.0,
+    )
+    pages = {"b1": page(SUITES["b1"], findings, about, {}), "clock": page(SUITES["clock"], Findings(), about, {})}
+    lines = overview(pages).splitlines()
+    played = "normal; seeds 0 to 2; 2 runs | abc, with changes, 2026-01-02 |"
+    assert f"| [b1](b1.md) | How good a model for how many bytes? | 1 of 2 | {played}" in lines
+    assert f"| [clock](clock.md) | At equal time, where does each method stand? | none | {played}" in lines
+    below = lines.index("|---|---|---|---|", lines.index("## Marks missed"))
+    assert lines[below + 1 : below + 4] == ["| b1 | b's \\| loss, nats | <= 1 | 2 (1 seed) |", "", "## Words"]
+
+
+def test_overview_is_written_with_every_page_and_replaces_no_other_file(tmp_path):
+    (tmp_path / "b2.md").write_text(
+        page(
+            SUITES["b2"],
+            Findings(),
+            About(command="x", seeds=1, scale="normal", commit="c", machines=["m"], on="2026-01-02", runs=1, hours=0.1),
+            {},
+        )
+    )
+    pages._overview(tmp_path)
+    text = (tmp_path / "README.md").read_text()
+    assert text.startswith(OVERVIEW) and "[b2](b2.md)" in text
+    (tmp_path / "b2.md").unlink()
+    pages._overview(tmp_path)
+    assert "[b2]" not in (tmp_path / "README.md").read_text()
+    (tmp_path / "README.md").write_text("# Mine")
+    pages._overview(tmp_path)
+    assert {file.name: file.read_text() for file in tmp_path.iterdir()} == {"README.md": "# Mine"}
+
+
+def test_page_says_beside_each_missed_mark_what_was_tried():
+    missed = [Check(name, "<= 1", "2", False) for name in ("b's loss, nats", "c's points", "a's loss, nats", "c's")]
+    findings = Findings(checks=[Check("d, nats", "<= 1", "0", True), *missed])
+    about = About(
+        command="run", seeds=3, scale="normal", commit="abc", machines=["m"], on="2026-01-02", runs=2, hours=2.0
+    )
+    suite = replace(SUITES["b1"], tried=(("b's", "magic: here"), ("points", "magic: here"), ("points", "more: b2")))
+    text = page(suite, findings, about, {})
+    assert "| b's loss, nats | <= 1 | 2 | **no**; tried: 1 |" in text
+    assert "| c's points | <= 1 | 2 | **no**; tried: 1, 2 |" in text
+    # A mark without an entry shows what was tried of all methods, or nothing if that would not help.
+    assert "| a's loss, nats | <= 1 | 2 | **no**; tried: 3, 4 |" in text
+    assert "| c's | <= 1 | 2 | **no**; nothing else was tried |" in text
+    assert "\n1. magic: here\n2. more: b2\n3. other settings" in text and "[trials](trials.md)" in text
+    assert page(replace(suite, tried="magic"), findings, about, {}).count("**no**; tried: 1 |") == 4
+    assert "trials.md" not in page(replace(suite, name="trials", tried=()), findings, about, {})
+    assert "Tried, " not in page(suite, Findings(checks=findings.checks[:1]), about, {})

@@ -1,0 +1,55 @@
+"""Runs of the laboratory with invented outcomes, and small settings to play."""
+
+from __future__ import annotations
+
+from simulations.lab.core import Setting
+from simulations.lab.pages.main import SUITES
+from simulations.lab.runs.answers import Answer
+from simulations.lab.runs.runs import Run
+from simulations.lab.suites.base import Arm, Outcome
+from simulations.lab.theory.consensus import Row
+
+SMALL = Setting(peers=8, every=8, rounds=12, lr=8e-3, evaluate_every=12)
+
+
+def answered(arm, loss, seed):
+    """An answer as a run would give it."""
+    if not isinstance(arm.task, Run):
+        rows = [Row("any", 0.5, 0.5, 0.0, True)._asdict(), Row("CD^2 of a", 1.0, 0.95, 0.05, True)._asdict()]
+        return Answer({"rows": rows}, "code", 1.0)
+    setting = arm.task.setting
+    rounds = range(0, setting.rounds + 1, max(1, setting.rounds // 3))
+    points = [
+        [each, 10.0 * each, 2.0 * each, 20.0 * each, loss + 3.0 / (1 + each) + 0.01 * seed, 0.9, loss + 3.0, 2.0**-each]
+        for each in {*rounds, setting.rounds}
+    ]
+    facts = {
+        "blocks": 100,
+        "escalated": 8,
+        "chunks": 50,
+        "clipped": 1,
+        "landing": 4.0,
+        "exchanges": 8,
+        "failed": 0,
+        "ratio": 1.0,
+    }
+    return Answer(
+        {"parameters": 100, "points": sorted(points), "facts": {**facts, "cut": 0, "level": 1.0}}, "code", 1.0
+    )
+
+
+def grid_of(name):
+    return SUITES[name].arms("normal")
+
+
+def outcome(*answers, label="a"):
+    return Outcome(
+        Arm("g", label, Run(setting=SMALL)), [answer or Answer({}, "code", 1.0, "fell") for answer in answers]
+    )
+
+
+def ended(loss, replica_loss=None, bytes_=20.0):
+    """An answer with two points."""
+    single = loss if replica_loss is None else replica_loss
+    points = [[0, 0.0, 0.0, 0.0, 3.0, 0.9, 3.0, 0.0], [12, 9.0, bytes_, 9.0, loss, 0.9, single, 1.0]]
+    return Answer({"parameters": 1, "points": points, "facts": {"blocks": 4}}, "code", 1.0)
