@@ -144,6 +144,16 @@ class Peer:
         return np.concatenate(parts).astype(np.float64)
 
 
+def spread(messages, peers):
+    """Each peer applies the messages of all others, in their order."""
+    for number, peer in enumerate(peers):
+        for other, message in enumerate(messages):
+            if other != number:
+                peer.apply(message)
+        peer.drain()
+        peer.release()
+
+
 def scale(lr, weight, size=SIZE, trainable=TRAINABLE):
     """alpha p of each parameter."""
     return np.where(np.arange(size) < trainable, lr * weight, weight)

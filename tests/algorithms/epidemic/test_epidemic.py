@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gossipdp.protocol import jobs
-from tests.algorithms.epidemic.epidemic_peer import CHUNK, CHUNKS, SIZE, TOLERANCE, TRAINABLE, Peer, scale
+from tests.algorithms.epidemic.epidemic_peer import CHUNK, CHUNKS, SIZE, TOLERANCE, TRAINABLE, Peer, scale, spread
 
 # -- the ledger ------------------------------------------------------------------------------------------------
 
@@ -102,13 +102,8 @@ def test_messages_without_delay_give_sparseloco(compressor):
             message, said = peer.publish(compressor, lr=alpha, beta=beta, weight=1 / count)
             assert all(one.share == 1.0 for one in said)
             messages.append(message)
-        for number, peer in enumerate(peers):
-            for other, message in enumerate(messages):
-                if other != number:
-                    peer.apply(message)
-            peer.drain()
-            peer.release()
-            assert peer.state() == peers[0].state()
+        spread(messages, peers)
+        assert all(peer.state() == peers[0].state() for peer in peers)
         # The last bit of fp32 may decide a tie, or the level of a value.
         assert np.mean(np.abs(peers[0].ledger.a - a) > 1e-6) < 2e-3
         for number, peer in enumerate(peers):
@@ -124,12 +119,7 @@ def test_buffers_become_the_weighted_mean_of_the_peers_buffers():
             peer.train(0.3)
         mean = sum(weight * peer.x.astype(np.float64) for weight, peer in zip(weights, peers, strict=True))
         messages = [peer.publish(lr=2.0, weight=w)[0] for peer, w in zip(peers, weights, strict=True)]
-        for peer in peers:
-            for message in messages:
-                if message is not messages[peers.index(peer)]:
-                    peer.apply(message)
-            peer.drain()
-            peer.release()
+        spread(messages, peers)
         # bfloat16 loses 2^-9 of a difference. The next round sends it.
         assert np.abs(peers[0].ledger.a - mean)[TRAINABLE:].max() < 2.0**-9 * 1.5
 
@@ -147,12 +137,7 @@ def test_compression_loses_nothing(seed, lr, compressor):
             peer.train()
             given_ += peer.ledger.a - peer.x.astype(np.float64)
             messages.append(peer.publish(compressor, lr=lr, beta=1.0, weight=1 / 3, bound=0.05)[0])
-        for number, peer in enumerate(peers):
-            for other, message in enumerate(messages):
-                if other != number:
-                    peer.apply(message)
-            peer.drain()
-            peer.release()
+        spread(messages, peers)
         residual = sum(peer.ledger.v.astype(np.float64) for peer in peers)
         np.testing.assert_allclose(peers[0].ledger.a - weight * residual, start - weight * given_, atol=2e-5)
 

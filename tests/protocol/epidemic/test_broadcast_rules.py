@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from itertools import count
 
-import pytest
-
 from gossipdp.protocol.epidemic.epoch_set import MAX_LIVES
 from gossipdp.protocol.epidemic.epochs import GRACE, SETTLE
 from gossipdp.protocol.epidemic.events import EpochClosed, RumourReceived, RumourVoided
@@ -26,11 +24,6 @@ from gossipdp.protocol.wire.epidemic_messages import (
 )
 from tests.protocol.epidemic.broadcast_network import peer, signature
 from tests.protocol.epidemic.broadcast_rig import EPOCH, SPAN, Rig, Told, publish
-
-
-@pytest.fixture
-def rig():
-    return Rig()
 
 
 # -- equivocation -----------------------------------------------------------------------------------------------------

@@ -36,6 +36,21 @@ def first(net):
     return next(iter(net.hosts.values()))
 
 
+def newcomer(net):
+    """A new host, and a function that gives it the state that the first host has now."""
+    source = first(net)
+    summary, inside = source.machine.summary(), source.applied.copy()
+    host = net.start(9)
+    net.tell()
+
+    def take_over():
+        host.applied = inside
+        assert host.machine.adopt(summary, net.now)
+        net.drain(host)
+
+    return host, take_over
+
+
 def test_newcomer_applies_increments_that_its_state_lacks():
     net = ready()
     host = net.join(9, first(net))
@@ -96,17 +111,12 @@ def test_payload_handed_out_again_is_kept_until_it_is_applied():
 
 def test_increments_that_come_during_a_fetch_are_applied_after_it():
     net = ready()
-    source = first(net)
-    summary, inside = source.machine.summary(), source.applied.copy()
-    host = net.start(9)
-    net.tell()
+    host, take_over = newcomer(net)
     for each in [each for each in net.hosts.values() if each is not host]:
         net.publish(each)
     net.run(8.0)
     assert host.of(RumourReceived) == [] and host.machine.counts["payload"] > 0
-    host.applied = inside
-    assert host.machine.adopt(summary, net.now)
-    net.drain(host)
+    take_over()
     assert len(host.of(RumourReceived)) == 4
     net.settle()
     assert net.wrong() == [] and all(len(digests) == 1 for digests in net.digests().values())
@@ -114,18 +124,13 @@ def test_increments_that_come_during_a_fetch_are_applied_after_it():
 
 def test_transfer_longer_than_an_epoch_lasts_loses_nothing():
     net = ready()
-    source = first(net)
-    summary, inside = source.machine.summary(), source.applied.copy()
-    host = net.start(9)
-    net.tell()
+    host, take_over = newcomer(net)
     for _ in range(6):
         for each in [each for each in net.hosts.values() if each is not host]:
             net.publish(each)
         net.run(6.0)
         net.tick(100)
-    host.applied = inside
-    assert host.machine.adopt(summary, net.now)
-    net.drain(host)
+    take_over()
     net.settle()
     assert net.wrong() == [] and len(host.of(RumourReceived)) == 6 * 4
     assert all(len(digests) == 1 for digests in net.digests().values())

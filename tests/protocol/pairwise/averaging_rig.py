@@ -139,6 +139,16 @@ def pump(nodes, now=0.0, drop=lambda envelope: False):
     return seen
 
 
+def begin(nodes, now=0.0):
+    """A offers an exchange and B accepts. Returns its number; no chunk is open yet."""
+    nodes[A.id].averaging.want(1, now)
+    [offer] = nodes[A.id].post()
+    nodes[B.id].hear(A.id, offer.message)
+    [accept] = nodes[B.id].post()
+    nodes[A.id].hear(B.id, accept.message)
+    return offer.message.exchange
+
+
 def an_offer(exchange, **changes):
     fields = {
         "schema": SCHEMA.digest,

@@ -10,7 +10,18 @@ from gossipdp.protocol.events import ChunksInDoubt, ExchangeEnded, ExchangeStart
 from gossipdp.protocol.pairwise import partner_history
 from gossipdp.protocol.pairwise.matching import MatchingConfig
 from gossipdp.protocol.wire.messages import Accept, Ack, Ask, Data, End, Offer, Ranges, Refuse, State
-from tests.protocol.pairwise.averaging_rig import A, B, C, Node, an_offer, configured, half_applied, network, pump
+from tests.protocol.pairwise.averaging_rig import (
+    A,
+    B,
+    C,
+    Node,
+    an_offer,
+    begin,
+    configured,
+    half_applied,
+    network,
+    pump,
+)
 
 
 def test_wanted_exchange_is_offered_accepted_and_done():
@@ -69,11 +80,7 @@ def test_first_chunk_rotates_from_exchange_to_exchange():
         firsts.append(next(message.chunk for message in said if isinstance(message, Ranges)))
     # All chunks were opened, so the next exchange begins with the same first chunk.
     assert firsts == [0, 0, 0]
-    nodes[A.id].averaging.want(1, 5.0)
-    offer = nodes[A.id].post()[0]
-    nodes[B.id].hear(A.id, offer.message)
-    [accept] = nodes[B.id].post()
-    nodes[A.id].hear(B.id, accept.message)
+    begin(nodes, 5.0)
     nodes[A.id].averaging._active.finish_early(5.0)
     pump(nodes, 5.0)
     nodes[A.id].averaging.want(1, 6.0)
@@ -83,11 +90,7 @@ def test_first_chunk_rotates_from_exchange_to_exchange():
 
 def test_new_offer_after_a_lost_end_supersedes_the_old_exchange():
     nodes = network(A, B)
-    nodes[A.id].averaging.want(1, 0.0)
-    [offer] = nodes[A.id].post()
-    nodes[B.id].hear(A.id, offer.message)
-    [accept] = nodes[B.id].post()
-    nodes[A.id].hear(B.id, accept.message)
+    begin(nodes)
     nodes[A.id].averaging._active.finish_early(0.0)
     pump(nodes, drop=lambda envelope: isinstance(envelope.message, End))
     assert nodes[A.id].averaging.partner is None and nodes[B.id].averaging.partner == A.id
@@ -107,13 +110,8 @@ def test_message_of_an_unknown_exchange_is_answered_with_unknown():
 
 def test_messages_of_an_exchange_from_a_third_peer_change_nothing():
     nodes = network(A, B)
-    nodes[A.id].averaging.want(1, 0.0)
-    [offer] = nodes[A.id].post()
-    nodes[B.id].hear(A.id, offer.message)
-    [accept] = nodes[B.id].post()
-    nodes[A.id].hear(B.id, accept.message)
+    exchange = begin(nodes)
     before = nodes[A.id].algorithm.ledger.a.copy()
-    exchange = offer.message.exchange
     nodes[A.id].hear(C.id, Data(exchange, 0, 1, 1.0), [b"x", b"y"])
     nodes[A.id].hear(C.id, End(exchange, False, "unknown"))
     assert nodes[A.id].averaging.partner == B.id and (nodes[A.id].algorithm.ledger.a == before).all()

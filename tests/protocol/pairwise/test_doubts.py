@@ -22,7 +22,8 @@ from gossipdp.protocol.pairwise.initiator import Initiator
 from gossipdp.protocol.pairwise.responder import Responder
 from gossipdp.protocol.pairwise.timing import Timing
 from gossipdp.protocol.schema import Schema
-from gossipdp.protocol.wire.messages import Accept, Ack, Ask, Data, End, Member, Offer, Ranges, Refuse, State, Void
+from gossipdp.protocol.wire.messages import Accept, Ack, Ask, Data, End, Offer, Ranges, Refuse, Void
+from tests.protocol.pairwise.averaging_rig import Members, member
 from tests.protocol.surroundings import surroundings
 
 INITIATOR, RESPONDER = b"i" * 32, b"r" * 32
@@ -206,37 +207,13 @@ def test_last_chunk_mixed_after_the_initiators_life_ended_is_added_to_the_count(
 # -- both, as averaging joins them -------------------------------------------------------------------------------
 
 
-class Members:
-    """A membership of two."""
-
-    def __init__(self, me, other):
-        self.me, self.members = me, {me.id: me, other.id: other}
-
-    def alive(self):
-        return [member for member in self.members.values() if member is not self.me]
-
-    def rtt(self, peer):
-        return 0.01
-
-    def address_of(self, peer):
-        return self.members[peer].address
-
-    def linked(self, peer):
-        return True
-
-
 class Rig(Machine):
     """All of a peer's exchanges, with one partner."""
 
     def __init__(self, me, partner, incarnation=1):
         super().__init__()
         self.partner = partner * 32
-        members = Members(
-            *(
-                Member(letter * 32, "", "x:1", life, 0, State.ALIVE)
-                for letter, life in ((me, incarnation), (partner, 1))
-            )
-        )
+        members = Members(member(me, incarnation), [member(partner)])
         schema = Schema.of([("w", (300,), "float32", "parameter")])
         self.machine = Averaging(
             PairwiseConfig(fineness={"modulo4": 4}),
