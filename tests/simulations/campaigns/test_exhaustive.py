@@ -26,6 +26,7 @@ from simulations.campaigns.exhaustive import (
     second,
     singles,
 )
+from tests.simulations.faulty_responders import reopen_mixed_chunks
 
 PARTS = 13
 """parts of the cases of two faults; each takes half a minute of a core"""
@@ -255,14 +256,7 @@ def test_doubts_that_no_peer_counts_are_noticed(event, monkeypatch):
 def test_chunk_opened_anew_that_was_mixed_already_is_noticed(untouched, monkeypatch):
     again = [case for case in brief(SETTINGS["wide"]) if case and case[0].kind == "again"]
     assert again and not violations("wide", again)
-    original = Responder._open_chunk
-
-    def open_chunk(self, number, ranges):
-        if number not in self._open:
-            self._mixed.pop(number, None)
-        original(self, number, ranges)
-
-    monkeypatch.setattr(Responder, "_open_chunk", open_chunk)
+    reopen_mixed_chunks(monkeypatch)
     assert any("I4" in told for told in violations("wide", again).values())
 
 

@@ -13,7 +13,6 @@ import pytest
 from rich.console import Console
 
 from gossipdp.protocol.outputs import Envelope
-from gossipdp.protocol.pairwise.responder import Responder
 from gossipdp.protocol.wire.messages import Lane, StateRefuse
 from simulations import main as command
 from simulations.check import Check
@@ -29,6 +28,7 @@ from simulations.scenarios.tables import print_report
 from simulations.simulator.cluster import Cluster, Plan
 from simulations.simulator.faults import Fault
 from simulations.simulator.network import Conditions, Network
+from tests.simulations.faulty_responders import forget_mixed_chunks
 
 CAMPAIGNS = {"chaos": "T1", "mass-kill": "T4", "partition": "T5", "scale": "T21", "stragglers": "T7"}
 SMALL = {
@@ -317,21 +317,9 @@ def test_replay_file_without_a_run_raises(tmp_path):
         simulate("chaos", Options(replay=tmp_path / "x.json"))
 
 
-@pytest.fixture
-def forgetful(monkeypatch):
-    """A responder that voids a chunk which it has mixed."""
-    original = Responder.job_done
+def test_violation_is_shrunk_told_and_replayed(tmp_path, capsys, monkeypatch):
+    forget_mixed_chunks(monkeypatch)
 
-    def job_done(self, job, turn, now):
-        original(self, job, turn, now)
-        if turn.mixed:
-            del self._mixed[job.key.chunk]
-            self._void.add(job.key.chunk)
-
-    monkeypatch.setattr(Responder, "job_done", job_done)
-
-
-def test_violation_is_shrunk_told_and_replayed(forgetful, tmp_path, capsys, monkeypatch):
     def plan(seed, peers):
         script = (Fault(at=8.0, kind="pause", hosts=(1,), lasts=0.3),)
         return replace(

@@ -9,12 +9,12 @@ import pytest
 
 from gossipdp.algorithms.pairwise import Pairwise
 from gossipdp.protocol import jobs
-from gossipdp.protocol.pairwise.responder import Responder
 from simulations.scenarios import shrink
 from simulations.scenarios.shrink import Failure, Shrunk, attempt, plan_from_json, plan_to_json, story, without
 from simulations.simulator.cluster import Plan
 from simulations.simulator.faults import Fault
 from simulations.simulator.network import Conditions
+from tests.simulations.faulty_responders import forget_mixed_chunks
 
 
 def plan(**changes):
@@ -123,21 +123,8 @@ def test_text_that_is_no_run_raises(text):
         plan_from_json(text)
 
 
-@pytest.fixture
-def forgetful(monkeypatch):
-    """A responder that voids a chunk which it has mixed."""
-    original = Responder.job_done
-
-    def job_done(self, job, turn, now):
-        original(self, job, turn, now)
-        if turn.mixed:
-            del self._mixed[job.key.chunk]
-            self._void.add(job.key.chunk)
-
-    monkeypatch.setattr(Responder, "job_done", job_done)
-
-
-def test_real_bug_among_four_peers_shrinks_to_two_and_the_story_shows_it(forgetful):
+def test_real_bug_among_four_peers_shrinks_to_two_and_the_story_shows_it(monkeypatch):
+    forget_mixed_chunks(monkeypatch)
     rough = plan(peers=4, size=300, script=plan().script[1:3], conditions=Conditions(latency=0.02, loss=0.4))
     failures = ((seed, attempt(seed, rough)) for seed in range(1, 30))
     seed, failure = next((seed, failed) for seed, failed in failures if failed and "never settled" in failed.text)
@@ -174,7 +161,8 @@ def test_run_that_holds_is_no_failure():
     assert attempt(1, plan(peers=2, size=300, script=(), conditions=Conditions())) is None
 
 
-def test_long_trace_loses_its_beginning(forgetful):
+def test_long_trace_loses_its_beginning(monkeypatch):
+    forget_mixed_chunks(monkeypatch)
     rough = plan(peers=2, size=300, script=(), conditions=Conditions(latency=0.02, loss=0.5))
     failure = Failure("I7 p0: it says so", "", 1.0)
     told = story(Shrunk(1, rough, failure, 0, 0.0), most=10).splitlines()

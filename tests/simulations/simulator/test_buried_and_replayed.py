@@ -10,11 +10,11 @@ from msgspec.structs import replace
 
 from gossipdp.protocol.events import MemberChanged
 from gossipdp.protocol.membership.suspects import Suspects
-from gossipdp.protocol.pairwise.responder import Responder
 from gossipdp.protocol.wire.messages import State
 from simulations.simulator.cluster import Cluster, Plan
 from simulations.simulator.faults import Fault
 from simulations.simulator.network import Conditions
+from tests.simulations.faulty_responders import reopen_mixed_chunks
 
 
 def plan(**changes):
@@ -108,14 +108,7 @@ def test_without_a_stranger_nothing_is_repeated():
 
 def test_chunk_mixed_again_when_a_stranger_repeats_it_is_noticed(monkeypatch):
     """Without the stranger no message arrives twice here."""
-    original = Responder._open_chunk
-
-    def open_chunk(self, number, ranges):
-        if number not in self._open:
-            self._mixed.pop(number, None)
-        original(self, number, ranges)
-
-    monkeypatch.setattr(Responder, "_open_chunk", open_chunk)
+    reopen_mixed_chunks(monkeypatch)
     long = {"peers": 3, "size": 2 * 8192 + 300, "conditions": Conditions(latency=0.02, job=0.04)}
     assert violation(range(2), **long) == ""
     noticed = violation(range(2), **long, script=stranger(0.2, 2.0, 3))

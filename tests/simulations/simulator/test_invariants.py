@@ -16,13 +16,13 @@ from gossipdp.protocol import jobs
 from gossipdp.protocol.jobs import Frozen
 from gossipdp.protocol.pairwise.averaging import Averaging
 from gossipdp.protocol.pairwise.initiator import Initiator
-from gossipdp.protocol.pairwise.responder import Responder
 from gossipdp.protocol.transfer.moments_holder import MomentsHolder
 from simulations.simulator import agreement
 from simulations.simulator.cluster import Cluster, Plan, run_seed
 from simulations.simulator.faults import Fault
 from simulations.simulator.invariants import Books
 from simulations.simulator.network import Conditions
+from tests.simulations.faulty_responders import forget_mixed_chunks
 from tests.simulations.simulator.small_cluster import fails, small
 
 
@@ -74,16 +74,7 @@ def test_initiator_mixing_less_than_the_responder_is_noticed(monkeypatch):
 
 
 def test_responder_that_forgets_what_it_mixed_is_noticed(monkeypatch):
-    original = Responder.job_done
-
-    def job_done(self, job, turn, now):
-        original(self, job, turn, now)
-        if turn.mixed:
-            # It voids the chunk, although it has mixed it.
-            del self._mixed[job.key.chunk]
-            self._void.add(job.key.chunk)
-
-    monkeypatch.setattr(Responder, "job_done", job_done)
+    forget_mixed_chunks(monkeypatch)
     assert "I2" in fails()
 
 

@@ -11,24 +11,17 @@ from simulations.lab.suites.base import Findings
 from simulations.lab.suites.figures import Check, reported
 
 
+def the_runs(**changes):
+    """What a page says of its two runs."""
+    return About(command="run", seeds=3, scale="normal", machines=["m"], on="2026-01-02", runs=2, hours=2.0, **changes)
+
+
 def test_page_lists_missed_marks_failures_and_old_runs():
     suite = SUITES["b1"]
     findings = Findings(
         checks=[Check("loss", "<= 1", "2", False), Check("bytes", "<= 1", "0", True)], notes=["So it is."]
     )
-    about = About(
-        command="run",
-        seeds=3,
-        scale="normal",
-        commit="abc",
-        machines=["m"],
-        on="2026-01-02",
-        runs=2,
-        hours=2.0,
-        older=1,
-        changed=2,
-        failed=["x: fell"],
-    )
+    about = the_runs(commit="abc", older=1, changed=2, failed=["x: fell"])
     text = page(suite, findings, about, {})
     assert "| loss | <= 1 | 2 | **no**" in text and "| bytes | <= 1 | 0 | yes |" in text
     assert "1 of 2 met" in text and "2.0 hours" in text and "- x: fell" in text
@@ -39,16 +32,7 @@ def test_page_lists_missed_marks_failures_and_old_runs():
 def test_overview_repeats_the_missed_marks_of_its_pages():
     missed = Check("b's | loss, nats", "<= 1", "2 (1 seed)", False)
     findings = Findings(checks=[Check("d", "<= 1", "0", True), missed], reported=[reported("gap", 0.5)])
-    about = About(
-        command="run",
-        seeds=3,
-        scale="normal",
-        commit="abc, with changes",
-        machines=["m"],
-        on="2026-01-02",
-        runs=2,
-        hours=2.0,
-    )
+    about = the_runs(commit="abc, with changes")
     pages = {"b1": page(SUITES["b1"], findings, about, {}), "clock": page(SUITES["clock"], Findings(), about, {})}
     lines = overview(pages).splitlines()
     played = "normal; seeds 0 to 2; 2 runs | abc, with changes, 2026-01-02 |"
@@ -81,9 +65,7 @@ def test_overview_is_written_with_every_page_and_replaces_no_other_file(tmp_path
 def test_page_says_beside_each_missed_mark_what_was_tried():
     missed = [Check(name, "<= 1", "2", False) for name in ("b's loss, nats", "c's points", "a's loss, nats", "c's")]
     findings = Findings(checks=[Check("d, nats", "<= 1", "0", True), *missed])
-    about = About(
-        command="run", seeds=3, scale="normal", commit="abc", machines=["m"], on="2026-01-02", runs=2, hours=2.0
-    )
+    about = the_runs(commit="abc")
     suite = replace(SUITES["b1"], tried=(("b's", "magic: here"), ("points", "magic: here"), ("points", "more: b2")))
     text = page(suite, findings, about, {})
     assert "| b's loss, nats | <= 1 | 2 | **no**; tried: 1 |" in text
