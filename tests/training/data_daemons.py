@@ -18,6 +18,7 @@ from gossipdp.protocol.pairwise.config import PairwiseConfig
 from gossipdp.protocol.peer import Peer, PeerConfig
 from gossipdp.protocol.wire.messages import Member, State
 from gossipdp.runtime.link.data_server import DataServer
+from tests.training.repeated import repeated
 
 
 class DataDaemon:
@@ -118,20 +119,15 @@ class DataDaemons:
     @contextlib.contextmanager
     def running(self) -> Iterator[None]:
         """Run the daemons in a thread meanwhile."""
-        stop = threading.Event()
 
-        def loop() -> None:
-            while not stop.is_set():
-                with self._lock:
-                    self._turn(0.002)
+        def turn() -> None:
+            with self._lock:
+                self._turn(0.002)
 
-        thread = threading.Thread(target=loop)
-        thread.start()
         try:
-            yield
+            with repeated(turn):
+                yield
         finally:
-            stop.set()
-            thread.join()
             for daemon in list(self.all):
                 self.kill(daemon)
 

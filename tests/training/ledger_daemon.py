@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from gossipdp.protocol.carried_state import NOTHING, Carried
 from gossipdp.protocol.schema import Schema
 from gossipdp.runtime import link as links
+from tests.training.repeated import repeated
 
 WIDTH = 256
 """parameters of a chunk, so that small models have many"""
@@ -91,19 +92,8 @@ class LedgerDaemon:
     @contextlib.contextmanager
     def running(self) -> Iterator[None]:
         """Pump in another thread meanwhile, because `attach` blocks."""
-        stop = threading.Event()
-
-        def loop() -> None:
-            while not stop.is_set():
-                self.pump(0.01)
-
-        thread = threading.Thread(target=loop)
-        thread.start()
-        try:
+        with repeated(lambda: self.pump(0.01)):
             yield
-        finally:
-            stop.set()
-            thread.join()
 
     def feed(self, event: links.LinkEvent) -> None:
         match event:

@@ -28,25 +28,25 @@ ROOT = Path(peers.cli.__file__).parents[1]
 HEAVY = {"numpy", "numba", "zmq", "torch", "rich", "nacl", "safetensors", "msgspec", "prometheus_client", "asyncio"}
 
 
-def test_help_imports_nothing_heavy() -> None:
+def imported_by(check: str) -> set[str]:
+    """Top-level modules that a new interpreter has imported once `check` holds."""
     code = (
-        "import sys, peers.cli\n"
-        "assert peers.cli.main(['--help']) == 0 and peers.cli.main(['up', '--help']) == 0\n"
-        "print('modules', *{name.partition('.')[0] for name in sys.modules})"
+        f"import sys, peers.cli\nassert {check}\nprint('modules', *{{name.partition('.')[0] for name in sys.modules}})"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT, check=True)
-    modules = set(done.stdout.splitlines()[-1].split())
+    word, *modules = done.stdout.splitlines()[-1].split()
+    assert word == "modules"
+    return set(modules)
+
+
+def test_help_imports_nothing_heavy() -> None:
+    modules = imported_by("peers.cli.main(['--help']) == 0 and peers.cli.main(['up', '--help']) == 0")
     assert "click" in modules and not modules & HEAVY
 
 
 def test_questions_to_the_daemon_import_no_torch_numpy_or_zmq() -> None:
-    code = (
-        "import sys, peers.cli\n"
-        "assert peers.cli.main(['--home', '/nonexistent', 'status']) == 4\n"
-        "print('modules', *{name.partition('.')[0] for name in sys.modules})"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT, check=True)
-    assert not set(done.stdout.split()) & {"numpy", "numba", "zmq", "torch", "rich", "safetensors"}
+    modules = imported_by("peers.cli.main(['--home', '/nonexistent', 'status']) == 4")
+    assert not modules & {"numpy", "numba", "zmq", "torch", "rich", "safetensors"}
 
 
 def test_every_command_has_help(gossipdp: Run) -> None:

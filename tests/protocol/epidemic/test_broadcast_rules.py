@@ -25,7 +25,6 @@ from gossipdp.protocol.wire.epidemic_messages import (
 from tests.protocol.epidemic.broadcast_network import peer, signature
 from tests.protocol.epidemic.broadcast_rig import EPOCH, SPAN, Rig, Told, publish
 
-
 # -- equivocation -----------------------------------------------------------------------------------------------------
 
 

@@ -20,7 +20,7 @@ from gossipdp.runtime.network.events import HandshakeRefused, LinkDown, LinkUp, 
 from gossipdp.runtime.network.identity import Identity
 from gossipdp.runtime.network.limits import TransportLimits
 from gossipdp.runtime.network.signed_hello import DiallerHello, ListenerHello, LocalPeer, pack
-from tests.runtime.network.transports import FAST, PING, RUN, START, Net, Stranger, dialler, hear, name
+from tests.runtime.network.transports import FAST, PING, RUN, START, Net, Stranger, answered, dialler, hear, name
 
 
 @pytest.mark.parametrize("mechanism", ["null", "plain"])
@@ -154,10 +154,7 @@ def test_listener_with_a_false_id_is_refused_by_the_dialler() -> None:
     me, listener, victim = Identity.generate(), Identity.generate(), Identity.generate()
     hello = dialler(me)
     there = ListenerHello(LocalPeer(listener, "tiny", RUN, 1, START), me.curve.public)
-    said = signed_hello.unpack(hello.hello())
-    assert isinstance(said, signed_hello.Hello)
-    honest = signed_hello.unpack(there.hello(said))
-    assert isinstance(honest, signed_hello.Answer)
+    honest = answered(hello, there)
     for change in ({"id": victim.id}, {"run": b""}, {"nonce": bytes(32)}, {"incarnation": 2}, {"signature": bytes(64)}):
         with pytest.raises(Exception, match="GD-202"):
             hello.answer(msgspec.structs.replace(honest, **change))

@@ -16,7 +16,7 @@ from gossipdp.runtime.network.events import CopyMet, DialFailed, HandshakeRefuse
 from gossipdp.runtime.network.identity import Identity, NetworkSecret
 from gossipdp.runtime.network.refusals import TIMES, Refusals
 from gossipdp.runtime.network.signed_hello import ListenerHello, LocalPeer
-from tests.runtime.network.transports import PING, RUN, START, Net, at, dialler, name
+from tests.runtime.network.transports import PING, RUN, START, Net, answered, at, dialler, name
 
 
 def test_wrong_secret_is_gd_201_on_both_sides(net: Net) -> None:
@@ -153,10 +153,7 @@ def test_dialler_that_only_claims_this_peers_identity_is_no_copy_of_it(net: Net)
         ListenerHello(LocalPeer(me, "tiny", RUN, 1, START), liar.curve.public).hello(said)
     hello = dialler(me)
     there = ListenerHello(LocalPeer(liar, "tiny", RUN, 1, START), me.curve.public)
-    sent = signed_hello.unpack(hello.hello())
-    assert isinstance(sent, signed_hello.Hello)
-    answer = signed_hello.unpack(there.hello(sent))
-    assert isinstance(answer, signed_hello.Answer)
+    answer = answered(hello, there)
     with pytest.raises(RefusedError, match="GD-202"):
         hello.answer(msgspec.structs.replace(answer, id=me.id))
     assert hello.peer == b"" and not net.events(a, CopyMet)

@@ -17,7 +17,7 @@ from gossipdp.runtime.network import signed_hello
 from gossipdp.runtime.network.events import Received, TransportEvent
 from gossipdp.runtime.network.identity import Identity, NetworkSecret
 from gossipdp.runtime.network.limits import TransportLimits
-from gossipdp.runtime.network.signed_hello import DiallerHello, LocalPeer
+from gossipdp.runtime.network.signed_hello import DiallerHello, ListenerHello, LocalPeer
 from gossipdp.runtime.network.transport import Transport
 
 RUN = bytes(range(16))
@@ -183,3 +183,12 @@ def hear(net: Net, stranger: Stranger) -> signed_hello.ServiceMessage:
 def dialler(identity: Identity, **changes: Any) -> DiallerHello:
     settings: dict[str, Any] = {"network": "tiny", "run": RUN, "incarnation": 1, "start": START} | changes
     return DiallerHello(LocalPeer(identity, **settings), os.urandom(32), Lane.CONTROL)
+
+
+def answered(hello: DiallerHello, there: ListenerHello) -> signed_hello.Answer:
+    """What a listener answers to a hello."""
+    said = signed_hello.unpack(hello.hello())
+    assert isinstance(said, signed_hello.Hello)
+    answer = signed_hello.unpack(there.hello(said))
+    assert isinstance(answer, signed_hello.Answer)
+    return answer

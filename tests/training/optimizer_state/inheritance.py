@@ -63,6 +63,19 @@ def adam(model: nn.Module, kind: type[Optimizer] = torch.optim.AdamW, **options:
     return kind(model.parameters(), lr=3e-3, **options)  # type: ignore[call-arg]
 
 
+def trained_and_gone(
+    daemon: MomentsDaemon, kind: type[Optimizer] = torch.optim.AdamW, **options: Any
+) -> tuple[nn.Module, Optimizer]:
+    """The model and the optimizer of a process that made 41 steps and is gone."""
+    model = model_of()
+    optimizer = adam(model, kind, **options)
+    peer = attach(daemon, model, optimizer)
+    train(model, optimizer, 41, daemon)
+    die(peer)
+    daemon.pump()
+    return model, optimizer
+
+
 def flat(model: nn.Module) -> np.ndarray:
     return np.concatenate([parameter.detach().numpy().ravel() for parameter in model.parameters()])
 

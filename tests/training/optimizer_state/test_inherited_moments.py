@@ -13,7 +13,16 @@ from gossipdp.codecs import moments as codec
 from gossipdp.runtime import link as links
 from gossipdp.training.tensors.layout import Layout
 from tests.training.moments_daemon import MomentsDaemon
-from tests.training.optimizer_state.inheritance import Optimizer, adam, attach, die, flat, model_of, train
+from tests.training.optimizer_state.inheritance import (
+    Optimizer,
+    adam,
+    attach,
+    die,
+    flat,
+    model_of,
+    train,
+    trained_and_gone,
+)
 
 KEYS = ("exp_avg", "exp_avg_sq")
 
@@ -35,13 +44,8 @@ def test_process_that_was_killed_comes_back_with_its_moments(
     daemons: Callable[..., MomentsDaemon], kind: type[Optimizer], options: dict[str, Any]
 ) -> None:
     daemon = daemons(every=4)
-    model = model_of()
-    optimizer = adam(model, kind, **options)
-    peer = attach(daemon, model, optimizer)
-    train(model, optimizer, 41, daemon)
+    model, optimizer = trained_and_gone(daemon, kind, **options)
     assert daemon.told[:4] == ["second", "first"] * 2 and daemon.held is not None
-    die(peer)
-    daemon.pump()
     again = model_of(5)
     fresh = adam(again, kind, **options)
     attach(daemon, again, fresh)
@@ -95,12 +99,8 @@ def test_moments_come_when_the_model_is_loaded_and_not_before(
     daemons: Callable[..., MomentsDaemon], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Moments arrive where the model was, and a device copies the model with a delay."""
-    daemon, model = daemons(every=4), model_of()
-    optimizer = adam(model)
-    peer = attach(daemon, model, optimizer)
-    train(model, optimizer, 41, daemon)
-    die(peer)
-    daemon.pump()
+    daemon = daemons(every=4)
+    trained_and_gone(daemon)
     assert daemon.held is not None and daemon.a is not None
     enqueued: list[Callable[[], None]] = []
     load, finish = Layout.load, Layout.finish

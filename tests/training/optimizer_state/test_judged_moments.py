@@ -26,6 +26,7 @@ from tests.training.optimizer_state.inheritance import (
     model_of,
     schema_of,
     train,
+    trained_and_gone,
 )
 
 
@@ -65,12 +66,8 @@ def test_honest_moments_are_kept_at_the_first_gradient(
     daemons: Callable[..., MomentsDaemon], caplog: pytest.LogCaptureFixture
 ) -> None:
     """Also the moments of a parameter without a gradient yet, and where a step is skipped."""
-    daemon, model = daemons(every=4), model_of()
-    optimizer = adam(model)
-    peer = attach(daemon, model, optimizer)
-    train(model, optimizer, 41, daemon)
-    die(peer)
-    daemon.pump()
+    daemon = daemons(every=4)
+    trained_and_gone(daemon)
     again = model_of(5)
     fresh = adam(again)
     peer = attach(daemon, again, fresh)
