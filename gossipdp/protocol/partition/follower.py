@@ -153,13 +153,7 @@ class Follower:
 
     # -- inputs -----------------------------------------------------------------------------------------------
 
-    def receive(
-        self,
-        message: Giving,
-        buffers: list[Buffer],
-        source: bytes,
-        now: float,
-    ) -> None:
+    def receive(self, message: Giving, buffers: list[Buffer], source: bytes, now: float) -> None:
         """A message of the source or of a witness."""
         if self._joiner is not None:
             self._joiner.receive(message, buffers, source, now)

@@ -156,13 +156,7 @@ class Joiner:
         self._requested_at = now
         self._outputs.send(self.source, StateRequest(self._transfer))
 
-    def receive(
-        self,
-        message: Giving,
-        buffers: list[Buffer],
-        source: bytes,
-        now: float,
-    ) -> None:
+    def receive(self, message: Giving, buffers: list[Buffer], source: bytes, now: float) -> None:
         """A message of a source or of a witness."""
         if isinstance(message, StateSample):
             self._judge.heard(message, buffers, source)
@@ -263,9 +257,11 @@ class Joiner:
             self._ask(now)
 
     def _ask(self, now: float) -> None:
-        wanted = self._requests.ask(self._missing - self._working.keys(), len(self._working), now)
-        if wanted and self.source is not None:
-            self._outputs.send(self.source, StateAsk(self._transfer, self._snapshot, wanted, self._requests.number))
+        self._demand(self._requests.ask(self._missing - self._working.keys(), len(self._working), now))
+
+    def _demand(self, chunks: tuple[int, ...]) -> None:
+        if chunks and self.source is not None:
+            self._outputs.send(self.source, StateAsk(self._transfer, self._snapshot, chunks, self._requests.number))
 
     @property
     def arrived(self) -> Arrived | None:
@@ -400,9 +396,5 @@ class Joiner:
         elif self._requests.silent(now):
             self._abandon(Refusal.SILENT, now)
         else:
-            again = self._requests.repeat(now)
-            if again is not None:
-                self._outputs.send(
-                    self.source, StateAsk(self._transfer, self._snapshot, (again,), self._requests.number)
-                )
+            self._demand(self._requests.repeat(now))
             self._ask(now)

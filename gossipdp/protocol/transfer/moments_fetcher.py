@@ -135,9 +135,11 @@ class MomentsFetcher:
 
     def _ask(self, now: float) -> None:
         missing = set(range(len(self._sizes))) - self._taken.keys() - self._working.keys()
-        wanted = self._requests.ask(missing, len(self._working), now)
-        if wanted:
-            self._outputs.send(self.source, MomentsAsk(self._transfer, self._number, wanted, self._requests.number))
+        self._demand(self._requests.ask(missing, len(self._working), now))
+
+    def _demand(self, chunks: tuple[int, ...]) -> None:
+        if chunks:
+            self._outputs.send(self.source, MomentsAsk(self._transfer, self._number, chunks, self._requests.number))
 
     def checked(self, job: jobs.CheckMoments, result: jobs.Checked, now: float) -> None:
         """The result of a CheckMoments."""
@@ -187,9 +189,5 @@ class MomentsFetcher:
         elif self._requests.silent(now):
             self._next(now)
         else:
-            again = self._requests.repeat(now)
-            if again is not None:
-                self._outputs.send(
-                    self.source, MomentsAsk(self._transfer, self._number, (again,), self._requests.number)
-                )
+            self._demand(self._requests.repeat(now))
             self._ask(now)

@@ -85,16 +85,16 @@ class Requests:
         del self._asked[chunk]
         self._window = min(self._most, self._window + 1)
 
-    def repeat(self, now: float) -> int | None:
-        """The chunk to request again now, as request `number`, if it is time."""
+    def repeat(self, now: float) -> tuple[int, ...]:
+        """The chunk to request again now, as request `number`. Empty if it is not time."""
         if not self._asked or now < self._repeat_at():
-            return None
+            return ()
         oldest = next(iter(self._asked))
         del self._asked[oldest]
         self._asked[oldest] = now
         self._repeats += 1
         self._count(now)
-        return oldest
+        return (oldest,)
 
     def silent(self, now: float) -> bool:
         """Whether it is time to give the source up."""

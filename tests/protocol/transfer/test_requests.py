@@ -47,8 +47,8 @@ def fetch(seconds, chunks=20, *, window=8, again=5.0, silence=20.0, lost=frozens
             if requests.silent(now):
                 given_up += 1
                 requests.begin(now)
-            elif (chunk := requests.repeat(now)) is not None:
-                send([chunk])
+            elif again := requests.repeat(now):
+                send(again)
         send(requests.ask(missing, 0, now))
         assert now < 1e5
     return now, asks, given_up
@@ -103,7 +103,7 @@ def pauses(requests, source_is_silent_from):
     """Seconds between unanswered requests, until the source is given up."""
     now, asked = source_is_silent_from, [source_is_silent_from]
     while not requests.silent(now := requests.timer()):
-        assert requests.repeat(now) is not None
+        assert requests.repeat(now)
         asked.append(now)
     return [later - earlier for earlier, later in pairwise([*asked, now])]
 
