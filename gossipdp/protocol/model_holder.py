@@ -6,14 +6,10 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from gossipdp.protocol.carried_state import Carried
-from gossipdp.protocol.contribution import Contribution
 from gossipdp.protocol.events import StateReady, StateRenewed, TookOver
 from gossipdp.protocol.model import Model
 from gossipdp.protocol.rounds.attachment import Founding
-from gossipdp.protocol.rounds.pacing import Pacing
-from gossipdp.protocol.rounds.rounds import Rounds
-from gossipdp.protocol.strategy import Strategy
-from gossipdp.protocol.terms import Terms
+from gossipdp.protocol.terms import RoundMachines, Terms
 from gossipdp.protocol.transfer.arrived import Arrived, Origin
 from gossipdp.protocol.transfer.claims import Live
 from gossipdp.protocol.transfers import Transfers
@@ -31,17 +27,9 @@ class ModelHolder:
     daemon, and `replaced` takes another peer's model.
     """
 
-    def __init__(
-        self,
-        terms: Terms,
-        contribution: Contribution,
-        pacing: Pacing,
-        strategy: Strategy,
-        rounds: Rounds,
-        transfers: Transfers,
-    ) -> None:
+    def __init__(self, terms: Terms, machines: RoundMachines, transfers: Transfers) -> None:
         self._config, self._outputs, self._progress = terms.config, terms.outputs, terms.progress
-        self._contribution, self._pacing, self._strategy, self._rounds = contribution, pacing, strategy, rounds
+        self._contribution, self._pacing, self._strategy, self._rounds = machines
         self._transfers = transfers
         self.model: Model | None = None
         self.giver = b""

@@ -20,7 +20,7 @@ from gossipdp.protocol.rounds.pacing import Pacing
 from gossipdp.protocol.rounds.rounds import Rounds
 from gossipdp.protocol.strategies import STRATEGIES
 from gossipdp.protocol.strategy import Surroundings
-from gossipdp.protocol.terms import Terms
+from gossipdp.protocol.terms import RoundMachines, Terms
 from gossipdp.protocol.training import Training
 from gossipdp.protocol.transfer.arrived import Arrived
 from gossipdp.protocol.transfer.claims import Held
@@ -64,19 +64,16 @@ class Replica:
             incarnation=membership.me.incarnation,
             enabled=config.moments,
         )
+        machines = RoundMachines(self.contribution, self.pacing, self.strategy, self.rounds)
         self._transfers = Transfers(
             terms,
-            self.strategy,
-            self.pacing,
-            self.contribution,
+            machines,
             waits=lambda: self._attachment.waits,
-            begins=lambda: self.rounds.open,
             take_over=self._take_over,
             arrived=self._arrived,
             replaced=self._replaced,
         )
-        averaging = self.contribution, self.pacing, self.strategy, self.rounds
-        self._holder = ModelHolder(terms, *averaging, self._transfers)
+        self._holder = ModelHolder(terms, machines, self._transfers)
         self._attachment = Attachment(
             self.rounds,
             self.moments,
@@ -88,7 +85,7 @@ class Replica:
             kept=self._holder.kept,
         )
         self.training = Training(
-            terms, *averaging, self._transfers, self._attachment, self._holder, wake=wake, settle=settle
+            terms, machines, self._transfers, self._attachment, self._holder, wake=wake, settle=settle
         )
 
     def _surroundings(self, terms: Terms) -> Surroundings:

@@ -1,19 +1,24 @@
-"""What every machine of one peer may need: settings, members, outputs, and what the driver injects."""
+"""What the machines of one peer are built with: terms that all may need, and the machines of its rounds."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
 from random import Random
+from typing import NamedTuple
 
 from gossipdp.protocol.config import PeerConfig
+from gossipdp.protocol.contribution import Contribution
 from gossipdp.protocol.membership.membership import Membership
 from gossipdp.protocol.membership.progress import ProgressBoard
 from gossipdp.protocol.outputs import Outputs
+from gossipdp.protocol.rounds.pacing import Pacing
+from gossipdp.protocol.rounds.rounds import Rounds
 from gossipdp.protocol.rounds.speed import Speed
+from gossipdp.protocol.strategy import Strategy
 from gossipdp.protocol.strikes import Strikes
 
-__all__ = ["Terms"]
+__all__ = ["RoundMachines", "Terms"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,3 +40,12 @@ class Terms:
     """checks a signature: peer id, data, signature"""
     now: float
     """seconds, when the peer is built"""
+
+
+class RoundMachines(NamedTuple):
+    """What a change of model and an input of the training process act on."""
+
+    contribution: Contribution
+    pacing: Pacing
+    strategy: Strategy
+    rounds: Rounds

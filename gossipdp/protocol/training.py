@@ -7,14 +7,11 @@ from functools import partial
 
 from gossipdp.protocol import jobs
 from gossipdp.protocol.carried_state import NOTHING, Carried
-from gossipdp.protocol.contribution import Contribution
 from gossipdp.protocol.events import RoundSettled, SnapshotTaken
 from gossipdp.protocol.model_holder import ModelHolder
 from gossipdp.protocol.rounds.attachment import Attachment
-from gossipdp.protocol.rounds.pacing import Pacing
-from gossipdp.protocol.rounds.rounds import Done, Rounds
-from gossipdp.protocol.strategy import Strategy
-from gossipdp.protocol.terms import Terms
+from gossipdp.protocol.rounds.rounds import Done
+from gossipdp.protocol.terms import RoundMachines, Terms
 from gossipdp.protocol.transfer.claims import Live
 from gossipdp.protocol.transfers import Transfers
 from gossipdp.protocol.wire.encoding import Buffer
@@ -32,10 +29,7 @@ class Training:
     def __init__(
         self,
         terms: Terms,
-        contribution: Contribution,
-        pacing: Pacing,
-        strategy: Strategy,
-        rounds: Rounds,
+        machines: RoundMachines,
         transfers: Transfers,
         attachment: Attachment,
         holder: ModelHolder,
@@ -44,7 +38,7 @@ class Training:
         settle: Callable[[float], None],
     ) -> None:
         self._config, self._outputs = terms.config, terms.outputs
-        self._contribution, self._pacing, self._strategy, self._rounds = contribution, pacing, strategy, rounds
+        self._contribution, self._pacing, self._strategy, self._rounds = machines
         self._transfers, self._attachment, self._holder = transfers, attachment, holder
         self._wake, self._settle = wake, settle
         self._unsettled = 0

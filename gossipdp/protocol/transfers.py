@@ -10,14 +10,12 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from gossipdp.protocol import jobs
-from gossipdp.protocol.contribution import Contribution
 from gossipdp.protocol.model import Model
 from gossipdp.protocol.partition.reasons import Reason
 from gossipdp.protocol.partition.reunion import NEVER, Reunion
-from gossipdp.protocol.rounds.pacing import WARMUP_EVERY, Pacing
+from gossipdp.protocol.rounds.pacing import WARMUP_EVERY
 from gossipdp.protocol.rounds.standby import Standby
-from gossipdp.protocol.strategy import Strategy
-from gossipdp.protocol.terms import Terms
+from gossipdp.protocol.terms import RoundMachines, Terms
 from gossipdp.protocol.transfer.arrived import Arrived
 from gossipdp.protocol.transfer.bootstrap import Bootstrap
 from gossipdp.protocol.transfer.joiner import Joiner
@@ -46,7 +44,6 @@ class Transfers:
 
     Args:
         waits: whether a training process waits for the model.
-        begins: whether a training process has the model.
         take_over: called when the parameters of a live training process are to be the model.
         arrived: called when a model has come to this peer, which had none.
         replaced: called when another model has replaced this peer's: model, reason, seconds that it took.
@@ -55,17 +52,15 @@ class Transfers:
     def __init__(
         self,
         terms: Terms,
-        strategy: Strategy,
-        pacing: Pacing,
-        contribution: Contribution,
+        machines: RoundMachines,
         *,
         waits: Callable[[], bool],
-        begins: Callable[[], bool],
         take_over: Callable[[], None],
         arrived: Callable[[Arrived, float], None],
         replaced: Callable[[Arrived, Reason, float], None],
     ) -> None:
         config, membership = terms.config, terms.membership
+        contribution, pacing, strategy, rounds = machines
         self._terms, self._strategy, self._exact = terms, strategy, config.strategy.exact
         self.source = Source(
             config.transfer, terms.outputs, terms.sign, strategy.shared, incarnation=membership.me.incarnation
@@ -86,7 +81,7 @@ class Transfers:
             every=lambda: WARMUP_EVERY if pacing.warming_up else config.every,
             behind=lambda: self.source.behind,
             waits=waits,
-            begins=begins,
+            begins=lambda: rounds.open,
             givers=self._givers,
         )
         self.reunion = Reunion(
