@@ -8,7 +8,15 @@ from pathlib import Path
 
 import pytest
 
+from simulations.processes.namespaces.hosts import Lab
 from tests.processes.running import Network, running
+
+
+@pytest.fixture
+def lab() -> Iterator[Lab]:
+    """Two hosts that are two network namespaces."""
+    with Lab(2) as made:
+        yield made
 
 
 @pytest.fixture

@@ -12,6 +12,7 @@ from typing import Any
 
 from peers import home as homes
 from peers import invites
+from simulations.processes.namespaces.hosts import Lab
 from simulations.processes.namespaces.processes import (
     FIRST_MODEL,
     Host,
@@ -25,6 +26,7 @@ from simulations.processes.namespaces.processes import (
 
 __all__ = [
     "FIRST_MODEL",
+    "PORT",
     "Host",
     "Network",
     "Process",
@@ -33,10 +35,14 @@ __all__ = [
     "end",
     "environment",
     "gossipdp",
+    "host_in",
     "kept_port",
     "running",
     "until",
 ]
+
+PORT = 4710
+"""of a host in a namespace of its own"""
 
 
 def byte_gpt(host: Host, size: str) -> list[str]:
@@ -53,6 +59,20 @@ def byte_gpt_steps(host: Host) -> list[dict[str, Any]]:
 
 def _steps_of(host: Host) -> Path:
     return host.home.with_suffix(".steps")
+
+
+def host_in(lab: Lab, number: int, directory: Path, **options: Any) -> Host:
+    """Host `number` of a network, in its namespace. The first founds the network."""
+    place = lab.hosts[number]
+    return Host(
+        directory,
+        f"h{number}",
+        founder=number == 0,
+        address=place.address,
+        port=PORT,
+        within=place.command,
+        **options,
+    )
 
 
 class Network:

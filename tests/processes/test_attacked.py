@@ -98,15 +98,19 @@ def strangers(host: Host, count: int, said: int) -> Iterator[None]:
             process.stdin.close()
 
 
+def check_killed_partners(host: Host, rounds: int, partners: int) -> None:
+    assert host.daemon is not None
+    before = host.daemon.memory
+    kill_partners(host, rounds=rounds, partners=partners)
+    assert host.daemon.code is None and host.status(), host.last_words()
+    assert host.daemon.memory < before + GROWS_BY
+
+
 def test_fifty_partners_killed_while_they_flood__daemon_lives_and_its_memory_is_bounded(
     started: Callable[..., Host],
 ) -> None:
     host = started()
-    assert host.daemon is not None
-    before = host.daemon.memory
-    kill_partners(host, rounds=5, partners=10)
-    assert host.daemon.code is None and host.status(), host.last_words()
-    assert host.daemon.memory < before + GROWS_BY
+    check_killed_partners(host, rounds=5, partners=10)
     assert link(host) < JOINS_WITHIN
 
 
@@ -137,12 +141,7 @@ def test_strangers_at_every_limit__honest_hosts_join(
 
 @pytest.mark.long
 def test_two_hundred_partners_killed_while_they_flood__daemon_lives(started: Callable[..., Host]) -> None:
-    host = started()
-    assert host.daemon is not None
-    before = host.daemon.memory
-    kill_partners(host, rounds=10, partners=20)
-    assert host.daemon.code is None and host.status(), host.last_words()
-    assert host.daemon.memory < before + GROWS_BY
+    check_killed_partners(started(), rounds=10, partners=20)
 
 
 @pytest.mark.long

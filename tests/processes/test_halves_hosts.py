@@ -13,11 +13,10 @@ from gossipdp.runtime.storage.store import Store
 from peers import home as homes
 from peers import invites
 from simulations.processes.namespaces.hosts import Lab, unavailable
-from tests.processes.running import Host, end, until
+from tests.processes.running import Host, end, host_in, until
 
 pytestmark = [pytest.mark.processes, pytest.mark.long]
 WHY_NOT = unavailable()
-PORT = 4710
 EVERY, APART = 10, 8
 SETTINGS = f"[exchange]\nevery = {EVERY}\napart_rounds = {APART}\nwarmup_steps = 0\n"
 LARGER, SMALLER = (0, 2, 4), (1, 3)
@@ -32,18 +31,7 @@ def lab() -> Iterator[Lab]:
 @pytest.fixture
 def hosts(tmp_path: Path, lab: Lab) -> Iterator[list[Host]]:
     """One network, each host in a namespace, nothing started."""
-    made = [
-        Host(
-            tmp_path,
-            f"h{number}",
-            founder=number == 0,
-            address=place.address,
-            port=PORT,
-            within=place.command,
-            settings=SETTINGS,
-        )
-        for number, place in enumerate(lab.hosts)
-    ]
+    made = [host_in(lab, number, tmp_path, settings=SETTINGS) for number in range(len(lab.hosts))]
     made[0].settle_in(None)
     invite = invites.write_invite(made[0].home, [made[0].address], homes.read_config(made[0].home, {}, {}))
     for host in made[1:]:

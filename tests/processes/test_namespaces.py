@@ -15,7 +15,7 @@ from gossipdp.runtime.network.invite import Invite
 from peers import home as homes
 from peers import invites
 from simulations.processes.namespaces.hosts import Counters, Lab, unavailable
-from tests.processes.running import Host, end, gossipdp, until
+from tests.processes.running import Host, end, gossipdp, host_in, until
 
 WHY_NOT = unavailable()
 pytestmark = [
@@ -23,13 +23,6 @@ pytestmark = [
     pytest.mark.namespaces,
     pytest.mark.skipif(bool(WHY_NOT), reason=WHY_NOT or "namespaces work here"),
 ]
-PORT = 4710
-
-
-@pytest.fixture
-def lab() -> Iterator[Lab]:
-    with Lab(2) as made:
-        yield made
 
 
 class Hosts:
@@ -40,18 +33,7 @@ class Hosts:
         self.made: list[Host] = []
 
     def make(self, number: int, *, size: int = 200_000, pace: float = 0.01, settings: str = "") -> Host:
-        place = self.lab.hosts[number]
-        host = Host(
-            self.directory,
-            f"h{number}",
-            founder=number == 0,
-            address=place.address,
-            port=PORT,
-            within=place.command,
-            size=size,
-            pace=pace,
-            settings=settings,
-        )
+        host = host_in(self.lab, number, self.directory, size=size, pace=pace, settings=settings)
         self.made.append(host)
         return host
 

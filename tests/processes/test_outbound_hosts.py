@@ -15,11 +15,10 @@ from peers import home as homes
 from peers import invites
 from simulations.processes.namespaces import hosts as labs
 from simulations.processes.namespaces.hosts import Lab, unavailable
-from tests.processes.running import Host, Network, end, gossipdp, until
+from tests.processes.running import PORT, Host, Network, end, gossipdp, host_in, until
 
 pytestmark = pytest.mark.processes
 WHY_NOT = unavailable()
-PORT = 4710
 
 
 def close_port(place: labs.Host) -> None:
@@ -32,17 +31,7 @@ def close_port(place: labs.Host) -> None:
 def behind(tmp_path: Path) -> Iterator[list[Host]]:
     """Two dialable hosts, the founder first, and two that cannot be dialled, each in a namespace, nothing started."""
     with Lab(4) as lab:
-        made = [
-            Host(
-                tmp_path,
-                f"h{number}",
-                founder=number == 0,
-                address=place.address,
-                port=PORT,
-                within=place.command,
-            )
-            for number, place in enumerate(lab.hosts)
-        ]
+        made = [host_in(lab, number, tmp_path) for number in range(4)]
         for place in lab.hosts[2:]:
             close_port(place)
         try:

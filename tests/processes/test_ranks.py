@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from simulations.processes.namespaces.hosts import Lab, unavailable
-from tests.processes.running import Host, end, until
+from tests.processes.running import Host, end, host_in, until
 
 WHY_NOT = unavailable()
 pytestmark = [
@@ -33,20 +33,11 @@ BACK_WITHIN = 30.0
 """seconds from the last step before a rank's death to the next step of its host"""
 
 
-@pytest.fixture
-def lab() -> Iterator[Lab]:
-    with Lab(2) as made:
-        yield made
-
-
 class Groups:
     """Two hosts, and the notes of each rank."""
 
     def __init__(self, directory: Path, lab: Lab) -> None:
-        self.hosts = [
-            Host(directory, f"h{n}", founder=n == 0, address=place.address, port=4710, within=place.command)
-            for n, place in enumerate(lab.hosts)
-        ]
+        self.hosts = [host_in(lab, number, directory) for number in range(len(lab.hosts))]
 
     def command(self, diary: Path, kind: str, steps: int, *other: Path) -> list[str]:
         arguments = [str(SCRIPT), str(diary), str(steps), kind, *map(str, other)]
