@@ -39,7 +39,7 @@ from gossipdp.protocol.epidemic.links import Links
 from gossipdp.protocol.epidemic.publishing import Publisher
 from gossipdp.protocol.epidemic.signing import name_of
 from gossipdp.protocol.epidemic.store import Record, Store
-from gossipdp.protocol.epidemic.trees import Trees
+from gossipdp.protocol.epidemic.trees import Known, Trees
 from gossipdp.protocol.events import EpochSettled, Event
 from gossipdp.protocol.outputs import Outputs
 from gossipdp.protocol.wire.encoding import Buffer
@@ -112,11 +112,11 @@ class Broadcast:
             verify=verify,
             now=now,
         )
-        machines = self._epochs, self._links, self._store, self._fetches
-        self._trees = Trees(config, *machines, outputs=outputs, counts=self.counts)
+        known = Known(self._epochs, self._links, self._store, self._fetches)
+        self._trees = Trees(config, known, outputs=outputs, counts=self.counts)
         self._incoming = Incoming(
             config,
-            *machines,
+            known,
             self._trees,
             verify=verify,
             knows=knows,

@@ -10,13 +10,10 @@ from collections.abc import Callable, Sequence
 
 from gossipdp.protocol.epidemic.config import BroadcastConfig
 from gossipdp.protocol.epidemic.epoch_set import EpochSet, Outcome, Verdict
-from gossipdp.protocol.epidemic.epochs import Epochs
 from gossipdp.protocol.epidemic.events import RumourReceived, RumourVoided
-from gossipdp.protocol.epidemic.fetching import Fetches
-from gossipdp.protocol.epidemic.links import Links
 from gossipdp.protocol.epidemic.signing import name_of, part_hash, unpack_table, void_name
-from gossipdp.protocol.epidemic.store import Record, Store
-from gossipdp.protocol.epidemic.trees import Trees
+from gossipdp.protocol.epidemic.store import Record
+from gossipdp.protocol.epidemic.trees import Known, Trees
 from gossipdp.protocol.events import Event, Notice, UpdateRefused
 from gossipdp.protocol.outputs import Outputs
 from gossipdp.protocol.wire.encoding import Buffer
@@ -38,10 +35,7 @@ class Incoming:
     def __init__(
         self,
         config: BroadcastConfig,
-        epochs: Epochs,
-        links: Links,
-        store: Store,
-        fetches: Fetches,
+        known: Known,
         trees: Trees,
         *,
         verify: Callable[[bytes, bytes, bytes], bool],
@@ -51,7 +45,8 @@ class Incoming:
         counts: Counter[str],
     ) -> None:
         self._config = config
-        self._epochs, self._links, self._store, self._fetches, self._trees = epochs, links, store, fetches, trees
+        self._epochs, self._links, self._store, self._fetches = known
+        self._trees = trees
         self._verify, self._knows, self._counts = verify, knows, counts
         self._outputs, self._report = outputs, report
         self.largest = MAX_PARTS * MAX_PART

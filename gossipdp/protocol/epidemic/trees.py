@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable
-from typing import Final
+from typing import Final, NamedTuple
 
 from msgspec.structs import replace
 
@@ -33,7 +33,7 @@ from gossipdp.protocol.wire.epidemic_messages import (
     Want,
 )
 
-__all__ = ["Trees"]
+__all__ = ["Known", "Trees"]
 
 SHORTER: Final = 3
 """hops by which another path must be shorter to replace the present one (Leitao et al. 2007, section 3.8)"""
@@ -41,6 +41,15 @@ PATIENT: Final = 4.0
 """patience with a sender, in units of the usual gap between two of its parts"""
 LONGEST: Final = 16.0
 """largest patience, in units of the least"""
+
+
+class Known(NamedTuple):
+    """What one peer knows of the increments, and of the neighbours that they pass through."""
+
+    epochs: Epochs
+    links: Links
+    store: Store
+    fetches: Fetches
 
 
 class Trees:
@@ -53,15 +62,12 @@ class Trees:
     def __init__(
         self,
         config: BroadcastConfig,
-        epochs: Epochs,
-        links: Links,
-        store: Store,
-        fetches: Fetches,
+        known: Known,
         *,
         outputs: Outputs,
         counts: Counter[str],
     ) -> None:
-        self._epochs, self._links, self._store, self._fetches = epochs, links, store, fetches
+        self._epochs, self._links, self._store, self._fetches = known
         self._wait, self._least = config.wait, config.patience
         self._outputs, self._counts = outputs, counts
 
