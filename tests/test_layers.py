@@ -235,11 +235,13 @@ def test_nothing_unpickles_or_evaluates(folder):
 
 
 @pytest.mark.parametrize("folder", ["gossipdp"])
-def test_library_prints_nothing_and_handles_no_signal(folder):
+def test_library_prints_nothing_handles_no_signal_and_reads_no_stack_of_another_thread(folder):
+    # CPython 3.11 crashed where a thread followed the frames of another one that was running.
+    never = {"print", "signal.signal", "sys.exit", "sys._current_frames"}
     for path in modules(folder):
         for node in ast.walk(ast.parse(path.read_text())):
             if isinstance(node, ast.Call):
-                assert ast.unparse(node.func) not in {"print", "signal.signal", "sys.exit"}, path.name
+                assert ast.unparse(node.func) not in never, path.name
 
 
 @pytest.mark.parametrize("path", modules("gossipdp"), ids=ids(modules("gossipdp")))

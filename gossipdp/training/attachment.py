@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import sys
+import threading
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -193,12 +194,18 @@ class Attachment:
             # The daemon has room for one process: the next attach, which may succeed, must find it free.
             self._leave()
             raise
+        stepping = threading.Event()
         self._boundaries = Boundaries(
-            self._model, self._optimizers.all, before=self._before_step, over=self._after_step, changed=self._follow
+            self._model,
+            self._optimizers.all,
+            before=self._before_step,
+            over=self._after_step,
+            changed=self._follow,
+            stepping=stepping,
         )
         self._optimizers.watch()
         if self._session is not None:
-            uncounted = Uncounted(self._model, self._session.report_uncounted, Attachment._after_step.__code__)
+            uncounted = Uncounted(self._model, self._session.report_uncounted, stepping)
             self._counter = StepCounter(self._session, self._optimizers.moments, uncounted)
             uncounted.start()
         if self._home is not None:

@@ -8,8 +8,10 @@ has stepped twice. A step made inside a backward pass is over when that pass is.
 from __future__ import annotations
 
 import sys
+import threading
 import weakref
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from types import FrameType
 from typing import Any, Final, Protocol, TypeAlias
 
@@ -21,10 +23,10 @@ from torch.optim.optimizer import register_optimizer_step_post_hook, register_op
 from gossipdp.errors import ConfigError
 from gossipdp.training.tensors.schema import unwrap
 
-__all__ = ["HOOKED", "Boundaries", "Removable"]
+__all__ = ["Boundaries", "Removable"]
 
 Optimizer: TypeAlias = torch.optim.Optimizer
-HOOKED: Final = torch.optim.Optimizer.profile_hook_step(lambda self: None).__code__
+_HOOKED: Final = torch.optim.Optimizer.profile_hook_step(lambda self: None).__code__
 """the code that torch runs as the `step` of every optimizer, hooks included"""
 
 
@@ -54,6 +56,8 @@ class Boundaries:
         before: called before an optimizer steps on their parameters.
         over: called when a step is over, with the optimizer that made it; with None if the loop itself said so.
         changed: called with all followed optimizers when one has taken another's place, or has other parameters.
+        stepping: set here while an optimizer steps on their parameters, and while `over` runs. A step that raises
+            leaves it set until the next one ends.
     """
 
     def __init__(
@@ -64,8 +68,9 @@ class Boundaries:
         before: Callable[[Optimizer], None],
         over: Callable[[Optimizer | None], None],
         changed: Callable[[tuple[Optimizer, ...]], None],
+        stepping: threading.Event,
     ) -> None:
-        self._before, self._over, self._changed = before, over, changed
+        self._before, self._over, self._changed, self._stepping = before, over, changed, stepping
         trained = set(unwrap(model).parameters())
         self._roles = [_Role(each, trained & set(_parameters(each))) for each in optimizers]
         self._known: weakref.WeakKeyDictionary[Optimizer, tuple[int, list[_Role]]] = weakref.WeakKeyDictionary()
@@ -100,7 +105,8 @@ class Boundaries:
     def by_hand(self) -> None:
         """The loop says that a step is over. From now on the steps of optimizers do not count."""
         self._by_hand = True
-        self._step_over(None)
+        with self._until_over():
+            self._step_over(None)
 
     @property
     def followed(self) -> tuple[Optimizer, ...]:
@@ -124,6 +130,7 @@ class Boundaries:
         if any(role.stepped for role in self._roles) and not self._is_inner(optimizer):
             for role in self._roles:
                 role.stepped = False  # the step before has raised
+        self._stepping.set()
         self._before(optimizer)
 
     def _ends(self, optimizer: Optimizer) -> None:
@@ -134,6 +141,10 @@ class Boundaries:
                 role.others.clear()
         if not roles or self._is_inner(optimizer):
             return
+        with self._until_over():
+            self._outermost_ends(optimizer, roles)
+
+    def _outermost_ends(self, optimizer: Optimizer, roles: Sequence[_Role]) -> None:
         before = self.followed
         for role in roles:
             if not role.stepped:
@@ -188,8 +199,17 @@ class Boundaries:
     def _backward_over(self) -> None:
         steps = self._within[:]
         self._within.clear()
-        for optimizer in steps:
-            self._over(optimizer)
+        with self._until_over():
+            for optimizer in steps:
+                self._over(optimizer)
+
+    @contextmanager
+    def _until_over(self) -> Iterator[None]:
+        self._stepping.set()
+        try:
+            yield
+        finally:
+            self._stepping.clear()
 
 
 def _note_other(role: _Role, optimizer: Optimizer) -> None:
@@ -216,7 +236,7 @@ def _outer_steps() -> Iterator[Optimizer]:
     frame: FrameType | None = sys._getframe()
     inner = False
     while frame is not None:
-        if frame.f_code is HOOKED:
+        if frame.f_code is _HOOKED:
             if inner and isinstance(stepping := frame.f_locals.get("self"), torch.optim.Optimizer):
                 yield stepping
             inner = True

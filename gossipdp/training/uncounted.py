@@ -7,16 +7,13 @@ at some elements, because `parameter.data` changes them uncounted. It waits for 
 from __future__ import annotations
 
 import logging
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from types import CodeType, FrameType
 from typing import Final, TypeAlias
 
 from torch import nn
 
-from gossipdp.training.boundaries import HOOKED
 from gossipdp.training.tensors.schema import local, unwrap
 
 __all__ = ["Uncounted"]
@@ -47,11 +44,11 @@ class Uncounted:
     Args:
         model: the attached model.
         report: called after a warning, in the watching thread.
-        boundary: the code that runs between two steps; changes meanwhile are no training.
+        stepping: set while a step or a step boundary is under way. What changes then is counted afterwards.
     """
 
-    def __init__(self, model: nn.Module, report: Callable[[], None], boundary: CodeType) -> None:
-        self._model, self._report, self._quiet = unwrap(model), report, {HOOKED, boundary}
+    def __init__(self, model: nn.Module, report: Callable[[], None], stepping: threading.Event) -> None:
+        self._model, self._report, self._stepping = unwrap(model), report, stepping
         self._steps = 0
         """steps counted so far"""
         self._seen: _Seen = []
@@ -84,7 +81,7 @@ class Uncounted:
 
     def look(self, now: float) -> None:
         """Compare the parameters with the last look; `now` in seconds."""
-        if self._stepping():
+        if self._stepping.is_set():
             return
         before, self._seen = self._seen, self._look()
         if self._steps != self._steps_seen:
@@ -105,16 +102,6 @@ class Uncounted:
         parameters = [each for each in self._model.parameters() if each.requires_grad]
         some = parameters[:: -(-len(parameters) // PARAMETERS) or 1]
         return [(each._version, local(each).data_ptr(), *_elements(each)) for each in some]
-
-    def _stepping(self) -> bool:
-        """True if any thread is within a step now. What changes in it is counted when it is over."""
-        for frame in sys._current_frames().values():
-            caller: FrameType | None = frame
-            while caller is not None:
-                if caller.f_code in self._quiet:
-                    return True
-                caller = caller.f_back
-        return False
 
 
 def _elements(parameter: nn.Parameter) -> Iterator[float]:

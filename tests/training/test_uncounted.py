@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import subprocess
 import sys
+import threading
 from collections.abc import Callable
 
 import pytest
@@ -13,13 +14,27 @@ from torch import nn
 
 from gossipdp.runtime import link as links
 from gossipdp.training import uncounted
+from gossipdp.training.boundaries import Boundaries
 from gossipdp.training.uncounted import Uncounted
 from tests.training.ledger_daemon import LedgerDaemon
 from tests.training.models import attach, small, train
 
 
-def no_boundary() -> None:
+def no_change() -> None:
     pass
+
+
+def ignore(*given: object) -> None:
+    pass
+
+
+def bounded(
+    model: nn.Module,
+    stepping: threading.Event,
+    *optimizers: torch.optim.Optimizer,
+    over: Callable[[torch.optim.Optimizer | None], None] = ignore,
+) -> Boundaries:
+    return Boundaries(model, optimizers, before=ignore, over=over, changed=ignore, stepping=stepping)
 
 
 class Watch:
@@ -27,9 +42,10 @@ class Watch:
 
     def __init__(self, model: nn.Module) -> None:
         self.now, self.told = 0.0, list[float]()
-        self.of = Uncounted(model, lambda: self.told.append(self.now), no_boundary.__code__)
+        self.stepping = threading.Event()
+        self.of = Uncounted(model, lambda: self.told.append(self.now), self.stepping)
 
-    def pass_by(self, seconds: float, change: Callable[[], object] = no_boundary, every: float = 0.5) -> None:
+    def pass_by(self, seconds: float, change: Callable[[], object] = no_change, every: float = 0.5) -> None:
         until = self.now + seconds
         while self.now < until:
             change()
@@ -101,8 +117,45 @@ def test_a_look_while_a_step_runs_sees_nothing() -> None:
         watch.pass_by(2.0, every=2.0)
         return loss
 
+    boundaries = bounded(model, watch.stepping, optimizer)
     optimizer.step(closure)  # type: ignore[arg-type]
     assert watch.now > 100 and not watch.told
+    assert not watch.stepping.is_set()
+    boundaries.close()
+
+
+def test_second_optimizer_that_never_steps__steps_of_the_first_are_seen_as_changes() -> None:
+    model = small()
+    watch = Watch(model)
+    first, second = (torch.optim.SGD(part.parameters(), lr=0.1) for part in (model[0], model[2]))
+
+    boundaries = bounded(model, watch.stepping, first, second)
+
+    def step() -> None:
+        model(torch.ones(8, 20)).square().mean().backward()
+        first.step()
+
+    watch.pass_by(60, step)
+    assert len(watch.told) == 1
+    boundaries.close()
+
+
+def test_no_step_is_under_way_after_a_step_made_inside_a_backward_pass_or_said_by_hand() -> None:
+    model, seen = small(), list[bool]()
+    stepping = threading.Event()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+
+    def over(optimizer: torch.optim.Optimizer | None) -> None:
+        seen.append(stepping.is_set())
+
+    boundaries = bounded(model, stepping, optimizer, over=over)
+    hook = next(model.parameters()).register_post_accumulate_grad_hook(lambda parameter: optimizer.step())
+    model(torch.ones(8, 20)).mean().backward()
+    assert seen == [True] and not stepping.is_set()
+    hook.remove()
+    boundaries.by_hand()
+    assert seen == [True, True] and not stepping.is_set()
+    boundaries.close()
 
 
 def test_a_loop_that_calls_no_step__the_script_and_the_daemon_hear_of_it(
@@ -129,11 +182,12 @@ def test_a_loop_that_calls_no_step__the_script_and_the_daemon_hear_of_it(
 
 
 EXITS_WHILE_IT_LOOKS = """
+import threading
 import torch
 from gossipdp.training import uncounted
 uncounted.LOOK = 0.0
 model = torch.nn.Sequential(*[torch.nn.Linear(8, 8) for _ in range(8)])
-watch = uncounted.Uncounted(model, lambda: None, (lambda: None).__code__)
+watch = uncounted.Uncounted(model, lambda: None, threading.Event())
 watch.start()
 for _ in range(200):
     model(torch.randn(4, 8))
