@@ -115,7 +115,7 @@ def status() -> types.SimpleNamespace:
     return types.SimpleNamespace(
         peer=types.SimpleNamespace(
             rounds=types.SimpleNamespace(rounds=3),
-            clock=150,
+            replica=types.SimpleNamespace(clock=150),
             pacing=types.SimpleNamespace(ratio=1.25),
             strikes=types.SimpleNamespace(aside=lambda now: [PARTNER]),
             membership=types.SimpleNamespace(rtt=lambda peer: 0.03 if peer == PARTNER else None),
