@@ -2,13 +2,22 @@
 PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/.ready
+MUTMUT := .venv/.mutmut
+PATHS := gossipdp/protocol/pairwise gossipdp/protocol/membership gossipdp/protocol/transfer
+SAMPLE := 200
+SEED := 0
+JOBS := 2
 
-.PHONY: demo test test-long lint bench lab system clean
+.PHONY: demo test test-long lint bench lab mutants system clean
 .DEFAULT_GOAL := test
 
 $(READY): pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv
 	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	touch $@
+
+$(MUTMUT): $(READY)
+	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[mutants]'
 	touch $@
 
 demo: $(READY)  ## four peers on this machine train a small GPT; ALGORITHM=epidemic, DEMO='--peers 6 --steps 3000'
@@ -31,8 +40,11 @@ bench: $(READY)  ## measure ratios to the alternatives, side by side
 lab: $(READY)  ## every suite of the laboratory (hours); LAB='b1 b8 --seeds 1 --jobs 2' for less
 	$(BIN)/python -m simulations.lab.pages.main $(if $(LAB),$(LAB),all)
 
+mutants: $(MUTMUT)  ## mutation testing; PATHS='gossipdp/protocol/transfer' SAMPLE=0 tries every mutant of one package
+	$(BIN)/python .ci/mutants.py $(PATHS) --sample $(SAMPLE) --seed $(SEED) --jobs $(JOBS)
+
 system:  # Debian packages that some tests use
 	@sh .ci/packages
 
 clean:
-	rm -rf .venv build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf .venv mutants build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
