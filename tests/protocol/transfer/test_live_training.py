@@ -71,6 +71,16 @@ def test_peer_alone_takes_over_the_live_process_before_the_checkpoint():
     assert (b.peer.replica.clock, mine.clock, mine.steps, mine.samples, b.peer.rounds.rounds) == (150, 150, 40, 320, 10)
 
 
+def test_peer_that_took_over_a_live_process_restores_and_fetches_nothing():
+    b = Surviving(remembered=())
+    b.run(RESUME + 0.4)
+    b.work()
+    b.meet(C)
+    b.says(C, Has.MODEL, LIVE.clock + NEAR + 1, 3)
+    b.run(b.now + 1.0)
+    assert b.restores == 0 and not b.of(StateRequest)
+
+
 @pytest.mark.parametrize(("behind", "kept"), [(0, True), (NEAR, True), (NEAR + 1, False)])
 def test_checkpoint_later_than_the_live_process_by_more_than_two_rounds_is_restored(behind, kept):
     b = Surviving(Live(HELD.clock - behind, 5, 5), remembered=())

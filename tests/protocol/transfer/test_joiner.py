@@ -1,0 +1,70 @@
+"""Rules of a joiner that whole transfers seldom reach."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from random import Random
+
+from gossipdp.protocol.events import Notice
+from gossipdp.protocol.outputs import Outputs
+from gossipdp.protocol.transfer.joiner import Joiner
+from gossipdp.protocol.transfer.refusals import Refusal
+from gossipdp.protocol.wire.messages import StateChunk, StateRefuse, StateRequest
+from tests.protocol.transfer.transfer_rig import CONFIG, SETTINGS, SIZE, A, B, Taker, carry, givers
+
+
+def alone() -> tuple[Joiner, Outputs]:
+    outputs = Outputs()
+    return Joiner(CONFIG, outputs, lambda *_: True, Random(3), settings=SETTINGS), outputs
+
+
+def test_model_that_is_too_large_for_this_host_is_told_and_left() -> None:
+    taker, outputs = Taker(), Outputs()
+    config = replace(CONFIG, max_parameters=SIZE - 1)
+    taker.joiner = Joiner(config, outputs, lambda *_: True, Random(3), settings=SETTINGS)
+    taker.outputs = outputs
+    taker.joiner.seek([A], 0.0)
+    carry(taker, givers(A))
+    assert [notice.code for notice in taker.of(Notice)] == ["GD-502"]
+    assert taker.joiner.refusals == {A: Refusal.SIZE} and taker.joiner.source is None and not taker.allocated
+
+
+def test_state_of_two_sources_is_as_old_as_the_older() -> None:
+    taker = Taker()
+    taker.joiner.seek([A], 0.0)
+    carry(taker, givers(A, clock=100), mangle=lambda said: None if isinstance(said.message, StateChunk) else said)
+    taker.joiner.gone(A, 0.0)
+    taker.joiner.handle_timer(taker.joiner.timer())
+    taker.joiner.seek([B], 1.0)
+    carry(taker, givers(B, clock=90), now=1.0)
+    assert taker.joiner.done and taker.joiner.manifest.clock == 90
+
+
+def test_requests_for_chunks_are_numbered() -> None:
+    """By the number a joiner learns how long an answer takes."""
+    taker, asked = Taker(), []
+    taker.joiner.seek([A], 0.0)
+    sources = givers(A)
+
+    def note(said):
+        asked.append(getattr(said.message, "asking", None))
+        return said
+
+    carry(taker, sources, mangle=note)
+    numbers = [number for number in asked if number is not None]
+    assert taker.joiner.done and numbers == sorted(numbers) and numbers[0] > 0 and len(set(numbers)) > 1
+
+
+def test_state_is_outdone_only_if_all_candidates_have_shown_older_ones() -> None:
+    joiner, _ = alone()
+    assert not joiner.outdone([])
+    joiner.refusals[A] = Refusal.OLD
+    assert joiner.outdone([A]) and not joiner.outdone([A, B])
+
+
+def test_member_that_was_not_asked_yet_is_asked_at_once_when_it_is_ready() -> None:
+    joiner, outputs = alone()
+    joiner.seek([A], 0.0)
+    joiner.receive(StateRefuse(outputs.messages[-1].message.transfer, Refusal.JOINING.value), [], A, 0.0)
+    joiner.found_ready(B, 0.1)
+    assert outputs.messages[-1].to == B and isinstance(outputs.messages[-1].message, StateRequest)

@@ -1,0 +1,32 @@
+"""The messages of a fetcher of moments, without vectors."""
+
+from __future__ import annotations
+
+from random import Random
+
+from gossipdp.protocol.outputs import Outputs
+from gossipdp.protocol.schema import Schema
+from gossipdp.protocol.transfer.moments_fetcher import MomentsFetcher
+from gossipdp.protocol.transfer.source import TransferConfig
+
+SCHEMA = Schema.of([("w", (300,), "float32", "parameter")])
+A, B, C = b"a" * 32, b"b" * 32, b"c" * 32
+
+
+def test_each_source_is_asked_under_a_number_of_its_own() -> None:
+    """So a late message of a source that was left belongs to no transfer."""
+    outputs = Outputs()
+    fetcher = MomentsFetcher(
+        TransferConfig(),
+        outputs,
+        lambda *_: True,
+        Random(5),
+        schema=SCHEMA,
+        candidates=[A, B, C],
+        preferred=A,
+        now=0.0,
+    )
+    while not fetcher.over:
+        fetcher.gone(fetcher.source, 1.0)
+    first, second, third = (said.message.transfer for said in outputs.messages)
+    assert (second, third) == (first + 1, first + 2)
