@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from gossipdp.protocol.pairwise.link_load import GROWS, IN_VAIN, LinkLoad
+from gossipdp.protocol.pairwise.link_load import GROWS, IN_VAIN, SLOWLY, LinkLoad
 
 WINDOW, LEAST, PATIENCE = 8, 4, 1.0
 
@@ -111,3 +111,25 @@ def test_link_that_carries_no_more_is_tried_more_and_more_rarely():
     for _ in range(8):
         load.mixed(16, 16)
     assert load.window == WINDOW, "the link is better now"
+
+
+def test_rise_that_was_too_much_doubles_the_windows_that_the_next_rise_needs():
+    load = LinkLoad(WINDOW, LEAST, PATIENCE)
+
+    def fall():
+        for _ in range(IN_VAIN):
+            load.in_vain()
+        assert load.window == 1
+
+    def chunks_until_it_rises():
+        count = 0
+        while load.window == 1:
+            load.mixed(1, of=1000)
+            count += 1
+        return count
+
+    needed = []
+    for _ in range(6):
+        fall()
+        needed.append(chunks_until_it_rises())
+    assert needed == [GROWS, 2 * GROWS, 4 * GROWS, 8 * GROWS, SLOWLY, SLOWLY]

@@ -37,3 +37,19 @@ def test_schedule_is_followed_only_while_the_view_is_fresh_and_all_keep_step(
     timetable = Timetable(membership, progress, pacing, policy="hypercube", early_steps=1000, most=3)
     exchanges, schedule = timetable.plan(8, bytes(16), 1.0)
     assert (exchanges, schedule is not None) == (3, followed)
+
+
+@pytest.mark.parametrize(("policy", "follows"), [("base2", True), ("hypercube", False), ("", False)])
+def test_after_the_early_steps_only_the_base2_graph_is_followed_with_one_exchange(policy: str, follows: bool) -> None:
+    ids = tuple(bytes([number]) * 32 for number in range(8))
+    report = SimpleNamespace(clock=100)
+    timetable = Timetable(
+        SimpleNamespace(settled=lambda now: ids),
+        SimpleNamespace(clock=lambda: 100, of=lambda peer: report, mine=report),
+        SimpleNamespace(every=10, warming_up=False, speed=1.0),
+        policy=policy,
+        early_steps=100,
+        most=3,
+    )
+    exchanges, schedule = timetable.plan(8, bytes(16), 1.0)
+    assert (exchanges, schedule is not None) == (1, follows)
