@@ -28,6 +28,7 @@ def byte_gpt(out: Path) -> list[str]:
     return [*command, "--save", str(out)]
 
 
+@pytest.mark.long
 def test_lone_peer_with_a_real_daemon_trains_bit_for_bit_as_without(
     network: Callable[..., Network], tmp_path: Path
 ) -> None:

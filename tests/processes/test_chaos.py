@@ -117,7 +117,8 @@ def half_dies_and_returns(network: Network, now: Path, kill_next: Path, record: 
 
 
 @pytest.mark.campaign("T4")
-@pytest.mark.parametrize("times", [1, pytest.param(3, marks=pytest.mark.long)])
+@pytest.mark.long
+@pytest.mark.parametrize("times", [1, 3])
 def test_half_of_8_killed_in_their_exchanges__survivors_go_on_and_the_dead_come_back(
     times: int, network: Callable[..., Network], tmp_path: Path, record_property: Record
 ) -> None:
@@ -180,7 +181,8 @@ def stopped(network: Network, host: Host) -> tuple[float, int]:
 
 
 @pytest.mark.campaign("T16")
-@pytest.mark.parametrize("times", [2, pytest.param(10, marks=pytest.mark.long)])
+@pytest.mark.long
+@pytest.mark.parametrize("times", [2, 10])
 def test_told_to_stop_in_an_exchange__leaves_in_time_and_no_partner_waits(
     times: int, network: Callable[..., Network], record_property: Record
 ) -> None:

@@ -33,6 +33,7 @@ def origin(host: Host, since: int) -> str:
     return next((word for word in ("founded", "restored", "received") if f"model {word}" in host.text()[since:]), "")
 
 
+@pytest.mark.long
 def test_all_killed__the_latest_checkpoint_is_restored_and_all_others_follow(
     network: Callable[..., Network],
 ) -> None:

@@ -34,6 +34,7 @@ def test_second_daemon_of_one_identity_is_refused_and_told_why__and_the_first_go
     assert not founder.ends() and not first.ends()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("others", [1, 2])
 def test_copy_with_a_higher_start_ends_all_the_same__and_the_first_is_started_anew(
     others: int, network: Callable[..., Network]

@@ -22,7 +22,8 @@ SCRIPT = Path(__file__).with_name("training_lone.py")
 SETTINGS = "[exchange]\nevery = 50\nwarmup_steps = 0\n"
 
 
-@pytest.mark.parametrize("algorithm", ["pairwise", pytest.param("epidemic", marks=pytest.mark.long)])
+@pytest.mark.long
+@pytest.mark.parametrize("algorithm", ["pairwise", "epidemic"])
 def test_daemon_of_a_lone_peer_killed_far_from_its_checkpoint__no_step_is_lost(
     network: Callable[..., Network], tmp_path: Path, algorithm: str
 ) -> None:

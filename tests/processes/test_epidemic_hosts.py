@@ -75,6 +75,7 @@ def test_two_daemons_train_apart_and_hold_the_same_bits() -> None:
             assert np.sqrt(np.mean((trainer.x - first[:SIZE]) ** 2)) < 0.2
 
 
+@pytest.mark.long
 def test_two_daemons_judge_what_both_have_sent_and_hold_the_same_bits_of_it() -> None:
     """With a robust rule: both settle the same, and training does not go back meanwhile."""
     start = np.random.default_rng(3).standard_normal(SIZE).astype(np.float32)

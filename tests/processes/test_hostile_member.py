@@ -117,6 +117,7 @@ def beset(hosts: list[Host], seconds: float) -> None:
         hostile.close()
 
 
+@pytest.mark.long
 def test_member_that_forges_doubts_and_invents_members_is_set_aside_and_the_network_goes_on(
     network: Callable[..., Network],
 ) -> None:

@@ -114,7 +114,9 @@ def armed(host: Host, victim: str, point: str) -> str:
     return f"{who}{point}@3 if {host.home}.now"
 
 
-@pytest.mark.parametrize("victim", [pytest.param("daemon", marks=pytest.mark.long), "training", "both"])
+@pytest.mark.parametrize(
+    "victim", ["training", *(pytest.param(each, marks=pytest.mark.long) for each in ("daemon", "both"))]
+)
 def test_killed_at_a_point__others_go_on_and_it_comes_back(
     victim: str, network: Callable[..., Network], record_property: Record
 ) -> None:

@@ -20,6 +20,7 @@ def told(out: Path) -> list[dict[str, float]]:
     return [json.loads(line) for line in out.read_text().split("\n")[:-1]] if out.exists() else []
 
 
+@pytest.mark.long
 def test_training_that_attaches_late__gets_the_newest_model_and_the_other_peer_feels_nothing(
     network: Callable[..., Network], tmp_path: Path
 ) -> None:

@@ -35,6 +35,7 @@ def command(out: Path, rank: int, how: str) -> list[str]:
     return [sys.executable, str(SCRIPT), str(out), str(STEPS), str(rank), how]
 
 
+@pytest.mark.long
 def test_two_synchronous_peers_with_one_step_a_round_are_two_ranks_of_DDP(tmp_path: Path) -> None:
     (tmp_path / "ddp").mkdir()
     variables = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}

@@ -40,6 +40,7 @@ def behind(tmp_path: Path) -> Iterator[list[Host]]:
             end(made)
 
 
+@pytest.mark.long
 @pytest.mark.namespaces
 @pytest.mark.skipif(bool(WHY_NOT), reason=WHY_NOT or "namespaces work here")
 def test_port_closed_to_the_outside__GD_102_then_a_full_peer_over_its_own_links(behind: list[Host]) -> None:

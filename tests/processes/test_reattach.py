@@ -28,6 +28,7 @@ def until_back(network: Network, host: Host) -> None:
     until(f"{host.name} is attached again and exchanges", back, BACK_WITHIN, network.hosts)
 
 
+@pytest.mark.long
 def test_daemons_killed_under_byte_gpt__training_never_stops_and_attaches_again(
     network: Callable[..., Network],
 ) -> None:

@@ -61,6 +61,7 @@ def stop(host: Host) -> float:
     return took
 
 
+@pytest.mark.long
 def test_sigterm__a_clean_leave_and_a_checkpoint__and_a_whole_network_goes_on_from_them(four: Network) -> None:
     until("the model has moved on", lambda: min(host.mean() for host in four.hosts) > MOVED_ON, 30, four.hosts)
     # One leaves: the others see that it left, and never believe that it failed.
@@ -147,6 +148,7 @@ def other_daemon(host: Host, before: dict[str, int]) -> bool:
     return now is not None and now != before["daemon"]
 
 
+@pytest.mark.long
 def test_secret__in_no_log_and_no_command_line(four: Network) -> None:
     words = spelled(four.founder.secret().reveal())
     # Two invites: the one that others used, and the one that `gossipdp invite` writes now, with more members to dial.

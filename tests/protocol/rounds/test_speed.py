@@ -153,7 +153,7 @@ def test_peer_that_becomes_slower_for_good_is_measured_anew() -> None:
     assert [host.speed.factor for host in hosts] == [1.0, 1.0, 1.0]
 
 
-@pytest.mark.parametrize("fast", [10, 20, 32, 77])
+@pytest.mark.parametrize("fast", [10, 20, 32, pytest.param(77, marks=pytest.mark.long)])
 def test_no_factor_goes_to_and_fro_in_a_network_of_two_speeds(fast: int) -> None:
     """The median of a sample of members would change between the fast and the slow ones."""
     hosts = network(*[10.0] * fast, *[1.0] * 20)

@@ -62,7 +62,7 @@ class Reluctant(Disk):
 @pytest.mark.campaign("T15")
 @pytest.mark.parametrize(
     ("kind", "points"),
-    [(Disk, 250), (Reluctant, 150), pytest.param(Disk, 7000, marks=LONG), pytest.param(Reluctant, 1000, marks=LONG)],
+    [(Disk, 60), (Reluctant, 30), pytest.param(Disk, 7000, marks=LONG), pytest.param(Reluctant, 1000, marks=LONG)],
 )
 def test_power_cut_at_any_call_leaves_the_newest_reported_checkpoint(
     tmp_path: Path, calls: int, kind: type[Disk], points: int

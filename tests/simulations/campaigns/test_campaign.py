@@ -86,6 +86,7 @@ def test_state_of_other_code_is_refused(seeds_played, tmp_path, capsys):
     assert "was written by other code" in capsys.readouterr().err and seeds_played == []
 
 
+@pytest.mark.long
 def test_real_seeds_in_processes_of_their_own():
     parts = sorted(campaigns.campaign([range(3, 4), range(9, 10)], 2), key=lambda part: part.first)
     assert [(part.first, part.last, part.failed) for part in parts] == [(3, 4, {}), (9, 10, {})]

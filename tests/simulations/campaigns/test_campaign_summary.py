@@ -32,7 +32,9 @@ def test_of_none(record_property):
 """
 
 
-@pytest.mark.parametrize("processes", [(), ("-n", "2")], ids=["one process", "two"])
+@pytest.mark.parametrize(
+    "processes", [(), pytest.param(("-n", "2"), marks=pytest.mark.long)], ids=["one process", "two"]
+)
 def test_line_a_campaign_with_its_tests_seconds_and_figures(pytester, processes):
     pytester.makeconftest(CONFTEST.read_text())
     pytester.makepyfile(TESTS)

@@ -32,6 +32,11 @@ PARTS = 13
 """parts of the cases of two faults; each takes half a minute of a core"""
 
 
+def long_but(*quick):
+    """All settings; those that are not `quick` take long."""
+    return [name if name in quick else pytest.param(name, marks=pytest.mark.long) for name in SETTINGS]
+
+
 def violations(setting, cases):
     told = {" and ".join(map(str, case)): play(SETTINGS[setting], case) for case in cases}
     return {case: violated for case, violated in told.items() if violated}
@@ -47,7 +52,7 @@ def untouched():
 
 
 @pytest.mark.campaign("T2")
-@pytest.mark.parametrize("setting", SETTINGS)
+@pytest.mark.parametrize("setting", long_but("wide"))
 def test_brief_cases_leave_an_exchange_right(setting, record_property):
     cases = brief(SETTINGS[setting])
     record_property("cases", len(cases))
@@ -76,7 +81,7 @@ def test_any_two_faults_leave_an_exchange_right(setting, two, part, record_prope
 
 
 @pytest.mark.campaign("T2")
-@pytest.mark.parametrize("setting", SETTINGS)
+@pytest.mark.parametrize("setting", long_but("crossing", "slow"))
 def test_faults_of_recovery_messages_leave_an_exchange_right(setting, record_property):
     """A sample of two faults: a lost message and then a question, its answer or the End; and two breaks."""
     lost = [case[0] for case in singles(SETTINGS[setting]) if case and case[0].kind == "lose"]

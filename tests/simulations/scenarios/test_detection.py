@@ -21,6 +21,7 @@ def outcomes():
     return {lifeguard: [run(seed, lifeguard=lifeguard, **SMALL) for seed in SEEDS] for lifeguard in (True, False)}
 
 
+@pytest.mark.long
 @pytest.mark.campaign("T6")
 def test_lifeguard_has_a_tenth_of_the_false_failures_of_plain_swim(outcomes):
     ours, plain = (sum(outcome.false_failures for outcome in outcomes[which]) for which in (True, False))

@@ -21,6 +21,7 @@ def outcome():
     return scale.run(4, 150)
 
 
+@pytest.mark.long
 def test_all_members_know_all_soon_after_a_join_storm(outcome):
     assert outcome.converged is not None and outcome.converged <= 15.0 and outcome.doubts == 0
 
@@ -62,7 +63,8 @@ def test_more_members_than_a_view_may_hold_are_refused(capsys):
 
 
 @pytest.mark.campaign("T21")
-@pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.long) for seed in (1, 2))])
+@pytest.mark.long
+@pytest.mark.parametrize("seed", [0, 1, 2])
 def test_a_thousand_converge_in_half_a_minute_for_eight_kilobytes_a_second(seed, record_property):
     """7.4 kB/s, of which 3.4 are signatures: each member receives 999 records of 130 bytes."""
     outcome = scale.run(seed, 1000, settling=0.0, quiet=0.0)

@@ -45,11 +45,15 @@ SMALL = {
 }
 
 
-def of_its_campaign(name):
-    return pytest.param(name, marks=pytest.mark.campaign(CAMPAIGNS[name])) if name in CAMPAIGNS else name
+LONG = {"churn", "flash-crowd", "partition"}
 
 
-@pytest.fixture(params=map(of_its_campaign, SMALL), scope="module")
+def marked(name):
+    marks = [pytest.mark.campaign(CAMPAIGNS[name])] if name in CAMPAIGNS else []
+    return pytest.param(name, marks=[*marks, pytest.mark.long] if name in LONG else marks)
+
+
+@pytest.fixture(params=map(marked, SMALL), scope="module")
 def report(request):
     """Each scenario runs once."""
     return SMALL[request.param]()

@@ -123,6 +123,7 @@ def test_text_that_is_no_run_raises(text):
         plan_from_json(text)
 
 
+@pytest.mark.long
 def test_real_bug_among_four_peers_shrinks_to_two_and_the_story_shows_it(monkeypatch):
     forget_mixed_chunks(monkeypatch)
     rough = plan(peers=4, size=300, script=plan().script[1:3], conditions=Conditions(latency=0.02, loss=0.4))

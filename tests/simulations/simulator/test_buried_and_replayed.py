@@ -62,6 +62,7 @@ def test_needed_seed_and_last_host_with_the_model_survive():
         assert any(host.peer is not None for host in cluster.network.hosts[:2])
 
 
+@pytest.mark.long
 def test_suspicion_that_never_ends_is_noticed(monkeypatch):
     assert violation(range(1), dead=True) == ""
     monkeypatch.setattr(Suspects, "overdue", lambda self, now: [])
@@ -106,6 +107,7 @@ def test_without_a_stranger_nothing_is_repeated():
     assert not cluster.network.replayed
 
 
+@pytest.mark.long
 def test_chunk_mixed_again_when_a_stranger_repeats_it_is_noticed(monkeypatch):
     """Without the stranger no message arrives twice here."""
     reopen_mixed_chunks(monkeypatch)

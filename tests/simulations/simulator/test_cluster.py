@@ -19,8 +19,8 @@ ROOT = Path(__file__).resolve().parents[3]
 
 FIRST = 1658
 """`make test` plays 500 of these seeds"""
-WIDE = (40, 100, 120, 514)
-"""networks of 16, 8, 16 and 64 peers that must agree (I4)"""
+AGREES = 100
+"""a network of 8 peers that must agree (I4)"""
 DIVISORS = {4: (4, 4), 5: (8, 4), 6: (12, 8), 8: (16, 3)}
 """peers -> (n, m): one in n of these networks is played, and one in m of those with rings or bridges"""
 
@@ -42,14 +42,14 @@ def often(seed):
     """
     plan = Plan.draw(seed)
     peers, brisk = plan.peers, plan.preset == "local"
-    if seed in WIDE:
+    if seed == AGREES:
         return True
     if peers == 2:
         return brisk or seed % 7 == 0
     if peers == 3:
         return (seed % 5 == 1 or seed % 20 in (0, 14) or seed % 40 == 27) and (brisk or seed % 4 == 0)
     if peers == 64:
-        return seed == 114
+        return False
     if peers > 8:
         return not plan.agree and plan.conditions.late <= 1.0 and crosscuts(plan) > 0 and seed % 5 in (1, 2)
     divisor, cut = DIVISORS[peers]
@@ -65,6 +65,7 @@ def often(seed):
 SEEDS = [seed if often(seed) else pytest.param(seed, marks=pytest.mark.long) for seed in range(FIRST)]
 
 
+@pytest.mark.long
 def test_long_exchanges_do_not_keep_peers_with_the_same_partner():
     """A peer that finds all others busy returns to its last partner, and is then in step with it (seed 2490)."""
     slow = Conditions(latency=0.15, jitter=0.5, bandwidth=1.25e6, job=0.04)

@@ -37,8 +37,8 @@ def test_a_script_becomes_a_peer_by_two_lines_at_most(name: str) -> None:
     ("recipe", "needs", "ranks"),
     [
         ("plain", "", 1),
-        ("accumulation", "", 1),
-        ("ddp", "", 2),
+        pytest.param("accumulation", "", 1, marks=pytest.mark.long),
+        pytest.param("ddp", "", 2, marks=pytest.mark.long),
         pytest.param(
             "hf_trainer", "transformers.trainer transformers.models.gpt2.modeling_gpt2", 1, marks=pytest.mark.long
         ),

@@ -50,6 +50,7 @@ def tiny(tmp_path, monkeypatch):
     return play
 
 
+@pytest.mark.long
 def test_small_suite_from_end_to_end(tmp_path, tiny, capsys):
     pytest.importorskip("matplotlib")
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from simulations.lab.runs.answers import Answer
 from simulations.lab.suites import b4
 from simulations.lab.suites.base import Outcome, Results
@@ -27,6 +29,7 @@ def b4_results(ends, seeds=(0.0,)):
     return b4.SUITE.read(Results(outcomes))
 
 
+@pytest.mark.long
 def test_b4_gives_each_method_the_run_that_reaches_the_target_soonest():
     def ends(arm):
         if arm.group == b4.CALM:

@@ -25,6 +25,7 @@ def ends():
     return {name: run.curve(run.play()).last for name, run in ways.items()}
 
 
+@pytest.mark.long
 def test_synchronous_steps_are_the_best_at_equal_samples(ends):
     others = [point.loss for name, point in ends.items() if name != "ddp"]
     assert ends["ddp"].loss < min(others) - 0.02

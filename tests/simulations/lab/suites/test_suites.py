@@ -20,8 +20,12 @@ from simulations.lab.suites.base import Arm, Outcome, Results
 from simulations.lab.theory.consensus import Row
 from tests.simulations.lab.sample_runs import SMALL, answered, grid_of
 
+TIMED = {"b4", "b9", "clock", "outer"}
+"""suites that play rounds to choose their arms"""
+ALL = [pytest.param(name, marks=pytest.mark.long) if name in TIMED else name for name in SUITES]
 
-@pytest.mark.parametrize("name", SUITES)
+
+@pytest.mark.parametrize("name", ALL)
 @pytest.mark.parametrize(
     "scale", ["quick", *(pytest.param(each, marks=pytest.mark.long) for each in ("normal", "full"))]
 )
@@ -46,7 +50,7 @@ def test_runs_of_a_suite_can_be_made_and_reported(name, scale):
         assert lines and all(len(line.x) == len(line.y) > 0 for line in lines.values())
 
 
-@pytest.mark.parametrize("name", SUITES)
+@pytest.mark.parametrize("name", ALL)
 def test_suite_with_only_failed_runs_is_reported_and_meets_no_mark(name):
     suite = SUITES[name]
     outcomes = [Outcome(arm, [Answer({}, "code", 1.0, "fell over")]) for arm in suite.arms("quick")]
@@ -54,7 +58,7 @@ def test_suite_with_only_failed_runs_is_reported_and_meets_no_mark(name):
     assert not any(check.passed for check in findings.checks)
 
 
-@pytest.mark.parametrize("name", SUITES)
+@pytest.mark.parametrize("name", ALL)
 def test_suite_with_a_failed_seed_is_reported_and_meets_no_mark(name):
     suite = SUITES[name]
     outcomes = [
@@ -107,6 +111,7 @@ def test_defaults_report_epidemic_without_marks():
     assert sum("AdamW at its best lr" in name for name in found) == sum(": H 20 above" in name for name in found) == 2
 
 
+@pytest.mark.long
 def test_b9_labels_cold_starts_and_steps_per_round():
     outcomes = [Outcome(arm, [answered(arm, 2.0, 0)]) for arm in grid_of("b9")]
     names = [figure.name for figure in b9.SUITE.read(Results(outcomes)).reported]
@@ -188,7 +193,7 @@ def test_b5_marks_the_designed_attacks_separately_from_stronger_ones():
     assert all(met[name] != ("sign flip x10, alie z=1.5" in name) for name in met) and len(met) == 6
 
 
-@pytest.mark.parametrize("name", SUITES)
+@pytest.mark.parametrize("name", ALL)
 def test_every_mark_can_be_missed(name):
     suite = SUITES[name]
     outcomes = [Outcome(arm, [answered(arm, 2.0, 0)]) for arm in suite.arms("quick")]
