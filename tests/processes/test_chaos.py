@@ -49,6 +49,7 @@ def played(plan: Plan, directory: Path, record: Record) -> Report:
 # -- T3: loss, cuts, delay, a slow cable ---------------------------------------------------------------------------
 
 
+@pytest.mark.long
 @pytest.mark.campaign("T3")
 @pytest.mark.namespaces
 @without_network

@@ -50,6 +50,7 @@ def _payload(pair: Pair) -> list[int]:
     return [pair.status(which)["rumour_bytes"]["payload"] for which in (0, 1)]
 
 
+@pytest.mark.long
 def test_two_daemons_train_apart_and_hold_the_same_bits() -> None:
     start = np.random.default_rng(1).standard_normal(SIZE).astype(np.float32)
     with two_daemons(start, SETTINGS) as pair:

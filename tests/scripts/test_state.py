@@ -17,6 +17,7 @@ def clock(host: Host) -> int:
     return int(host.status()["clock"])
 
 
+@pytest.mark.long
 def test_a_joiner_of_a_model_with_constants_and_state__it_has_the_founders_and_constants_keep_every_bit(
     tmp_path: Path,
 ) -> None:

@@ -11,6 +11,7 @@ from simulations.scenarios import data
 from simulations.scenarios.data import Conditions
 
 
+@pytest.mark.long
 def test_every_sample_is_used_and_few_twice_under_churn():
     one = data.run(2, churn=0.2, minutes=2.0, blocks=1536, block=32, epoch=85.0)
     print(f"{one.duplicates} of {one.samples} samples again, {one.crashed} of crashed hosts; {one.counted} blocks")

@@ -29,6 +29,7 @@ def test_lifeguard_has_a_tenth_of_the_false_failures_of_plain_swim(outcomes):
     assert all(outcome.blocked > 0.5 for which in outcomes.values() for outcome in which)
 
 
+@pytest.mark.long
 @pytest.mark.campaign("T6")
 def test_both_protocols_find_all_deaths_in_time(outcomes):
     for which in outcomes.values():
@@ -119,6 +120,7 @@ def test_without_killed_members_no_time_is_missed(capsys):
     assert capsys.readouterr().out.splitlines()[-1] == "false failures: 0 against 0"
 
 
+@pytest.mark.long
 def test_table_has_a_line_a_run_and_a_summary(capsys):
     assert command.main(["--seeds", "1", "--peers", "16", "--preset", "local", "--starved", "2", "--killed", "1"]) == 0
     lines = capsys.readouterr().out.splitlines()

@@ -26,6 +26,7 @@ def test_all_members_know_all_soon_after_a_join_storm(outcome):
     assert outcome.converged is not None and outcome.converged <= 15.0 and outcome.doubts == 0
 
 
+@pytest.mark.long
 def test_control_traffic_stays_below_six_kilobytes_a_second_in_the_storm(outcome):
     """Signatures take 2.6 of the storm's 5.5 kB/s."""
     assert 100.0 < outcome.quiet <= outcome.quiet_busiest < 2e3

@@ -45,7 +45,7 @@ SMALL = {
 }
 
 
-LONG = {"churn", "flash-crowd", "partition"}
+LONG = {"churn", "cold-start", "flash-crowd", "partition"}
 
 
 def marked(name):

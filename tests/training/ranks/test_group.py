@@ -81,7 +81,10 @@ def assert_is(weights: dict[str, list[float]], anchor: NDArray[np.float32], daem
 
 
 @pytest.mark.processes
-@pytest.mark.parametrize(("kind", "world"), [("ddp", 2), pytest.param("zero", 2, marks=pytest.mark.long), ("fsdp", 3)])
+@pytest.mark.parametrize(
+    ("kind", "world"),
+    [("ddp", 2), *(pytest.param(kind, world, marks=pytest.mark.long) for kind, world in (("zero", 2), ("fsdp", 3)))],
+)
 def test_ranks_of_a_host_are_one_peer_and_equal_bit_for_bit(
     tmp_path: Path, ranks_of: RanksOf, kind: str, world: int
 ) -> None:
@@ -151,6 +154,7 @@ def test_ranks_of_a_host_are_one_peer_and_equal_bit_for_bit(
             assert np.array_equal(daemon.last[span], found), f"{entry.name}: the leader hands over the last steps alone"
 
 
+@pytest.mark.long
 @pytest.mark.processes
 def test_ranks_of_a_host_add_corrections_when_the_mode_of_synchrony_says(tmp_path: Path, ranks_of: RanksOf) -> None:
     """Under a daemon that says overlap, and under the next one, which says sync."""

@@ -48,6 +48,7 @@ def test_b4_gives_each_method_the_run_that_reaches_the_target_soonest():
     assert four.measured.startswith("2.67x") and four.passed
 
 
+@pytest.mark.long
 def test_b4_measures_each_seed_by_its_own_target():
     def ends(arm):
         return 1.98 if arm.group == b4.CALM else 1.95 if " 600 s" not in arm.label else 2.05

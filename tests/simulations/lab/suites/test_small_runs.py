@@ -31,6 +31,7 @@ def test_synchronous_steps_are_the_best_at_equal_samples(ends):
     assert ends["ddp"].loss < min(others) - 0.02
 
 
+@pytest.mark.long
 def test_pairwise_is_better_than_being_alone_and_than_noloco(ends):
     assert ends["pairwise"].loss < ends["local"].loss - 0.1
     assert ends["pairwise"].loss < ends["noloco"].loss - 0.05

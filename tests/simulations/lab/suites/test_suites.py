@@ -133,6 +133,7 @@ def test_b7_says_which_lines_are_exact_and_meets_none_if_a_seed_failed():
     assert not any(check.passed for check in checks) and "1 seeds failed" in checks[0].measured
 
 
+@pytest.mark.long
 def test_clock_names_all_methods_near_the_best():
     losses = {"DDP": 2.0, "pairwise": 2.009, "DiLoCo fp32, H 20": 2.011}
     outcomes = [Outcome(arm, [answered(arm, losses.get(arm.label, 2.5), 0)]) for arm in clock.SUITE.arms("quick")]
