@@ -122,6 +122,7 @@ def loss(cluster):
 # -- measurements -----------------------------------------------------------------------------------------------
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("report", ["partition"], indirect=True)
 def test_each_half_knows_only_itself_until_the_heal(report):
     rows = {row[0]: row for row in report.findings.rows}
@@ -136,6 +137,7 @@ def test_slow_peers_do_not_delay_fast_ones(report):
     assert 4.75 <= fast <= 5.3 and 0.3 <= ten <= 0.7 and hundred <= 0.12
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("report", ["flash-crowd"], indirect=True)
 def test_flash_crowd_gets_each_chunk_about_once(report):
     (sent,) = (check.measured for check in report.findings.checks if "chunks of state" in check.name)

@@ -38,6 +38,7 @@ def fingerprints_agree(net):
     assert len(told) >= 5 and all(len(values) == 1 for values in told.values())
 
 
+@pytest.mark.long
 def test_replicas_with_judged_epochs_are_the_same_bits_and_learn():
     net = judged(1, 5)
     net.form()
@@ -53,8 +54,8 @@ def test_replicas_with_judged_epochs_are_the_same_bits_and_learn():
         assert np.median(np.abs(anchor - net.trainers[0].optimum)) < 0.25
 
 
-@pytest.mark.parametrize("lossy", [False, True])
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("lossy", [False, pytest.param(True, marks=pytest.mark.long)])
+@pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.long) for seed in (1, 2))])
 def test_joiner_judges_increments_that_its_state_lacks(seed, lossy):
     """The joiner asks for the payloads that had reached its source. Nothing settles before they arrive."""
     net = judged(seed, 6, conditions=LOSSY if lossy else None)
