@@ -20,10 +20,11 @@ __all__ = ["Training"]
 
 
 class Training:
-    """Args:
+    """The inputs that the training process makes.
 
-    wake: called before a snapshot, as before every input that has to do with time.
-    settle: called after every input here, so that the whole peer follows up on it.
+    Args:
+        wake: called before a snapshot, as before every input that has to do with time.
+        settle: called after every input here, so that the whole peer follows up on it.
     """
 
     def __init__(
