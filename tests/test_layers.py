@@ -251,8 +251,11 @@ def test_library_prints_nothing_handles_no_signal_and_reads_no_stack_of_another_
         assert not {ast.unparse(node.func) for node in calls(path)} & never, path
 
 
-def test_modules_open_with_what_they_are_for():
+def test_modules_and_classes_open_with_what_they_are_for():
     assert not [path for path in modules("gossipdp") if parsed(path).body and not ast.get_docstring(parsed(path))]
+    described = (ast.ClassDef, ast.FunctionDef)
+    nodes = [node for path in FILES for node in ast.walk(parsed(path)) if isinstance(node, described)]
+    assert not [node.name for node in nodes if (ast.get_docstring(node) or "").startswith(("Args:", "Returns:"))]
 
 
 def importable():

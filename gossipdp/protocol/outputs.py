@@ -33,9 +33,10 @@ class Envelope(NamedTuple):
 
 
 class Outputs:
-    """Args:
+    """Messages, events and jobs that wait for the driver, in the order in which they were made.
 
-    listener: called with every event at once, before the driver takes it.
+    Args:
+        listener: called with every event at once, before the driver takes it.
     """
 
     def __init__(self, listener: Callable[[Event], None] = lambda event: None) -> None:

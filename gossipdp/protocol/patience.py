@@ -19,10 +19,11 @@ MOST: Final = 16.0
 
 
 class Patience:
-    """Args:
+    """Seconds to wait for an answer, learnt from how long earlier answers took.
 
-    least: Seconds to wait at least, and until the first answer.
-    most: Seconds to wait at most, apart from silence.
+    Args:
+        least: Seconds to wait at least, and until the first answer.
+        most: Seconds to wait at most, apart from silence.
     """
 
     def __init__(self, least: float, most: float = math.inf) -> None:

@@ -14,9 +14,10 @@ R = TypeVar("R")
 
 
 class BackgroundCalls(Generic[R]):
-    """Args:
+    """Calls that may block, each on a thread of its own.
 
-    name: of the threads.
+    Args:
+        name: of the threads.
     """
 
     def __init__(self, name: str) -> None:

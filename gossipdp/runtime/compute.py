@@ -35,11 +35,12 @@ class Finished(NamedTuple):
 
 
 class Compute:
-    """Args:
+    """The thread that runs units of work in order.
 
-    run: executes one unit of work; called on the thread only.
-    limit: units of work inside at once.
-    name: of the thread.
+    Args:
+        run: executes one unit of work; called on the thread only.
+        limit: units of work inside at once.
+        name: of the thread.
     """
 
     def __init__(self, run: Callable[[Any], Any], *, limit: int = LIMIT, name: str = "compute") -> None:

@@ -34,7 +34,10 @@ REPORT_EVERY: Final = 0.5
 
 
 class Session(Dialogue):
-    """Args: as `Dialogue`."""
+    """The training process's side of one attachment.
+
+    It takes what `Dialogue` takes.
+    """
 
     @property
     def hopeless(self) -> bool:

@@ -34,10 +34,11 @@ _ANSWERS_BYTES: Final = 1000
 
 
 class CoverageGossip:
-    """Args:
+    """Tells other members which blocks were read, and hears it from them.
 
-    data: the tables by digest; owned by the caller.
-    me: first bytes of this peer's id.
+    Args:
+        data: the tables by digest; owned by the caller.
+        me: first bytes of this peer's id.
     """
 
     def __init__(

@@ -54,9 +54,10 @@ _LARGEST_EPOCH: Final = 1 << 30
 
 
 class Leasing:
-    """Args:
+    """Leases blocks of data sets to this host, as the network's members share them out.
 
-    incarnation: of this peer.
+    Args:
+        incarnation: of this peer.
     """
 
     def __init__(

@@ -19,10 +19,11 @@ _LARGEST_SEQUENCE: Final = 1 << 31
 
 
 class Reports:
-    """Args:
+    """What the members have said about blocks that they hold or have read.
 
-    me: first bytes of this peer's id.
-    incarnation: of this peer.
+    Args:
+        me: first bytes of this peer's id.
+        incarnation: of this peer.
     """
 
     def __init__(self, me: bytes, incarnation: int, membership: Membership, gossip: CoverageGossip) -> None:

@@ -44,14 +44,15 @@ _RESTART_CONTACTS: Final = 1024
 
 
 class Membership:
-    """Args:
+    """This peer's part of the membership protocol: who is there, and what it says of itself.
 
-    me: this peer's record, alive; its incarnation is larger than in any earlier life.
-    outputs: takes the messages.
-    emit: called with each event.
-    progress: reports on it ride on pings.
-    signer: signs this peer's record, and checks the records and reports of other members.
-    speed: steps a second that this peer trains, 0 if none; pings carry it too.
+    Args:
+        me: this peer's record, alive; its incarnation is larger than in any earlier life.
+        outputs: takes the messages.
+        emit: called with each event.
+        progress: reports on it ride on pings.
+        signer: signs this peer's record, and checks the records and reports of other members.
+        speed: steps a second that this peer trains, 0 if none; pings carry it too.
     """
 
     def __init__(

@@ -26,9 +26,10 @@ _COPY_PAUSE: Final = 5.0
 
 
 class OwnRecord:
-    """Args:
+    """This peer's own member record, which it alone may change.
 
-    health: grows worse with every refutation.
+    Args:
+        health: grows worse with every refutation.
     """
 
     def __init__(

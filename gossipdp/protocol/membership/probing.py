@@ -56,9 +56,10 @@ class _Probe:
 
 
 class Prober:
-    """Args:
+    """Probes one member after the other, directly and through relays.
 
-    silent: called with a member that sent nothing while it was probed.
+    Args:
+        silent: called with a member that sent nothing while it was probed.
     """
 
     def __init__(

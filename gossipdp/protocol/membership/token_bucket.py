@@ -6,11 +6,12 @@ __all__ = ["TokenBucket"]
 
 
 class TokenBucket:
-    """Args:
+    """A budget of bytes that flows in at a constant rate.
 
-    rate: bytes a second that flow in.
-    most: bytes that it holds; it starts full. It goes down to -`most` at the lowest. A deeper debt, run up by messages
-        that cannot wait, would silence this peer for long.
+    Args:
+        rate: bytes a second that flow in.
+        most: bytes that it holds; it starts full. It goes down to -`most` at the lowest. A deeper debt, run up by
+            messages that cannot wait, would silence this peer for long.
     """
 
     def __init__(self, rate: float, most: float, now: float) -> None:

@@ -44,10 +44,11 @@ class Return(NamedTuple):
 
 
 class Absences:
-    """Args:
+    """How long each lost member has been away, in steps of the network's clock.
 
-    clock: This peer's own clock.
-    steps: Steps from which an absence is long.
+    Args:
+        clock: This peer's own clock.
+        steps: Steps from which an absence is long.
     """
 
     def __init__(self, progress: ProgressBoard, clock: Callable[[], int], steps: int) -> None:

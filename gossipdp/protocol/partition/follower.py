@@ -36,11 +36,12 @@ to follow each other. One of them must stop first."""
 
 
 class Follower:
-    """Args:
+    """Fetches the network's model anew and replaces this peer's by it.
 
-    joiner: Makes a joiner that replaces the model with `Resync` jobs, by a model newer than this network clock.
-    hold: True: offer and accept no exchange. False: exchange again. Returns True once no exchange is under way.
-    period: Seconds.
+    Args:
+        joiner: Makes a joiner that replaces the model with `Resync` jobs, by a model newer than this network clock.
+        hold: True: offer and accept no exchange. False: exchange again. Returns True once no exchange is under way.
+        period: Seconds.
     """
 
     def __init__(

@@ -34,12 +34,13 @@ NEW: Final = BEHIND - 1
 
 
 class Lag:
-    """Args:
+    """Notices that this peer has fallen behind the others for good.
 
-    every: Steps of a round.
-    period: Seconds.
-    me: This peer's progress.
-    side: Live members that this peer would exchange with.
+    Args:
+        every: Steps of a round.
+        period: Seconds.
+        me: This peer's progress.
+        side: Live members that this peer would exchange with.
     """
 
     def __init__(

@@ -50,14 +50,15 @@ NEVER: Final = 1 << 40
 
 
 class Reunion:
-    """Args:
+    """Decides what becomes of this peer's model when parts of the network meet again.
 
-    joiner: Makes a joiner that replaces the model, by a model newer than this network clock.
-    every: Steps of a round.
-    me: This peer's progress.
-    hold: True: offer and accept no exchange. False: exchange again. Returns True once no exchange is under way.
-    done: Callback: a model was fetched for this reason, in this many seconds.
-    standby: Says when a peer that does not train fetches the model anew.
+    Args:
+        joiner: Makes a joiner that replaces the model, by a model newer than this network clock.
+        every: Steps of a round.
+        me: This peer's progress.
+        hold: True: offer and accept no exchange. False: exchange again. Returns True once no exchange is under way.
+        done: Callback: a model was fetched for this reason, in this many seconds.
+        standby: Says when a peer that does not train fetches the model anew.
     """
 
     def __init__(

@@ -24,10 +24,11 @@ MAX_LIVES: Final = 2 * MAX_MEMBERS
 
 
 class Sides:
-    """Args:
+    """The parts of the network that trained apart, as the members report them.
 
-    absences: How long each member was lost.
-    period: Seconds.
+    Args:
+        absences: How long each member was lost.
+        period: Seconds.
     """
 
     def __init__(self, membership: Membership, absences: Absences, period: float) -> None:

@@ -25,12 +25,13 @@ ALONE: Final = 24
 
 
 class Verdict:
-    """Args:
+    """Finds out which side's model goes on.
 
-    sides: What members say, and which of them are apart.
-    apart_rounds: Rounds of absence that hold a member apart, for the notice.
-    period: Seconds.
-    me: This peer's progress.
+    Args:
+        sides: What members say, and which of them are apart.
+        apart_rounds: Rounds of absence that hold a member apart, for the notice.
+        period: Seconds.
+        me: This peer's progress.
     """
 
     def __init__(

@@ -28,14 +28,15 @@ TRANSFERS: Final = 2
 
 
 class Standby:
-    """Args:
+    """Follows the network while no training process makes rounds.
 
-    clock: The network's clock in steps.
-    every: Steps of a round.
-    behind: Steps that the model was already old when it came, or when training ended.
-    waits: Whether a training process waits for the model.
-    begins: Whether a training process has the model.
-    givers: Members to fetch from. Only those that train, if any does.
+    Args:
+        clock: The network's clock in steps.
+        every: Steps of a round.
+        behind: Steps that the model was already old when it came, or when training ended.
+        waits: Whether a training process waits for the model.
+        begins: Whether a training process has the model.
+        givers: Members to fetch from. Only those that train, if any does.
     """
 
     def __init__(

@@ -43,16 +43,17 @@ class NewJoiner(Protocol):
 
 
 class Bootstrap:
-    """Args:
+    """Gets this peer its first model: founded, fetched from a member, or restored.
 
-    joiner: Fetches the model.
-    resume_after: Seconds a peer that comes back listens for the network before it goes on from its checkpoint.
-    tolerance: Steps of the network's clock by which a checkpoint may be ahead of a fetched model. A peer may have told
-        no other of its last rounds before a stop. A live training process may be as far behind another's model and
-        keeps its own: replicas that near are averaged.
-    exact: Every replica is the same bits, so any member's model goes before that of a live training process.
-    adopt: Callback: the model is here, received or restored.
-    take_over: Callback: the live training process's parameters are to be the model.
+    Args:
+        joiner: Fetches the model.
+        resume_after: Seconds a peer that comes back listens for the network before it goes on from its checkpoint.
+        tolerance: Steps of the network's clock by which a checkpoint may be ahead of a fetched model. A peer may have
+            told no other of its last rounds before a stop. A live training process may be as far behind another's
+            model and keeps its own: replicas that near are averaged.
+        exact: Every replica is the same bits, so any member's model goes before that of a live training process.
+        adopt: Callback: the model is here, received or restored.
+        take_over: Callback: the live training process's parameters are to be the model.
     """
 
     def __init__(

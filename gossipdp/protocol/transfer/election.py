@@ -59,11 +59,12 @@ class _Other:
 
 
 class Election:
-    """Args:
+    """Chooses which of several peers gives the model when no member has one.
 
-    resume_after: Seconds to listen for the network before the peer goes on from its checkpoint.
-    tolerance: Steps of the network's clock that count as equally late.
-    exact: Every replica is the same bits, so any member's model goes before that of a live training process.
+    Args:
+        resume_after: Seconds to listen for the network before the peer goes on from its checkpoint.
+        tolerance: Steps of the network's clock that count as equally late.
+        exact: Every replica is the same bits, so any member's model goes before that of a live training process.
     """
 
     def __init__(

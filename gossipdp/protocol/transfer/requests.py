@@ -24,11 +24,12 @@ NUMBERS: Final = 1 << 32
 
 
 class Requests:
-    """Args:
+    """Requests for chunks that are on their way to one source.
 
-    window: Open requests at most.
-    again: Seconds without an answer, until one has come, after which the oldest request is repeated.
-    silence: Seconds without any answer after which the source is given up.
+    Args:
+        window: Open requests at most.
+        again: Seconds without an answer, until one has come, after which the oldest request is repeated.
+        silence: Seconds without any answer after which the source is given up.
     """
 
     def __init__(self, window: int, again: float, silence: float) -> None:

@@ -48,14 +48,15 @@ class _Part:
 
 
 class Passes:
-    """Args:
+    """One group of readers' passes over a data set.
 
-    world: number of ranks.
-    epoch: returns the network's epoch.
-    lease: returns the next block for this host. Args: the latest epoch, the first number or -1, and whether a block
-        that another peer has open will do.
-    finish: called for a block that every rank has used.
-    release: called for a block that some rank has not used. Each lease is finished or released once.
+    Args:
+        world: number of ranks.
+        epoch: returns the network's epoch.
+        lease: returns the next block for this host. Args: the latest epoch, the first number or -1, and whether a block
+            that another peer has open will do.
+        finish: called for a block that every rank has used.
+        release: called for a block that some rank has not used. Each lease is finished or released once.
     """
 
     def __init__(

@@ -108,11 +108,12 @@ class _Reader:
 
 
 class DataServer:
-    """Args:
+    """Serves blocks of data sets to the readers of this host.
 
-    home: the peer's home, which has a link server.
-    feed: gives the peer commands.
-    damaged: called with the text of a notice if the file of finished blocks is damaged.
+    Args:
+        home: the peer's home, which has a link server.
+        feed: gives the peer commands.
+        damaged: called with the text of a notice if the file of finished blocks is damaged.
 
     Raises:
         HardwareError: GD-104, the socket cannot be made.

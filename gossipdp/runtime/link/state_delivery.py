@@ -15,9 +15,10 @@ __all__ = ["StateDelivery"]
 
 
 class StateDelivery:
-    """Args:
+    """Sends the training process state that does not fit into a message.
 
-    send: sends the training process a message and the file that goes with it.
+    Args:
+        send: sends the training process a message and the file that goes with it.
     """
 
     def __init__(self, send: Callable[[Renewed, Sequence[Buffer]], None]) -> None:

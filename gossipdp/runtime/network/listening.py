@@ -30,9 +30,10 @@ PROBE_AFTER: Final = (0.0, 0.02, 0.1, 0.5, 1.5)
 
 
 class Listening:
-    """Args:
+    """Connections that other peers have opened.
 
-    own: whether this peer itself sent the hello with a given nonce.
+    Args:
+        own: whether this peer itself sent the hello with a given nonce.
     """
 
     def __init__(

@@ -29,10 +29,11 @@ LONGEST: Final = 64.0
 
 
 class Reachability:
-    """Args:
+    """Finds out whether other peers can dial this one.
 
-    address: the address that other peers are told to dial, or "".
-    pause: seconds between rounds.
+    Args:
+        address: the address that other peers are told to dial, or "".
+        pause: seconds between rounds.
     """
 
     def __init__(self, address: str, pause: float) -> None:

@@ -25,9 +25,10 @@ CODES: Final[dict[str, type[GossipdpError]]] = {
 
 
 class Refusals:
-    """Args:
+    """Collects why no seed could be joined.
 
-    addresses: ``host:port`` of each seed. Without addresses no error ever follows.
+    Args:
+        addresses: ``host:port`` of each seed. Without addresses no error ever follows.
     """
 
     def __init__(self, addresses: Iterable[str] = ()) -> None:

@@ -17,9 +17,10 @@ RETRY: Final = 0.005
 
 
 class SendQueues:
-    """Args:
+    """Frames that wait for each connection, within bounds.
 
-    elsewhere: returns the bytes that wait elsewhere and count towards the same bound.
+    Args:
+        elsewhere: returns the bytes that wait elsewhere and count towards the same bound.
     """
 
     def __init__(self, context: LinksContext, elsewhere: Callable[[], int]) -> None:

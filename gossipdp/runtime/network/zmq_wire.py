@@ -73,13 +73,14 @@ _HANDSHAKE_FAILURES: Final = (
 
 
 class ZmqWire:
-    """Args:
+    """The ZeroMQ sockets of one peer.
 
-    server: the network's CURVE server keys.
-    client: this peer's CURVE keys.
-    admits: whether a CURVE key may dial in.
-    unproven: most inbound connections without a proven member.
-    clock: the time in seconds.
+    Args:
+        server: the network's CURVE server keys.
+        client: this peer's CURVE keys.
+        admits: whether a CURVE key may dial in.
+        unproven: most inbound connections without a proven member.
+        clock: the time in seconds.
     """
 
     def __init__(

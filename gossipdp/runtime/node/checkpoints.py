@@ -28,11 +28,12 @@ Saved = Callable[[Path | DataError], None]
 
 
 class Checkpoints:
-    """Args:
+    """Writes checkpoints beside training, and restores the newest.
 
-    call: runs copies on the compute thread.
-    data: what was read of shared data sets, kept with each checkpoint; None without a data server.
-    kept: called when a `jobs.Keep` is over.
+    Args:
+        call: runs copies on the compute thread.
+        data: what was read of shared data sets, kept with each checkpoint; None without a data server.
+        kept: called when a `jobs.Keep` is over.
     """
 
     def __init__(

@@ -19,10 +19,11 @@ REMEMBER_EVERY = 5.0
 
 
 class Housekeeping:
-    """Args:
+    """What the daemon does a few times a second beside its messages.
 
-    memory: compares this process's memory with its bounds.
-    remember: called with the members to dial after a restart when their addresses have changed.
+    Args:
+        memory: compares this process's memory with its bounds.
+        remember: called with the members to dial after a restart when their addresses have changed.
     """
 
     def __init__(

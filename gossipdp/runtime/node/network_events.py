@@ -21,11 +21,12 @@ log = logging.getLogger("gossipdp.node")
 
 
 class NetworkEvents:
-    """Args:
+    """Acts on what the transport reports.
 
-    start: mark of this daemon's start.
-    learned_run: called with the run that this peer hears of.
-    leaving: whether the daemon is about to end.
+    Args:
+        start: mark of this daemon's start.
+        learned_run: called with the run that this peer hears of.
+        leaving: whether the daemon is about to end.
     """
 
     def __init__(

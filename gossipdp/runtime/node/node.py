@@ -66,16 +66,17 @@ class Service(Protocol):
 
 
 class Node:
-    """Args:
+    """Drives one `Peer` with the sockets, threads and files of a daemon.
 
-    peer: not joined yet; the daemon calls `found` or `join` on it before `run`.
-    algorithm: carries out the peer's jobs.
-    transport, link, store, metrics: closed by `close`.
-    incarnation: of this start.
-    found_run: called for a new run id when this peer has founded the network.
-    learned_run: called with the run id that this peer, without one, hears of.
-    remember: called with the members to dial after a restart when their addresses have changed.
-    clock: monotonic time in seconds.
+    Args:
+        peer: not joined yet; the daemon calls `found` or `join` on it before `run`.
+        algorithm: carries out the peer's jobs.
+        transport, link, store, metrics: closed by `close`.
+        incarnation: of this start.
+        found_run: called for a new run id when this peer has founded the network.
+        learned_run: called with the run id that this peer, without one, hears of.
+        remember: called with the members to dial after a restart when their addresses have changed.
+        clock: monotonic time in seconds.
     """
 
     def __init__(

@@ -31,11 +31,12 @@ LINK_CODES = {
 
 
 class TrainingSessions:
-    """Args:
+    """The training processes that attach to the daemon, one session after another.
 
-    region: the memory shared with the training process.
-    call: runs pieces of work on the compute thread.
-    drain: acts on what the peer has to say after a command.
+    Args:
+        region: the memory shared with the training process.
+        call: runs pieces of work on the compute thread.
+        drain: acts on what the peer has to say after a command.
     """
 
     def __init__(

@@ -55,14 +55,15 @@ class _Task:
 
 
 class VectorJobs:
-    """Args:
+    """Hands the peer's jobs to the compute thread and brings their results back.
 
-    algorithm: carries out the jobs.
-    store: its newest checkpoint is restored.
-    region: bound by jobs.Bind.
-    most_chunk: most parameters of a chunk.
-    done: called with each finished job and its result.
-    notice: called with code and text of what a restore has found.
+    Args:
+        algorithm: carries out the jobs.
+        store: its newest checkpoint is restored.
+        region: bound by jobs.Bind.
+        most_chunk: most parameters of a chunk.
+        done: called with each finished job and its result.
+        notice: called with code and text of what a restore has found.
     """
 
     def __init__(

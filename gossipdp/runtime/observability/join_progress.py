@@ -27,9 +27,10 @@ class Reminder(NamedTuple):
 
 
 class JoinProgress:
-    """Args:
+    """How far this peer's join has come, in words.
 
-    now: when the join began.
+    Args:
+        now: when the join began.
     """
 
     def __init__(self, now: float) -> None:

@@ -33,10 +33,11 @@ def own() -> int:
 
 
 class MemoryWatch:
-    """Args:
+    """Compares the memory of this process with its bounds.
 
-    waiting: bytes that messages may take, those to send and those received.
-    held: returns the bytes that this process holds now.
+    Args:
+        waiting: bytes that messages may take, those to send and those received.
+        held: returns the bytes that this process holds now.
     """
 
     def __init__(self, waiting: int, held: Callable[[], int] = own) -> None:

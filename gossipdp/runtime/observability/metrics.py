@@ -34,10 +34,11 @@ MAX_REASONS: Final = 16
 
 
 class Metrics:
-    """Args:
+    """The daemon's Prometheus metrics.
 
-    software: the version in ``build_info``; the installed package's if empty.
-    clock: monotonic time in seconds.
+    Args:
+        software: the version in ``build_info``; the installed package's if empty.
+        clock: monotonic time in seconds.
     """
 
     def __init__(self, software: str = "", clock: Callable[[], float] = time.monotonic) -> None:

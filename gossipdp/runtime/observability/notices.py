@@ -38,11 +38,12 @@ def name_of(peer: Peer, member: bytes) -> str:
 
 
 class Notices:
-    """Args:
+    """Tells the operator what wants attention.
 
-    peer: names the members, and tells round and re-sync state.
-    status: gets every event and the notices.
-    metrics: gets every event and counts the notices.
+    Args:
+        peer: names the members, and tells round and re-sync state.
+        status: gets every event and the notices.
+        metrics: gets every event and counts the notices.
     """
 
     def __init__(self, peer: Peer, status: Status, metrics: Metrics) -> None:
