@@ -38,6 +38,7 @@ def test_both_protocols_find_all_deaths_in_time(outcomes):
         assert median(times) <= 15.0 and percentile(times, 0.99) <= 60.0 and max(times) < math.inf
 
 
+@pytest.mark.long
 def test_same_seed_comes_out_the_same(outcomes):
     again = run(1, lifeguard=True, **SMALL)
     first = outcomes[True][0]

@@ -79,6 +79,7 @@ def test_joiner_judges_increments_that_its_state_lacks(seed, lossy):
         assert len(net.of(EpochJudged, index, since=net.network.now - 40.0)) >= 10
 
 
+@pytest.mark.long
 def test_state_is_plausible_however_far_its_witnesses_lead():
     """With eight rounds in an epoch, each peer is some forty of its own rounds ahead of the shared state."""
     net = judged(1, 6, every=1)
@@ -90,7 +91,9 @@ def test_state_is_plausible_however_far_its_witnesses_lead():
     assert told and all(event.plausible and event.distance < 1e-6 for event in told)
 
 
-@pytest.mark.parametrize("rule", ["", "nnm-trimmed", "nnm-median"])
+@pytest.mark.parametrize(
+    "rule", ["nnm-median", *(pytest.param(rule, marks=pytest.mark.long) for rule in ("", "nnm-trimmed"))]
+)
 def test_hostile_optimum_does_not_lead_the_others(rule):
     """One of six peers pulls all by 20 on every parameter. By the mean they would follow it in part."""
     net = judged(2, 6, rule)

@@ -15,7 +15,7 @@ SEEDS = [0, pytest.param(1, marks=pytest.mark.long)]
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-@pytest.mark.parametrize("smaller", [(5, 6, 7), (0, 1, 2), (4,)])
+@pytest.mark.parametrize("smaller", [(5, 6, 7), pytest.param((0, 1, 2), marks=pytest.mark.long), (4,)])
 def test_smaller_side_of_a_long_cut_follows_the_larger(seed, smaller):
     cluster = Divided(8, seed=seed)
     larger = [number for number in range(8) if number not in smaller]
@@ -47,7 +47,7 @@ def test_of_equal_sides_exactly_one_follows_the_other(seed):
     cluster.ends_at(models[sides.index(losers[0]) - 1])
 
 
-@pytest.mark.parametrize("where", ["alone", "among others"])
+@pytest.mark.parametrize("where", ["alone", pytest.param("among others", marks=pytest.mark.long)])
 @pytest.mark.parametrize("seed", SEEDS)
 def test_founder_restarted_in_one_half_founds_nothing_and_follows_the_larger(seed, where):
     cluster = Divided(8, seed=seed)
@@ -71,6 +71,7 @@ def test_founder_restarted_in_one_half_founds_nothing_and_follows_the_larger(see
     cluster.ends_at(theirs)
 
 
+@pytest.mark.long
 def test_sides_that_forgot_each_other_meet_again_through_the_seeds():
     """Times as after days: dead members are forgotten after one."""
     cluster = Divided(8, forget_after=5.0)
@@ -87,9 +88,8 @@ def test_sides_that_forgot_each_other_meet_again_through_the_seeds():
     cluster.ends_at(theirs)
 
 
-@pytest.mark.parametrize(
-    "forget_after", [pytest.param(LOCAL.forget_after, marks=pytest.mark.long), 5.0], ids=["known", "forgotten"]
-)
+@pytest.mark.long
+@pytest.mark.parametrize("forget_after", [LOCAL.forget_after, 5.0], ids=["known", "forgotten"])
 def test_founder_back_at_a_new_address_belongs_to_the_half_it_is_in_and_founds_nothing(forget_after):
     cluster = Divided(8, forget_after=forget_after)
     smaller, larger = (0, 1, 2), (3, 4, 5, 6, 7)
@@ -149,6 +149,7 @@ def test_peer_that_joined_or_restarted_in_a_half_belongs_to_it():
     cluster.ends_at(theirs)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("seed", SEEDS)
 def test_peers_of_either_side_that_crash_in_the_middle_change_nothing(seed):
     cluster = Divided(8, seed=seed, conditions=Conditions(loss=0.1, bandwidth=2e4))

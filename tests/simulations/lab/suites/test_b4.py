@@ -59,6 +59,7 @@ def test_b4_measures_each_seed_by_its_own_target():
         assert of_two.measured.startswith(one.measured.partition(" (")[0] + " (2 seeds)"), "and the same of each"
 
 
+@pytest.mark.long
 def test_b4_counts_a_pairwise_that_never_arrives_as_a_miss():
     found = b4_results(lambda arm: 1.5 if arm.group == b4.CALM else 2.5)
     assert found.checks and not any(check.passed for check in found.checks)

@@ -37,6 +37,7 @@ def test_pairwise_is_better_than_being_alone_and_than_noloco(ends):
     assert ends["pairwise"].loss < ends["noloco"].loss - 0.05
 
 
+@pytest.mark.long
 def test_pairwise_is_about_as_good_as_diloco_for_a_fraction_of_its_bytes(ends):
     assert ends["pairwise"].loss < ends["diloco"].loss + 0.08
     assert ends["lean"].bytes < ends["diloco"].bytes / 8

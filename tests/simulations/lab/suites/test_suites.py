@@ -160,6 +160,7 @@ def test_scale_fills_missing_sizes_by_formula():
     assert at["N = 64"] == "2.00 (1 seed)" and at["N = 128"] == f"*{2.0 * 127 / 63:.2f}*"
 
 
+@pytest.mark.long
 def test_clock_compares_with_the_best_all_reduce_separately():
     losses = {"pairwise, its own warm start": 1.9, "pairwise": 2.1, "DiLoCo 4-bit, overlapped, H 20": 2.0}
     losses[other := "DiLoCo fp32, H 20, its own warm start"] = 1.0
