@@ -187,7 +187,8 @@ def test_optimizer_that_was_reset_steps_as_a_new_one() -> None:
 
 
 @pytest.mark.processes
-@pytest.mark.parametrize("kind", [pytest.param("ddp", marks=pytest.mark.long), "fsdp"])
+@pytest.mark.long
+@pytest.mark.parametrize("kind", ["ddp", "fsdp"])
 def test_ranks_of_a_host_load_the_model_together_and_end_together(tmp_path: Path, kind: str) -> None:
     daemon = LedgerDaemon(tmp_path, every=2, heal_after=3)
     processes = [

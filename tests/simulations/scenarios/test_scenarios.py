@@ -323,6 +323,7 @@ def test_replay_file_without_a_run_raises(tmp_path):
         simulate("chaos", Options(replay=tmp_path / "x.json"))
 
 
+@pytest.mark.long
 def test_violation_is_shrunk_told_and_replayed(tmp_path, capsys, monkeypatch):
     forget_mixed_chunks(monkeypatch)
 

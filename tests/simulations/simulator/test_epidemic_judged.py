@@ -92,7 +92,8 @@ def test_state_is_plausible_however_far_its_witnesses_lead():
 
 
 @pytest.mark.parametrize(
-    "rule", ["nnm-median", *(pytest.param(rule, marks=pytest.mark.long) for rule in ("", "nnm-trimmed"))]
+    "rule",
+    ["nnm-median", pytest.param("", marks=pytest.mark.long), pytest.param("nnm-trimmed", marks=pytest.mark.long)],
 )
 def test_hostile_optimum_does_not_lead_the_others(rule):
     """One of six peers pulls all by 20 on every parameter. By the mean they would follow it in part."""

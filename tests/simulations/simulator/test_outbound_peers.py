@@ -17,7 +17,7 @@ from simulations.simulator.network import Conditions
 CALM = Plan(peers=6, size=300, conditions=Conditions(), every=4, window=4, chaos=30.0, calm=0.0)
 
 
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.long) for seed in range(1, 6))])
 def test_calm__no_suspicions_and_all_pairs_exchange_except_outbound_only_ones(seed):
     cluster = Behind(seed, CALM, 3)
     cluster.run()
@@ -33,7 +33,7 @@ def test_calm__no_suspicions_and_all_pairs_exchange_except_outbound_only_ones(se
     assert min(rounds.values()) > 0.7 * max(rounds.values()), rounds
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.long) for seed in (1, 2))])
 def test_calm__dialable_peers_meet_each_other_too(seed):
     """Two peers of each kind. Their rounds are equally long, so the same peer could always ask first (seed 260)."""
     cluster = Behind(seed, replace(CALM, peers=4), 2)
@@ -43,7 +43,7 @@ def test_calm__dialable_peers_meet_each_other_too(seed):
     assert min(cluster.pairs(direct, cluster.outbound)) > rounds / 4
 
 
-@pytest.mark.parametrize("peers", [12, 16])
+@pytest.mark.parametrize("peers", [12, pytest.param(16, marks=pytest.mark.long)])
 def test_calm__each_of_many_behind_a_nat_meets_both_dialable_peers(peers):
     """Their exchanges take all of the time, and still each peer meets both."""
     slow = Conditions(latency=0.05, job=0.04)
