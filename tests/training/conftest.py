@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -23,6 +24,9 @@ def quiet_world(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     torch.set_num_threads(1)
     yield
     torch.set_num_threads(threads)
+    if accelerate := sys.modules.get("accelerate.state"):  # Accelerate's state is one per process
+        accelerate.AcceleratorState._reset_state(True)
+        accelerate.GradientState._reset_state()
 
 
 @pytest.fixture

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -17,15 +16,12 @@ pytestmark = pytest.mark.filterwarnings("ignore")  # those of the frameworks are
 
 
 @pytest.fixture
-def accelerator_of() -> Iterator[Any]:
-    """Makes an Accelerator. Its state is one per process, and reset after the test."""
+def accelerator_of() -> Any:
+    """Makes an Accelerator."""
     framework("accelerate")
     from accelerate import Accelerator
-    from accelerate.state import AcceleratorState, GradientState
 
-    yield lambda **settings: Accelerator(cpu=True, **settings)
-    AcceleratorState._reset_state(True)
-    GradientState._reset_state()
+    return lambda **settings: Accelerator(cpu=True, **settings)
 
 
 def test_accelerate__accumulated_and_skipped_steps_are_none(daemon: LedgerDaemon, accelerator_of: Any) -> None:

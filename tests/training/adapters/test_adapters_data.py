@@ -64,20 +64,17 @@ def drawn(loader: Any) -> list[int]:
 
 
 @pytest.fixture
-def prepare() -> Iterator[Callable[..., Any]]:
+def prepare() -> Callable[..., Any]:
     """As each of two processes prepares its loader."""
     accelerate = pytest.importorskip("accelerate", reason="accelerate is not installed")
     from accelerate.data_loader import prepare_data_loader
-    from accelerate.state import AcceleratorState, GradientState
 
     accelerate.Accelerator(cpu=True)
 
     def prepared(loader: DataLoader, rank: int, **settings: Any) -> Any:
         return prepare_data_loader(loader, torch.device("cpu"), num_processes=2, process_index=rank, **settings)
 
-    yield prepared
-    AcceleratorState._reset_state(True)
-    GradientState._reset_state()
+    return prepared
 
 
 @pytest.mark.parametrize(
