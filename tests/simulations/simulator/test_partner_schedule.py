@@ -51,6 +51,7 @@ def per_round(cluster):
     return 2 * cluster.exchanges / cluster.books.rounds
 
 
+@pytest.mark.long
 def test_hypercube_takes_no_more_exchanges_and_agrees_as_well():
     scheduled, random = played("hypercube"), played("")
     assert random.scheduled == 0 < scheduled.scheduled
@@ -59,7 +60,9 @@ def test_hypercube_takes_no_more_exchanges_and_agrees_as_well():
     assert mean(scheduled.spread) < 1.4 * mean(random.spread)
 
 
-@pytest.mark.parametrize(("most", "peers", "made"), [(1, 8, 1), (2, 8, 2), (2, 2, 1), (3, 3, 2)])
+@pytest.mark.parametrize(
+    ("most", "peers", "made"), [pytest.param(1, 8, 1, marks=pytest.mark.long), (2, 8, 2), (2, 2, 1), (3, 3, 2)]
+)
 def test_early_rounds_make_the_configured_exchanges_if_there_are_enough_peers(most, peers, made):
     for schedule in ("hypercube", ""):
         cluster = played(schedule, peers=peers, exchanges=most)
@@ -82,12 +85,12 @@ def test_both_sides_make_one_exchange_a_round_even_out_of_step(peers):
     assert counted[ExchangeStarted] / counted[RoundDone] == pytest.approx(1.0, abs=0.04)
 
 
-@pytest.mark.parametrize("peers", [3, 6])
+@pytest.mark.parametrize("peers", [3, pytest.param(6, marks=pytest.mark.long)])
 def test_other_sizes_than_powers_of_two_meet_at_random(peers):
     assert played("hypercube", peers=peers).scheduled == 0
 
 
-@pytest.mark.parametrize("peers", [5, 6])
+@pytest.mark.parametrize("peers", [5, pytest.param(6, marks=pytest.mark.long)])
 def test_any_number_of_peers_follows_the_base2_graph_and_agrees(peers):
     """With weights other than one half. `agree` checks that replicas agree in a few rounds once training stops."""
     weights = set()
@@ -109,7 +112,7 @@ def test_any_number_of_peers_follows_the_base2_graph_and_agrees(peers):
     assert 0.5 in weights and max(weights) > 0.5
 
 
-@pytest.mark.parametrize("schedule", ["hypercube", "base2"])
+@pytest.mark.parametrize("schedule", ["hypercube", pytest.param("base2", marks=pytest.mark.long)])
 def test_churn_suspends_the_schedule_and_no_peer_waits_for_dead_ones(schedule):
     crashes = tuple(
         Fault(at=7.0 + 2.0 * n, kind="crash", hosts=(1 + n % 7,), lasts=1.0, trainer=True) for n in range(8)

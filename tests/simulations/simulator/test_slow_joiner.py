@@ -58,7 +58,8 @@ class Late(Cluster):
         self.off[after] = [float(np.sqrt(np.mean((a - b) ** 2))) for a, b in zip(anchors, rest, strict=True)]
 
 
-@pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.long) for seed in (1, 2))])
+@pytest.mark.long
+@pytest.mark.parametrize("seed", [0, 1, 2])
 def test_joiner_whose_transfer_lasts_many_rounds_ends_up_in_step(seed):
     cluster = Late(seed, seconds=10.0)
     cluster.run()

@@ -70,6 +70,7 @@ def test_idle_peer_keeps_up_and_its_momentum_does_not_grow(peers: int) -> None:
     assert norm(still.algorithm.ledger.v) < 1.5 * before
 
 
+@pytest.mark.long
 def test_peer_after_the_end_of_training__makes_no_exchanges_and_fetches_the_model_at_times() -> None:
     cluster = Drifting(3, 3)
     idle = cluster.network.hosts[1]

@@ -70,6 +70,7 @@ def test_far_slower_peer_makes_rounds_as_often_and_is_not_left_behind(slow: floa
     assert ahead > 2000 * STEP and abs(ahead - behind) < 20 * STEP
 
 
+@pytest.mark.long
 def test_two_far_places_of_unequal_speed_make_rounds_equally_often() -> None:
     """Partners are mostly near and equally fast. Members whose progress a peer hears of are anywhere."""
     slowness = (10.0, 10.0, 10.0, 10.0, 1.0, 1.0, 1.0, 1.0)
