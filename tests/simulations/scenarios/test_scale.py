@@ -35,6 +35,7 @@ def test_control_traffic_stays_below_six_kilobytes_a_second_in_the_storm(outcome
     assert set(outcome.kinds) == {"probes", "gossip", "view: asked", "view: lists", "view: records"}
 
 
+@pytest.mark.long
 def test_quiet_traffic_does_not_grow_with_the_network(outcome):
     assert outcome.quiet < 1.3 * scale.run(4, 40).quiet
 

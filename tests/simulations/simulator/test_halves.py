@@ -126,6 +126,7 @@ def test_three_sides_end_at_the_largest(seed):
     cluster.ends_at(theirs)
 
 
+@pytest.mark.long
 def test_peer_that_joined_or_restarted_in_a_half_belongs_to_it():
     cluster = Divided(8, seed=1)
     larger, smaller = (0, 1, 2, 3, 4), (5, 6, 7)
@@ -336,6 +337,7 @@ def half_taken():
     pytest.fail("it never began to follow")
 
 
+@pytest.mark.long
 def test_training_process_that_comes_during_a_resync_waits_until_the_model_is_whole():
     cluster, alone = half_taken()
     before = cluster.network.now

@@ -65,6 +65,7 @@ def test_b4_counts_a_pairwise_that_never_arrives_as_a_miss():
     assert found.checks and not any(check.passed for check in found.checks)
 
 
+@pytest.mark.long
 def test_b4_plays_all_variants_for_the_same_times():
     for name in b4.MODELS:
         found = {}

@@ -44,6 +44,7 @@ def test_pairwise_is_about_as_good_as_diloco_for_a_fraction_of_its_bytes(ends):
     assert ends["pairwise"].bytes < ends["diloco"].bytes / 4
 
 
+@pytest.mark.long
 def test_four_bits_are_as_good_as_thirty_two(ends):
     assert abs(ends["pairwise"].loss - ends["fp32"].loss) < 0.04
     assert ends["pairwise"].bytes < ends["fp32"].bytes / 5
