@@ -92,8 +92,8 @@ def goes_on(peer, begin, end):
 COUNTED, ALONE = pytest.approx(10 / 25), 1.0
 
 
-def test_who_has_failed_counts_for_the_last_rounds_and_then_no_more():
-    """A cut that is soon over lets nobody make a long round."""
+def test_failed_member_counts_for_the_last_rounds_and_then_no_more():
+    """A short cut lengthens no peer's round."""
     peer = a_peer()
     hears(peer, Pong(7, (OTHER_MEMBER,), speed=40.0))
     assert goes_on(peer, 10, 100)[-1] == COUNTED

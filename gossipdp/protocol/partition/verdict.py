@@ -29,7 +29,7 @@ class Verdict:
 
     Args:
         sides: What members say, and which of them are apart.
-        apart_rounds: Rounds of absence that hold a member apart, for the notice.
+        apart_rounds: Rounds of absence after which a member is held apart. The notice names them.
         period: Seconds.
         me: This peer's progress.
     """

@@ -65,9 +65,8 @@ def test_hf__the_best_model_loaded_at_the_end_is_no_progress(
         trainer.add_callback(EarlyStoppingCallback(1))
     trained = trainer.train()
     assert trained.global_step == steps
-    assert not trainer.state.best_model_checkpoint.endswith(f"-{steps}"), (
-        "the worst is the best, for the test to see it"
-    )
+    best = trainer.state.best_model_checkpoint
+    assert not best.endswith(f"-{steps}"), "the loaded model must not be the last one"
     assert handed_over(daemon)[0] == steps
     worst = float(model.linear.weight)
     assert daemon.last is not None and float(daemon.last[0]) > worst + 0.02, "what was trained, and not what was loaded"
