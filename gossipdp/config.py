@@ -1,6 +1,7 @@
 """The operator's settings: one frozen struct per section, and the origin of each value.
 
 `config_loading` fills them. Every key has one rule (`config_rules`) that reads it, shows it and names its range.
+`config_help` says what each key means.
 """
 
 from __future__ import annotations
@@ -75,78 +76,42 @@ class Section(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
 
 
 class Network(Section, frozen=True, kw_only=True):
+    """Names and addresses of this peer."""
+
     name: Annotated[str, _NAME] = "gossipdp"
-    """the network's name; the home is ~/.gossipdp/NAME by default"""
     peer: Annotated[str, _NAME] = AUTO
-    """this peer's name in `members`; "auto": the host's name and the first digits of the peer's id"""
     listen: Annotated[str, Endpoint('"tcp://host:port", "tcp://*:port" or "off"', "off", prefix="tcp://")] = (
         "tcp://*:4710"
     )
-    """address of the peer's one TCP port; port 0 takes a free port; "off": this peer only dials out"""
     advertise: Annotated[str, Endpoint('"auto", "none", "host" or "host:port"', AUTO, "none", portless=True)] = AUTO
-    """address that other peers dial; "auto" chooses and logs it; "none": no peer can dial this one"""
     seeds: Annotated[tuple[str, ...], Many(_SEED, 64)] = ()
-    """members to dial first; one live member is enough"""
 
 
 class Exchange(Section, frozen=True, kw_only=True):
+    """How peers average their replicas."""
+
     algorithm: Annotated[str, Choice(AUTO, "pairwise", "epidemic")] = AUTO
-    """pairwise averages the anchors of two peers, at a cost that does not grow with the number of peers. epidemic sends
-    every increment to all peers, and replicas are identical. "auto" is pairwise."""
     mode: Annotated[Literal["async", "overlap", "sync"], Choice("async", "overlap", "sync")] = "async"
-    """when corrections reach the live parameters: on arrival, at the end of the next round, or before training
-    continues"""
     deadline: Annotated[float, Measure(SECONDS, 0.1, 3600, "a time")] = 30.0
-    """seconds that training waits, with mode "sync", for the exchanges of a round; with epidemic, for an increment of
-    every other publisher"""
     every: Annotated[int, Integer(1, 100_000)] = 50
-    """H: inner steps per round of a host of typical speed. With pairwise in modes async and overlap, other hosts make
-    more or fewer according to their speed."""
     codec: Annotated[str, Choice("modulo", "fp32", "bf16", "fp16", "int8")] = "modulo"
-    """codec of differences; two peers use the finer of their codecs"""
     bits: Annotated[int, Integer(2, 16)] = 4
-    """bits per parameter of the modulo codec"""
     compressor: Annotated[str, Choice(*COMPRESSORS)] = "topk256"
-    """compressor of epidemic's increments. topk256 sends 0.11 bytes per parameter and contributor, topk64 a quarter of
-    that."""
     residual: Annotated[float, Number(0, 1)] = 0.95
-    """beta of epidemic: share of the unsent residual that is kept for the next round"""
     epoch_steps: Annotated[int, Integer(1, 100_000)] = 50
-    """length of an epoch of epidemic, in steps of the network's clock; best that of a round. An increment that is more
-    than three epochs late is ignored. A peer that was cut off for longer fetches the model."""
     robust: Annotated[str, Choice("off", *ROBUST_RULES)] = "off"
-    """of epidemic: "off" applies increments on arrival. A rule waits until the epoch has settled, four to five epochs,
-    and leaves out outliers. It excludes the warm start and mode sync."""
     robust_share: Annotated[float, Number(0, 0.49)] = 0.2
-    """of epidemic with `robust`: share of publishers that may be bad. At 0.2, none of fewer than five may be."""
     warmup_steps: Annotated[int, Integer(0, 10**9)] = 200
-    """end of the warm start, in steps of the network's clock. During it exchanges run back to back, with lr 1 and
-    momentum 0. With epidemic, rounds are short, and models of up to about 30 million parameters send whole increments.
-    """
     early_steps: Annotated[int, Integer(0, 10**12)] = 1000
-    """end of the early rounds, in steps of the network's clock; unused if `run_steps` is set"""
     early_exchanges: Annotated[int, Integer(1, 3)] = 3
-    """exchanges of an early round; ceil(log2 N) if that is less"""
     partners: Annotated[str, Choice("hypercube", "base2", "random")] = "hypercube"
-    """choice of partners while the view is complete and fresh. "hypercube" applies in early rounds if N is a power of
-    two, "base2" in all rounds for any N. Otherwise, and with "random", the partner is a random member."""
     run_steps: Annotated[int, Integer(0, 10**12)] = 0
-    """length of the run in steps of the network's clock; 0: unknown. Early rounds are its first 40 %."""
     bandwidth: Annotated[float, Measure(RATES, 125e3, 125e9, "a rate", {"unlimited": math.inf})] = math.inf
-    """bytes per second of one pairwise exchange, each way; infinity: no limit. Both peers keep to the lower of their
-    limits. It limits neither transfers of the model nor epidemic."""
     kappa: Annotated[float, Number(0, 1)] = 0.3
-    """share of the mixing displacement that enters the outer momentum"""
     weight: Annotated[float, Number(0.01, 0.5)] = 0.5
-    """gamma: how far each anchor moves towards the other; 0.5 is their average"""
     window: Annotated[int, Integer(1, 256)] = 8
-    """chunks of one exchange in flight at once (credit)"""
     apart_rounds: Annotated[int, Integer(1, 10**6)] = 10
-    """rounds of separate training after which two sides of a healed partition are not averaged. The smaller side saves
-    its model and fetches that of the larger side."""
     moments: Annotated[bool, Switch()] = True
-    """keep Adam's moments (2 bytes per parameter) for a restarted training process and for joiners. A joiner waits for
-    them as for the model."""
 
     @property
     def strategy(self) -> Literal["pairwise", "epidemic"]:
@@ -165,24 +130,20 @@ class Exchange(Section, frozen=True, kw_only=True):
 
 
 class Outer(Section, frozen=True, kw_only=True):
+    """The outer optimizer, which steps once a round."""
+
     lr: Annotated[float, Number(0.01, 2)] = 0.7
-    """alpha. With epidemic the default is 2.0, and 1 in its warm start or with a robust rule."""
     momentum: Annotated[float, Number(0, 0.99)] = 0.7
-    """mu; from 0.9 on, peers drift apart"""
 
 
 class Safety(Section, frozen=True, kw_only=True):
+    """What other members and a diverging script may cause."""
+
     clip: Annotated[float | str, Number(1, 1000, AUTO, "off")] = AUTO
-    """factor on the bound of the change that one chunk of one exchange may make; "auto" is 1.5"""
     memory: Annotated[float, Measure(BYTES, 2.0**24, 2.0**44, "a size", {AUTO: 0.0})] = 0.0
-    """bytes that may wait to be sent, to all peers together; 0 ("auto"): a quarter of the memory, at most 1 GiB"""
     allow: Annotated[tuple[str, ...], Many(_ID, 16_384)] = ()
-    """ids of the only peers that may have a link with this one; empty: all that know the secret"""
     ban: Annotated[tuple[str, ...], Many(_ID, 16_384)] = ()
-    """ids of peers that may not have a link with this one"""
     heal: Annotated[bool, Switch()] = True
-    """after three consecutive snapshots with NaN or Inf, load the network's model into the training process and reset
-    its optimizer. At the next time within 100 rounds, end training (GD-403)."""
 
     @property
     def clip_factor(self) -> float:
@@ -195,22 +156,23 @@ class Safety(Section, frozen=True, kw_only=True):
 
 
 class Checkpoint(Section, frozen=True, kw_only=True):
+    """Checkpoints of the daemon on this host's disk."""
+
     dir: Annotated[str, _PATH] = "checkpoints"
-    """folder, relative to the peer's home"""
     every: Annotated[float, Measure(SECONDS, 1, 7 * 86400, "a time", {"off": math.inf})] = 600.0
-    """seconds between checkpoints; infinity: only at the end and on request"""
     keep: Annotated[int, Integer(1, 1000)] = 3
-    """newest checkpoints to keep"""
 
 
 class Metrics(Section, frozen=True, kw_only=True):
+    """Prometheus metrics of the daemon."""
+
     listen: Annotated[str, Endpoint('"host:port" or "off"', "off")] = "127.0.0.1:9470"
-    """address of the metrics; a second daemon on the machine takes a free port"""
 
 
 class Membership(Section, frozen=True, kw_only=True):
+    """How soon a lost peer is noticed."""
+
     timing: Annotated[str, Choice("local", "lan", "wan")] = "wan"
-    """preset of timeouts (`protocol.presets.PRESETS`); members of one network may differ"""
 
 
 class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -17,7 +17,7 @@ from gossipdp.config import DEFAULT_PRESET, RULES, SECTIONS, Config
 from gossipdp.config_rules import Choice
 from gossipdp.errors import ConfigError
 
-__all__ = ["load"]
+__all__ = ["load", "variable_of"]
 
 PREFIX: Final = "GOSSIPDP_"
 """prefix of gossipdp's variables"""
@@ -63,6 +63,11 @@ def load(
     values += _from_environment(environment)
     values += _from_flags(flags)
     return _checked(_config(values, preset))
+
+
+def variable_of(key: str) -> str:
+    """The environment variable that sets `key`."""
+    return PREFIX + key.replace(".", "_").upper()
 
 
 def _preset(
@@ -154,7 +159,7 @@ def _from_file(
 
 
 def _from_environment(environment: Mapping[str, str]) -> Iterator[_Value]:
-    names = {PREFIX + key.replace(".", "_").upper(): key for key in RULES}
+    names = {variable_of(key): key for key in RULES}
     for variable in sorted(environment):
         if not variable.startswith(PREFIX) or variable in OTHERS or _SERVICE_LINK.search(variable):
             continue

@@ -1,0 +1,301 @@
+"""What each key of the configuration means, and when an operator changes it.
+
+`config show`, `config explain` and the page of all keys read it. Types, ranges and defaults are in `config`.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Final, NamedTuple
+
+from gossipdp.config import DEFAULT_PRESET, RULES, SECTIONS, Config, Exchange, agreed, value_of
+from gossipdp.config_loading import variable_of
+
+__all__ = ["HELP", "Help", "Key", "known_keys", "section_help"]
+
+
+class Help(NamedTuple):
+    """What `config` does not say of a key."""
+
+    meaning: str
+    """one or more sentences; the first is enough for a list"""
+    unit: str
+    """of the value; "" for a word, a switch or a share"""
+    when: str
+    """the situation in which an operator changes it"""
+
+
+HELP: Final[dict[str, Help]] = {
+    "preset": Help(
+        "Set of values for hosts of one kind: one machine, one data centre, or several providers.",
+        "",
+        'Use "lan" if all hosts are in one data centre, and "local" if all peers are on one machine.',
+    ),
+    "network.name": Help(
+        "Name of the network. The home is ~/.gossipdp/NAME by default.",
+        "",
+        "Set it if one host takes part in several networks, or to tell runs apart in logs and metrics.",
+    ),
+    "network.peer": Help(
+        "Name of this peer in `members`. \"auto\" joins the host's name and the first digits of the peer's id.",
+        "",
+        "Set it if host names say nothing, as on rented hosts.",
+    ),
+    "network.listen": Help(
+        'Address of the peer\'s one TCP port. Port 0 takes a free port. With "off" this peer only dials out.',
+        "",
+        "Change the port if another program has it, if a second peer runs on the host, or if the provider maps one "
+        "port.",
+    ),
+    "network.advertise": Help(
+        'Address that other peers dial. "auto" chooses and logs it. With "none" no peer dials this one.',
+        "",
+        "Set it if the log warns that the address is private (GD-103) or cannot be dialled (GD-102), as behind a "
+        "port map.",
+    ),
+    "network.seeds": Help(
+        "Members to dial first. One live member is enough.",
+        "",
+        "Set it if every address in the invite has changed, or if the inviting peer cannot be dialled.",
+    ),
+    "exchange.algorithm": Help(
+        '"pairwise" averages the anchors of two peers, at a cost that does not grow with the number of peers. '
+        '"epidemic" sends every increment to all peers, and replicas are identical. "auto" is pairwise.',
+        "",
+        "Use epidemic if a few peers must hold identical replicas, or if you need a robust rule against bad members.",
+    ),
+    "exchange.mode": Help(
+        "When corrections reach the live parameters: on arrival (async), at the end of the next round (overlap), "
+        "or before training continues (sync).",
+        "",
+        "Use sync to compare with local SGD or DDP, and overlap if corrections must arrive with a fixed delay.",
+    ),
+    "exchange.deadline": Help(
+        'Time that training waits, with mode "sync", for the exchanges of a round. With epidemic it waits for an '
+        "increment of every other publisher.",
+        "seconds",
+        "Raise it if mode sync misses exchanges on a slow link. Lower it if a lost peer stops training for too long.",
+    ),
+    "exchange.every": Help(
+        "H: inner steps per round of a host of typical speed. With pairwise in modes async and overlap, other "
+        "hosts make more or fewer according to their speed.",
+        "steps",
+        "Raise it if exchanges fill their rounds or bytes are dear. Lower it if replicas drift apart.",
+    ),
+    "exchange.codec": Help(
+        "Codec of the differences that an exchange sends. Two peers use the finer of their codecs.",
+        "",
+        "Use fp32 to rule out quantization while you look for the cause of a worse loss.",
+    ),
+    "exchange.bits": Help(
+        "Bits per parameter of the modulo codec.",
+        "bits/parameter",
+        "Use 3 if bytes are dear. Use 8 if `status` shows many escalated blocks.",
+    ),
+    "exchange.compressor": Help(
+        "Compressor of epidemic's increments. topk256 sends 0.11 bytes per parameter and contributor, topk64 a "
+        "quarter of that.",
+        "",
+        "Use a sparser one if epidemic fills the link, and a denser one if the loss is worse than with pairwise.",
+    ),
+    "exchange.residual": Help(
+        "beta of epidemic: share of the unsent residual that is kept for the next round.",
+        "",
+        "Lower it if the loss of epidemic oscillates: rests of old rounds then count for less.",
+    ),
+    "exchange.epoch_steps": Help(
+        "Length of an epoch of epidemic, in steps of the network's clock. It works best at the length of a round. "
+        "An increment that is more than three epochs late is ignored. A peer that was cut off for longer fetches "
+        "the model.",
+        "steps",
+        "Change it with `every`, and raise it if peers fetch the model again and again after short interruptions.",
+    ),
+    "exchange.robust": Help(
+        'Robust rule of epidemic. "off" applies increments on arrival. A rule waits until the epoch has settled, '
+        "four to five epochs, and leaves out outliers. It excludes the warm start and mode sync.",
+        "",
+        "Set a rule if you do not trust every member to send honest updates.",
+    ),
+    "exchange.robust_share": Help(
+        "Share of publishers that may be bad, for a robust rule of epidemic. At 0.2, none of fewer than five may be.",
+        "",
+        "Raise it if more members than that may be bad. Lower it if the rule leaves out honest peers with unusual "
+        "data.",
+    ),
+    "exchange.warmup_steps": Help(
+        "End of the warm start, in steps of the network's clock. During it exchanges run back to back, with lr 1 "
+        "and momentum 0. With epidemic, rounds are short, and models of up to about 30 million parameters send "
+        "whole increments.",
+        "steps",
+        "Set 0 if the network starts from a trained model. Raise it if the learning rate of the script warms up "
+        "longer.",
+    ),
+    "exchange.early_steps": Help(
+        "End of the early rounds, in steps of the network's clock. It is unused if `run_steps` is set.",
+        "steps",
+        "Lower it to a fifth of the run if bytes are dear. Raise it if replicas still drift apart after it.",
+    ),
+    "exchange.early_exchanges": Help(
+        "Exchanges of an early round. A small network makes ceil(log2 N) if that is less.",
+        "exchanges",
+        "Lower it if early rounds fill the link or bytes are dear.",
+    ),
+    "exchange.partners": Help(
+        'Choice of partners while the view is complete and fresh. "hypercube" applies in early rounds if N is a '
+        'power of two, "base2" in all rounds for any N. Otherwise, and with "random", the partner is a random '
+        "member.",
+        "",
+        "Use random if hosts come and go all the time, or to compare the schedules.",
+    ),
+    "exchange.run_steps": Help(
+        "Length of the run in steps of the network's clock. 0 means unknown. Early rounds are its first 40 %.",
+        "steps",
+        "Set it if you know how many steps the run will make.",
+    ),
+    "exchange.bandwidth": Help(
+        "Limit of one pairwise exchange, each way. Both peers keep to the lower of their limits. It limits neither "
+        "transfers of the model nor epidemic.",
+        "bytes/second",
+        "Set it if exchanges disturb other traffic of the host, or if the provider bills or throttles bursts.",
+    ),
+    "exchange.kappa": Help(
+        "Share of the mixing displacement that enters the outer momentum.",
+        "",
+        "Lower it if replicas drift apart at a high outer momentum, because momentum amplifies what exchanges move.",
+    ),
+    "exchange.weight": Help(
+        "gamma: how far each anchor moves towards the other. 0.5 is their average.",
+        "",
+        "Lower it if one exchange should move a replica less, as with members of uncertain quality. Replicas then "
+        "agree less.",
+    ),
+    "exchange.window": Help(
+        "Chunks of one exchange in flight at once (credit).",
+        "chunks",
+        "Raise it if exchanges use little of a long fast link. Lower it if the daemon needs too much memory.",
+    ),
+    "exchange.apart_rounds": Help(
+        "Rounds of separate training after which two sides of a healed partition are not averaged. The smaller "
+        "side saves its model and fetches that of the larger side.",
+        "rounds",
+        "Raise it if partitions last long and the smaller side must not lose its work. Averaging may then cost loss.",
+    ),
+    "exchange.moments": Help(
+        "The daemon keeps Adam's moments for a restarted training process and for joiners. They take 2 bytes per "
+        "parameter. A joiner waits for them as for the model.",
+        "",
+        "Switch it off if the daemon's memory is short, or if joiners start too late over a slow link.",
+    ),
+    "outer.lr": Help(
+        "alpha: learning rate of the outer step. With epidemic the default is 2.0, and 1 in its warm start or with "
+        "a robust rule.",
+        "",
+        "Set 1 for epidemic in a run of hundreds of rounds. Lower it if the loss rises after outer steps.",
+    ),
+    "outer.momentum": Help(
+        "mu: momentum of the outer step. From 0.9 on, peers drift apart.",
+        "",
+        "Use 0.4 to 0.6 for a long run whose exchanges fill their rounds (metric landing_lateness near 1).",
+    ),
+    "safety.clip": Help(
+        'Factor on the bound of the change that one chunk of one exchange may make. "auto" is 1.5.',
+        "",
+        "Raise it if sides that trained apart agree too slowly. Lower it to 1 if members may lie: it limits their "
+        "harm.",
+    ),
+    "safety.memory": Help(
+        'Memory that may wait to be sent, to all peers together. "auto" is a quarter of the memory, at most 1 GiB.',
+        "bytes",
+        "Raise it after GD-507. Lower it if the training process needs the host's memory.",
+    ),
+    "safety.allow": Help(
+        "Ids of the only peers that may have a link with this one. If it is empty, all that know the secret may.",
+        "",
+        "Set it on every host if the secret may have leaked, or if only known hosts may take part.",
+    ),
+    "safety.ban": Help(
+        "Ids of peers that may not have a link with this one.",
+        "",
+        "Set it on every host to put a member out that does harm.",
+    ),
+    "safety.heal": Help(
+        "After three consecutive snapshots with NaN or Inf, the network's model is loaded into the training "
+        "process and its optimizer is reset. At the next time within 100 rounds, training ends (GD-403).",
+        "",
+        "Switch it off if your script has its own recovery from NaN.",
+    ),
+    "checkpoint.dir": Help(
+        "Folder of the checkpoints, relative to the peer's home.",
+        "",
+        "Set it if the disk of the home is small, slow or lost with the host.",
+    ),
+    "checkpoint.every": Help(
+        'Time between checkpoints. With "off" a peer saves only at the start of a run, on request and when it leaves.',
+        "seconds",
+        "Lower it on hosts that vanish without notice. Raise it if checkpoints fill the disk's bandwidth.",
+    ),
+    "checkpoint.keep": Help(
+        "Newest checkpoints to keep.",
+        "checkpoints",
+        "Lower it if the disk is small. Raise it if you want to go back further than a few checkpoints.",
+    ),
+    "metrics.listen": Help(
+        "Address of the Prometheus metrics. A second daemon on the machine takes a free port.",
+        "",
+        "Bind it to a private address if Prometheus runs on another machine.",
+    ),
+    "membership.timing": Help(
+        "Preset of the timeouts of membership and links. Members of one network may differ.",
+        "",
+        "Use lan or local if a lost peer must be noticed sooner, and wan if healthy peers are suspected on a poor "
+        "link.",
+    ),
+}
+"""Help by "section.key", and for "preset"."""
+
+
+class Key(NamedTuple):
+    """Everything that pages and commands show of one key."""
+
+    name: str
+    """ "section.key", or "preset" """
+    meaning: str
+    unit: str
+    range: str
+    default: str
+    """as a TOML literal, before any preset"""
+    variable: str
+    """environment variable that sets it"""
+    when: str
+    shared_by: str
+    """which peers need the same value: "", "all peers", "peers with pairwise" or "peers with epidemic" """
+
+
+def known_keys() -> Iterator[Key]:
+    """Yield every key, in the order of `config.dump`."""
+    yield _key("preset", 'one of "lan", "local", "wan"', json.dumps(DEFAULT_PRESET))
+    defaults = Config()
+    for name, rule in RULES.items():
+        yield _key(name, rule.allowed, rule.show(value_of(defaults, name)))
+
+
+def section_help(section: str) -> str:
+    """What the keys of `section` are about, in one sentence."""
+    return (SECTIONS[section].__doc__ or "").partition("\n")[0]
+
+
+def _key(name: str, allowed: str, default: str) -> Key:
+    about = HELP[name]
+    return Key(name, about.meaning, about.unit, allowed, default, variable_of(name), about.when, _shared_by(name))
+
+
+def _shared_by(name: str) -> str:
+    pairwise = name in agreed(Config())
+    epidemic = any(
+        name.removesuffix("_share") in agreed(Config(exchange=Exchange(algorithm="epidemic", robust=rule)))
+        for rule in ("off", "median")
+    )
+    if pairwise and epidemic:
+        return "all peers"
+    return "peers with pairwise" if pairwise else "peers with epidemic" if epidemic else ""
