@@ -3,12 +3,13 @@ PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/.ready
 MUTMUT := .venv/.mutmut
+SITE := .venv/.docs
 PATHS := gossipdp/protocol/pairwise gossipdp/protocol/membership gossipdp/protocol/transfer
 SAMPLE := 200
 SEED := 0
 JOBS := 2
 
-.PHONY: demo test test-long lint bench lab mutants system clean
+.PHONY: demo test test-long lint docs bench lab mutants system clean
 .DEFAULT_GOAL := test
 
 $(READY): pyproject.toml constraints.txt
@@ -18,6 +19,10 @@ $(READY): pyproject.toml constraints.txt
 
 $(MUTMUT): $(READY)
 	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[mutants]'
+	touch $@
+
+$(SITE): $(READY)
+	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[docs]'
 	touch $@
 
 demo: $(READY)  ## four peers on this machine train a small GPT; ALGORITHM=epidemic, DEMO='--peers 6 --steps 3000'
@@ -33,6 +38,9 @@ lint: $(READY)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+
+docs: $(SITE)  ## the site, in build/docs; a broken link or anchor is an error
+	$(BIN)/python -m sphinx --fail-on-warning --keep-going --nitpicky --quiet -j 2 -c docs . build/docs
 
 bench: $(READY)  ## measure ratios to the alternatives, side by side
 	$(BIN)/python -m simulations.processes.benchmarks
