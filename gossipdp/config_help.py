@@ -112,8 +112,8 @@ HELP: Final[dict[str, Help]] = {
         "Change it with `every`, and raise it if peers fetch the model again and again after short interruptions.",
     ),
     "exchange.robust": Help(
-        'Robust rule of epidemic. "off" applies increments on arrival. A rule waits until the epoch has settled, '
-        "four to five epochs, and leaves out outliers. It excludes the warm start and mode sync.",
+        'Rule that leaves out outliers among the increments of epidemic. "off" applies increments on arrival. A '
+        "rule waits until the epoch has settled, four to five epochs. It excludes the warm start and mode sync.",
         "",
         "Set a rule if you do not trust every member to send honest updates.",
     ),
@@ -149,7 +149,7 @@ HELP: Final[dict[str, Help]] = {
         "Use random if hosts come and go all the time, or to compare the schedules.",
     ),
     "exchange.run_steps": Help(
-        "Length of the run in steps of the network's clock. 0 means unknown. Early rounds are its first 40 %.",
+        "Length of the run in steps of the network's clock; 0: unknown. Early rounds are its first 40 %.",
         "steps",
         "Set it if you know how many steps the run will make.",
     ),

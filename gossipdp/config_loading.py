@@ -17,7 +17,7 @@ from gossipdp.config import DEFAULT_PRESET, RULES, SECTIONS, Config
 from gossipdp.config_rules import Choice
 from gossipdp.errors import ConfigError
 
-__all__ = ["load", "variable_of"]
+__all__ = ["load", "unknown", "variable_of"]
 
 PREFIX: Final = "GOSSIPDP_"
 """prefix of gossipdp's variables"""
@@ -147,14 +147,14 @@ def _from_file(
     for section, table in tables.items():
         origin = f"{file}:{lines.get(section, 1)}"
         if section not in SECTIONS:
-            raise _unknown("section" if isinstance(table, dict) else "key", section, [*SECTIONS, "preset"], origin)
+            raise unknown("section" if isinstance(table, dict) else "key", section, [*SECTIONS, "preset"], origin)
         if not isinstance(table, dict):
             raise _wrong(section, table, f"a section: [{section}]", origin)
         for key, value in table.items():
             full = f"{section}.{key}"
             origin = f"{file}:{lines.get(full, lines.get(section, 1))}"
             if full not in RULES:
-                raise _unknown("key", full, [*RULES, "preset"], origin)
+                raise unknown("key", full, [*RULES, "preset"], origin)
             yield full, value, origin if line_in_origin else file
 
 
@@ -164,7 +164,7 @@ def _from_environment(environment: Mapping[str, str]) -> Iterator[_Value]:
         if not variable.startswith(PREFIX) or variable in OTHERS or _SERVICE_LINK.search(variable):
             continue
         if variable not in names:
-            raise _unknown("variable", variable, [*names, *sorted(OTHERS)], "environment")
+            raise unknown("variable", variable, [*names, *sorted(OTHERS)], "environment")
         key = names[variable]
         yield key, RULES[key].from_text(environment[variable]), f"environment {variable}"
 
@@ -174,7 +174,7 @@ def _from_flags(flags: Mapping[str, str]) -> Iterator[_Value]:
         if key == "preset":
             continue
         if key not in RULES:
-            raise _unknown("key", key, [*RULES, "preset"], "flag")
+            raise unknown("key", key, [*RULES, "preset"], "flag")
         yield key, RULES[key].from_text(text), "flag"
 
 
@@ -182,13 +182,15 @@ def _wrong(key: str, value: object, allowed: str, origin: str) -> ConfigError:
     return ConfigError("GD-311", f"{origin}: {key} = {_toml(value)} is not allowed", do=f"{key} must be {allowed}")
 
 
-def _unknown(noun: str, name: str, known: Sequence[str] | Mapping[str, Any], origin: str) -> ConfigError:
+def unknown(noun: str, name: str, known: Sequence[str] | Mapping[str, Any], origin: str = "") -> ConfigError:
+    """GD-312, with the nearest of `known`."""
     elsewhere = [key for key in known if "." in name and key.rpartition(".")[2] == name.partition(".")[2]]
     bare = {key.removeprefix(PREFIX): key for key in known}
     close = difflib.get_close_matches(name.removeprefix(PREFIX), bare, 1, 0.6)
     near = (elsewhere or [bare[each] for each in close])[:1]
     do = f"did you mean {near[0]}?" if near else "see `gossipdp config show` for all keys"
-    return ConfigError("GD-312", f"{origin}: unknown {noun} {name}", do=do)
+    where = f"{origin}: " if origin else ""
+    return ConfigError("GD-312", f"{where}unknown {noun} {name}", do=do)
 
 
 def _toml(value: object) -> str:

@@ -17,7 +17,7 @@ __all__ = ["config"]
 
 @click.group()
 def config() -> None:
-    """Show or check the configuration."""
+    """Show, explain or check the configuration."""
 
 
 @config.command("check")
@@ -48,16 +48,20 @@ def _inherited(origin: str) -> bool:
 
 @config.command("show")
 @click.argument("run_toml", required=False, metavar="[RUN.toml]")
+@click.option("--plain", is_flag=True, help="Print TOML without the meaning of the keys.")
 @flags_option
 @json_option
 @home_option
 @click.pass_context
-def config_show(ctx: click.Context, run_toml: str | None, as_json: bool) -> None:
-    """Show every key, its value, and the origin of the value."""
+def config_show(ctx: click.Context, run_toml: str | None, plain: bool, as_json: bool) -> None:
+    """Show every key, its meaning and unit, its value and where that came from.
+
+    The output is a complete configuration file: `gossipdp up` accepts it as RUN.toml.
+    """
     import json
 
     from gossipdp import config as configuration
-    from peers import tables
+    from peers import config_text, tables
 
     shown = _config(ctx, run_toml)
     if as_json:
@@ -70,8 +74,41 @@ def config_show(ctx: click.Context, run_toml: str | None, as_json: bool) -> None
                 for key, rule in configuration.RULES.items()
             }
         )
-    else:
+    elif plain:
         click.echo(configuration.dump(shown), nl=False)
+    else:
+        for line in config_text.annotated(shown):
+            click.secho(line, dim=line.startswith("#"), bold=line.startswith("["))
+
+
+@config.command("explain")
+@click.argument("key")
+@json_option
+@home_option
+@click.pass_context
+def config_explain(ctx: click.Context, key: str, as_json: bool) -> None:
+    """Explain KEY: its meaning, when to change it, its range, and how to set it.
+
+    KEY is as in `config show`, such as exchange.every. A key without its section, a whole section or an environment
+    variable is also accepted.
+    """
+    from gossipdp.errors import ConfigError
+    from peers import config_text, tables
+    from peers import home as homes
+
+    found = config_text.find_keys(key)
+    if as_json:
+        tables.print_json({each.name: each._asdict() for each in found})
+        return
+    try:
+        current = _config(ctx, None)
+    except ConfigError:  # a wrong value: its key is still explained
+        current = None
+    for number, each in enumerate(found):
+        if number:
+            click.echo()
+        for at, line in enumerate(config_text.explained(each, current, homes.presets())):
+            click.secho(line, bold=at == 0)
 
 
 def _config(ctx: click.Context, run_toml: str | None) -> Config:

@@ -130,7 +130,9 @@ def test_a_reader_that_goes_away_is_no_error(tmp_path: Path) -> None:
 def test_config_show_as_text_and_json(gossipdp: Run, tmp_path: Path) -> None:
     (tmp_path / "run.toml").write_text("[outer]\nlr = 0.6\n")
     out = gossipdp("config", "show", "run.toml", "--preset", "local").out
-    assert re.search(r"^lr = 0\.6 +# run\.toml:2$", out, re.M) and re.search(r"^every = 30 +# preset local$", out, re.M)
+    assert re.search(r"^lr = 0\.6 +# run\.toml:2$", out, re.M) and re.search(
+        r"^every = 30 +# steps; preset local$", out, re.M
+    )
     shown = json.loads(gossipdp("config", "show", "run.toml", "--json").out)
     assert shown["outer.lr"] == {"value": 0.6, "origin": "run.toml:2"}
     assert shown["exchange.bandwidth"] == {"value": "unlimited", "origin": "default"}

@@ -1,0 +1,80 @@
+"""`gossipdp config show` and `explain`: what each key means, in 80 columns."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from gossipdp import config
+from gossipdp.config_help import known_keys
+from gossipdp.config_loading import load
+from peers import home
+from tests.peers.commands.running import Run
+
+
+def settings_of(text: str) -> dict[str, object]:
+    loaded = load(text, presets=home.presets())
+    return {key: config.value_of(loaded, key) for key in config.RULES} | {"preset": loaded.preset}
+
+
+@pytest.mark.parametrize("form", [(), ("--plain",)])
+def test_both_forms_of_show_load_again(gossipdp: Run, tmp_path: Path, form: tuple[str, ...]) -> None:
+    ban = ", ".join(f'"{number:064x}"' for number in range(3))
+    (tmp_path / "run.toml").write_text(
+        f'preset = "lan"\n[exchange]\nbandwidth = "25mbit"\nevery = 7\n[safety]\nban = [{ban}]\n'
+    )
+    done = gossipdp("config", "show", "run.toml", *form)
+    assert settings_of(done.out) == settings_of((tmp_path / "run.toml").read_text())
+    assert ("inner steps per round" in done.out) == (not form)
+
+
+def test_show_has_meaning_unit_and_origin_and_fits_eighty_columns(gossipdp: Run, tmp_path: Path) -> None:
+    where = tmp_path / ("a" * 60)
+    where.mkdir()
+    ban = ", ".join(f'"{number:064x}"' for number in range(3))
+    (where / "run.toml").write_text(f"[outer]\nlr = 0.6\n[safety]\nban = [{ban}]\n")
+    lines = gossipdp("config", "show", where / "run.toml").out.splitlines()
+    long = [line for line in lines if len(line) > 80]
+    assert long == [f"# {where}/run.toml:2", f"# {where}/run.toml:4"], "only a path may be longer"
+    at = next(number for number, line in enumerate(lines) if line.startswith("every = 50"))
+    assert lines[at].split("#")[1].strip() == "steps; default"
+    assert lines[at - 1] == "# H: inner steps per round of a host of typical speed."
+
+
+@pytest.mark.parametrize("key", [key.name for key in known_keys()])
+def test_explain_fits_eighty_columns(gossipdp: Run, key: str) -> None:
+    done = gossipdp("config", "explain", key)
+    assert done.code == 0 and max(map(len, done.out.splitlines())) <= 80, done.out
+    assert "allowed " in done.out and "change it " in done.out
+
+
+def test_explain_takes_a_key_alone_a_section_and_a_variable(gossipdp: Run) -> None:
+    def names(word: str) -> list[str]:
+        return list(json.loads(gossipdp("config", "explain", word, "--json").out))
+
+    assert names("every") == ["exchange.every", "checkpoint.every"]
+    assert names("outer") == ["outer.lr", "outer.momentum"]
+    assert names("GOSSIPDP_OUTER_LR") == ["outer.lr"] and names("preset") == ["preset"]
+
+
+def test_explain_shows_what_is_used_here_and_in_presets(gossipdp: Run, founder: Path) -> None:
+    out = gossipdp("config", "explain", "exchange.every", "--home", founder).out
+    assert out.startswith("exchange.every = 7\nfrom ") and f"{founder}/run.toml" in out
+    assert "default      50; 30 with preset local\n" in out and "peers        values may differ\n" in out
+    assert "peers        all peers need the same value\n" in gossipdp("config", "explain", "outer.lr").out
+
+
+@pytest.mark.parametrize(
+    ("typo", "near"), [("evry", "every"), ("exchange.evry", "exchange.every"), ("exchnge", "exchange")]
+)
+def test_a_typo_gets_the_nearest_key(gossipdp: Run, typo: str, near: str) -> None:
+    done = gossipdp("config", "explain", typo)
+    assert (done.code, done.err) == (3, f"GD-312 unknown key {typo}\n  do:   did you mean {near}?\n")
+
+
+def test_a_key_is_explained_while_the_configuration_is_wrong(gossipdp: Run, founder: Path) -> None:
+    (founder / "run.toml").write_text("[outer]\nlr = 9\n")
+    done = gossipdp("config", "explain", "outer.lr", "--home", founder)
+    assert done.code == 0 and done.out.startswith("outer.lr\n\nalpha:") and "a number from 0.01 to 2" in done.out
