@@ -13,13 +13,12 @@ from gossipdp.errors import GossipdpError
 
 if TYPE_CHECKING:
     from gossipdp.training.attach import attach
-    from gossipdp.training.attachment import Attachment, Progress
+    from gossipdp.training.attachment import Attachment
 
-__all__ = ["Attachment", "GossipdpError", "Progress", "attach"]
+__all__ = ["Attachment", "GossipdpError", "attach"]
 
 _LAZY = {
     "Attachment": "gossipdp.training.attachment",
-    "Progress": "gossipdp.training.attachment",
     "attach": "gossipdp.training.attach",
 }
 

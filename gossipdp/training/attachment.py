@@ -10,10 +10,10 @@ import logging
 import sys
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import TracebackType
-from typing import Final, NamedTuple, NoReturn
+from typing import Final, NoReturn
 
 import torch
 from torch import nn
@@ -32,7 +32,7 @@ from gossipdp.training.tensors.optimizers import warn_unheld
 from gossipdp.training.uncounted import Uncounted
 from gossipdp.training.waiting import wait_for_last_snapshot
 
-__all__ = ["Attachment", "Progress"]
+__all__ = ["Attachment"]
 
 log = logging.getLogger("gossipdp.training")
 
@@ -42,20 +42,10 @@ _parents: Final[list[object]] = []
 """in a forked child: objects that would act on the parent's device and connection if they were freed"""
 
 
-class Progress(NamedTuple):
-    """The network's clock, as known here: what all peers have done."""
-
-    clock: int
-    """steps; a joiner continues from the network's clock and adds its own"""
-    samples: int
-    """samples of all peers together"""
-
-
 class Attachment:
     """A training process as part of its peer. Returned by `attach`; also a context manager that detaches.
 
-    Under torch.distributed every rank has one. All ranks know the same about the network, as of some steps ago, so a
-    learning rate schedule may follow `progress`.
+    Under torch.distributed every rank has one. All ranks know the same about the network, as of some steps ago.
 
     Example:
         with gossipdp.attach(model, optimizer) as peer:
@@ -100,11 +90,18 @@ class Attachment:
         return self._replica is None or self._replica.status.alone
 
     @property
-    def progress(self) -> Progress:
-        """Steps and samples of the whole network, as known here; of this process alone while gossip is off."""
-        if self._replica is None:
-            return Progress(self.steps, self._samples)
-        return Progress(self._replica.status.clock, self._replica.status.samples)
+    def clock(self) -> int:
+        """The network's clock in steps: a joiner continues from the others' and adds its own.
+
+        All ranks of a host have the same number at the same step, up to 8 steps old. Without a daemon it counts this
+        host's own steps on.
+        """
+        return self.steps if self._replica is None else self._replica.status.clock
+
+    @property
+    def network_samples(self) -> int:
+        """Samples of all peers together, as known here."""
+        return self._samples if self._replica is None else self._replica.status.samples
 
     @property
     def lost_steps(self) -> int:
@@ -126,6 +123,26 @@ class Attachment:
             if self._layout is not None:
                 # No hook runs before the next update. A copy that runs beside the training must end before it.
                 self._layout.before_step()
+
+    def schedule(self, factor: Callable[[int], float]) -> Callable[[int], float]:
+        """Put a learning rate schedule on the network's clock.
+
+        Args:
+            factor: the factor of the learning rate at a step.
+
+        Returns:
+            A function for torch's `LambdaLR`. It ignores that scheduler's own count, which starts at 0 in each process.
+            The scheduler has no state to save.
+
+        Example:
+            scheduler = LambdaLR(optimizer, peer.schedule(lambda step: min(1.0, (step + 1) / 500)))
+        """
+
+        # A plain function: LambdaLR.state_dict() would save the attributes of any other callable.
+        def at_clock(_: int) -> float:
+            return factor(self.clock)
+
+        return at_clock
 
     def report(self, *, loss: float | torch.Tensor) -> None:
         """Show the loss in metrics and status.

@@ -34,7 +34,7 @@ def main() -> None:
         step = 0
         while True:
             error = (model.weight - truth).norm().item()
-            lines.write(json.dumps({"step": step, "clock": peer.progress.clock, "error": error}) + "\n")
+            lines.write(json.dumps({"step": step, "clock": peer.clock, "error": error}) + "\n")
             wait_for(steps)
             x = torch.randn(16, 64, generator=generator)
             loss = (model(x) - x @ truth.T).square().mean()

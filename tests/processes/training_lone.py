@@ -32,7 +32,7 @@ def main() -> None:
         optimizer.step()
         peer.report(loss=loss)
         select.select([], [], [], 0.01)
-    told = {"step": peer.steps, "lost": peer.lost_steps, "clock": peer.progress.clock, "alone": peer.alone}
+    told = {"step": peer.steps, "lost": peer.lost_steps, "clock": peer.clock, "alone": peer.alone}
     peer.detach()
     save_file(model.state_dict(), out)
     out.with_suffix(".json").write_text(json.dumps(told))

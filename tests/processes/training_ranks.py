@@ -93,7 +93,7 @@ def main() -> None:
         peer = gossipdp.attach(model, optimizer, samples_per_step=batch)
         note("begin", step=0, digest=digest(model), process=os.getpid())
         step, trained = 0, False
-        while (clock := peer.progress.clock) < until or step % 10 or not told(Path(f"{diary}.stop")):
+        while (clock := peer.clock) < until or step % 10 or not told(Path(f"{diary}.stop")):
             if clock >= until and not trained:
                 note("trained", step=step, validation=byte_gpt.evaluate(model, held_out))
             trained = clock >= until

@@ -68,11 +68,12 @@ def apart() -> dict[str, Any]:
     torch.manual_seed(RANK)
     while peer.steps < 5 or (not peer.alone and peer.steps < 200):
         descend(model, optimizer)
-    alone, step = peer.alone, peer.steps
+    alone, step, clock = peer.alone, peer.steps, peer.clock
     for _ in range(10):
         descend(model, optimizer)
+    gained = peer.clock - clock
     peer.detach()
-    return {"alone": alone, "step": step}
+    return {"alone": alone, "step": step, "gained": gained}
 
 
 def uneven() -> dict[str, Any]:

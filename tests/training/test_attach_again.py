@@ -212,7 +212,7 @@ def test_a_daemon_that_dies_leaves_training_alone_and_is_attached_to_again(
     assert np.array_equal(vector(models[0]).astype(np.float32), anchor), "x := a"
     assert peer.lost_steps == peer.steps - 8 and peer.lost_steps >= 7
     assert f"attached to the daemon again; {peer.lost_steps} steps" in caplog.text
-    assert peer.progress.clock == 500
+    assert peer.clock == 500
     train(models[0], optimizers[0], 4, second.pump)
     assert submits(second) == [(4, 4)]
     second.server.close()
@@ -256,7 +256,7 @@ def test_a_daemon_that_took_the_live_model_over__the_process_keeps_its_parameter
         train(models[1], optimizers[1])
     assert equal(*models) and not peer.alone, "nothing was loaded"
     assert (written.run, written.clock, written.steps, written.samples) == (second.run, at, at - 8, 2 * (at - 8))
-    assert peer.lost_steps == 0 and peer.progress.clock == peer.steps == at + 3
+    assert peer.lost_steps == 0 and peer.clock == peer.steps == at + 3
     assert f"it took this process's model over, with all {peer.steps} steps" in caplog.text
     train(models[0], optimizers[0])
     second.pump()
@@ -286,7 +286,7 @@ def test_a_model_older_than_what_snapshots_brought_is_loaded__all_steps_that_are
             train(model, optimizer, 1, second.pump)
             if not peer.alone:
                 break
-    assert peer.progress.clock == 3 and peer.lost_steps == peer.steps - 3
+    assert peer.clock == 3 and peer.lost_steps == peer.steps - 3
     assert f"{peer.lost_steps} steps since the last snapshot are lost, 5 of them from before it" in caplog.text
     second.server.close()
 

@@ -199,7 +199,7 @@ def test_several_optimizers_are_one_step_and_what_is_handed_over_is_after_the_la
     for model, pair in zip(models, pairs, strict=True):
         train(model, Both(pair), 4, daemon.pump)  # type: ignore[arg-type]
     assert equal(*models), "bit for bit the bare optimizers"
-    assert peer.steps == 4 and peer.progress == (4, 32)
+    assert (peer.steps, peer.clock, peer.network_samples) == (4, 4, 32)
     assert submits(daemon) == [(2, 16)] * 2
     assert daemon.last is not None and np.array_equal(daemon.last, vector(models[0]).astype(np.float32))
     daemon.mix(np.ones(daemon.region.size, np.float32))

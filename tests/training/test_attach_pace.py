@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import logging
+from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+from torch.optim.lr_scheduler import LambdaLR
 
 import gossipdp
 from gossipdp.runtime import link as links
@@ -21,14 +23,14 @@ def test_submits_follow_the_daemons_pace_and_count_samples(daemon: LedgerDaemon)
     model = small()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     peer = attach(daemon, model, optimizer, samples_per_step=8)
-    assert peer.progress == (1000, 0)
+    assert (peer.clock, peer.network_samples) == (1000, 0)
     train(model, optimizer, 7, daemon.pump)
     assert submits(daemon) == [(3, 24), (3, 24)]
-    assert (peer.steps, peer.progress) == (7, (1007, 56))
+    assert (peer.steps, peer.clock, peer.network_samples) == (7, 1007, 56)
     daemon.server.send(links.Pace(1, 2000, 5000))
     train(model, optimizer, 2, daemon.pump)
     assert submits(daemon)[2:] == [(2, 16), (1, 8)]
-    assert peer.progress.clock >= 2002 and peer.progress.samples >= 5016
+    assert peer.clock >= 2002 and peer.network_samples >= 5016
 
 
 @pytest.mark.parametrize("ranks", [False, True], ids=["one process", "ranks"])
@@ -41,7 +43,7 @@ def test_a_schedule_follows_the_networks_clock_from_the_first_step_on(
     model = small()
     optimizer = torch.optim.SGD(model.parameters(), lr=8.0)
     peer = gossipdp.attach(model, optimizer, timeout=20)
-    schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda _: 1.0 / peer.progress.clock)
+    schedule = LambdaLR(optimizer, peer.schedule(lambda step: 1.0 / step))
     rates = schedule.get_last_lr()
     assert rates == [8.0 / 1000] and not peer.alone
 
@@ -57,6 +59,48 @@ def test_a_schedule_follows_the_networks_clock_from_the_first_step_on(
     train(model, optimizer, 3, follow)
     assert 8.0 / 5010 < rates[-1] <= 8.0 / 5000, "others are ahead"
     peer.detach()
+
+
+def test_a_joiner_and_a_script_started_again_have_the_clocks_rate_from_the_first_step(
+    pumped: PumpedDaemon, tmp_path: Path
+) -> None:
+    """The plain script that is started again would begin at f(0)."""
+
+    def warm_up(step: int) -> float:
+        return min(1.0, (step + 1) / 20_000)
+
+    def life(steps: int) -> tuple[int, list[float]]:
+        """A process of this script. Returns the clock at its start, and the learning rate of each step."""
+        model = small()
+        optimizer = torch.optim.SGD(
+            [{"params": model[0].parameters()}, {"params": model[2].parameters(), "lr": 1.0}], 2.0
+        )
+        with gossipdp.attach(model, optimizer, timeout=20) as peer:
+            began, rates = peer.clock, []
+            scheduler = LambdaLR(optimizer, [peer.schedule(warm_up), peer.schedule(lambda _: 0.5)])
+            optimizer.register_step_pre_hook(lambda *_: rates.append(optimizer.param_groups[0]["lr"]))
+            train(model, optimizer, steps, scheduler.step)
+            torch.save(scheduler.state_dict(), tmp_path / "scheduler.pt")
+            assert optimizer.param_groups[1]["lr"] == 0.5
+        return began, rates
+
+    pumped.clock = 10_000
+    assert life(4) == (10_000, [2.0 * warm_up(step) for step in range(10_000, 10_004)])
+    pumped.clock = 12_000  # others trained on
+    assert life(3) == (12_000, [2.0 * warm_up(step) for step in range(12_000, 12_003)])
+
+
+def test_a_saved_scheduler_is_loaded_and_follows_the_clock(daemon: LedgerDaemon) -> None:
+    daemon.clock = 300
+    model = small()
+    optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
+    peer = attach(daemon, model, optimizer)
+    scheduler = LambdaLR(optimizer, peer.schedule(lambda step: 1.0 / step))
+    state = scheduler.state_dict()
+    assert state["lr_lambdas"] == [None]
+    scheduler.load_state_dict(state | {"last_epoch": 9})
+    train(model, optimizer, 1, scheduler.step)
+    assert scheduler.get_last_lr() == [1.0 / 301]
 
 
 def test_no_snapshot_is_written_before_the_last_was_taken(daemon: LedgerDaemon) -> None:

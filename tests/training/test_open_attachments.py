@@ -75,7 +75,7 @@ def test_a_fork_that_trains_and_ends_is_no_part_of_the_peer(daemon: LedgerDaemon
             train(model, optimizer, 4)
             atexit._run_exitfuncs()
             peer.detach()
-            code = 0 if peer.alone and peer.progress.clock == 8 else 2
+            code = 0 if peer.alone and peer.clock == 8 else 2
         finally:
             os._exit(code)
     assert os.waitpid(child, 0)[1] == 0

@@ -61,6 +61,7 @@ def test_ranks_that_are_not_one_replica_are_told_and_nothing_of_them_reaches_the
 
     first, second = (rank["apart"] for rank in ranks)
     assert first["alone"] and second["alone"] and first["step"] == second["step"] < 30, "at the same step"
+    assert first["gained"] == second["gained"] == 10, "a loop that ends by the clock ends"
     assert "GD-320" in first["said"] and "training goes on alone" in first["said"] and not second["said"]
 
     first, second = (rank["uneven"] for rank in ranks)

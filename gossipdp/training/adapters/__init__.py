@@ -8,9 +8,12 @@ from __future__ import annotations
 import sys
 from typing import Any, Final
 
-from gossipdp.errors import ConfigError, DataError
+from torch.optim.lr_scheduler import LambdaLR
 
-__all__ = ["accelerated", "last_rows", "missing", "taken_apart"]
+from gossipdp.errors import ConfigError, DataError
+from gossipdp.training.attachment import Attachment
+
+__all__ = ["accelerated", "follow_clock", "last_rows", "missing", "taken_apart"]
 
 LAYERS: Final = 32
 """nested objects of a loader that are looked at, at most"""
@@ -30,6 +33,31 @@ def missing(framework: str, extra: str, error: ImportError) -> ConfigError:
         seen=str(error),
         do=f"pip install 'gossipdp[{extra}]'",
     )
+
+
+def follow_clock(scheduler: Any, peer: Attachment, interval: str = "step") -> None:
+    """Put a framework's scheduler, made before `attach`, on the network's clock from the next step on.
+
+    Args:
+        scheduler: a LambdaLR, as all those of Transformers are that depend on nothing but the step.
+        interval: after what the framework steps it.
+
+    Raises:
+        ConfigError: GD-317, it is another kind of scheduler, or its function does not count steps.
+    """
+    if not isinstance(scheduler, LambdaLR) or interval != "step":
+        raise ConfigError(
+            "GD-317",
+            "this learning rate schedule cannot follow the network's clock",
+            seen=f"{type(scheduler).__name__}, a step each {interval}",
+            do="write it as a function of the step: torch.optim.lr_scheduler.LambdaLR(optimizer, function); in"
+            ' Lightning with "interval": "step"',
+        )
+    scheduler.lr_lambdas = [peer.schedule(factor) for factor in scheduler.lr_lambdas]
+    rates = [base * factor(0) for base, factor in zip(scheduler.base_lrs, scheduler.lr_lambdas, strict=True)]
+    for group, rate in zip(scheduler.optimizer.param_groups, rates, strict=True):
+        group["lr"] = rate
+    scheduler._last_lr = rates
 
 
 def last_rows(state: Any, processes: int) -> int | None:

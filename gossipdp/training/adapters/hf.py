@@ -11,7 +11,7 @@ from __future__ import annotations
 import os
 from typing import Any
 
-from gossipdp.training.adapters import last_rows, missing
+from gossipdp.training.adapters import follow_clock, last_rows, missing
 from gossipdp.training.attach import attach
 from gossipdp.training.attachment import Attachment
 
@@ -35,9 +35,12 @@ class GossipCallback(TrainerCallback):  # type: ignore[misc]
 
     Args:
         home, every, timeout, compare_frozen: as `gossipdp.attach` takes them.
+        follow_clock: the schedule and `max_steps` count the network's steps instead of this process's. A joiner begins
+            at the network's learning rate, and all hosts end together.
 
     Raises:
-        GossipdpError: from `train()`, as `gossipdp.attach`; ConfigError GD-317, DeepSpeed steps.
+        GossipdpError: from `train()`, as `gossipdp.attach`; ConfigError GD-317, DeepSpeed steps, or the schedule is no
+            LambdaLR, as "reduce_lr_on_plateau" is none.
 
     Example:
         Trainer(model, arguments, train_dataset=data, callbacks=[GossipCallback()]).train()
@@ -50,7 +53,9 @@ class GossipCallback(TrainerCallback):  # type: ignore[misc]
         every: int | None = None,
         timeout: float | None = None,
         compare_frozen: bool = True,
+        follow_clock: bool = False,
     ) -> None:
+        self._follow_clock = follow_clock
         self._home, self._every, self._timeout, self._compare_frozen = home, every, timeout, compare_frozen
         self.peer: Attachment | None = None
         """the attachment; None before training"""
@@ -62,7 +67,9 @@ class GossipCallback(TrainerCallback):  # type: ignore[misc]
         if self.peer is not None:
             self.peer.detach()
 
-    def on_train_begin(self, args: Any, state: Any, control: Any, *, model: Any, optimizer: Any, **_: Any) -> None:
+    def on_train_begin(
+        self, args: Any, state: Any, control: Any, *, model: Any, optimizer: Any, lr_scheduler: Any = None, **_: Any
+    ) -> None:
         # After an exception, such as the one that `auto_find_batch_size` catches, the last attachment is still there.
         self.detach()
         self.peer = attach(
@@ -74,6 +81,8 @@ class GossipCallback(TrainerCallback):  # type: ignore[misc]
             timeout=self._timeout,
             compare_frozen=self._compare_frozen,
         )
+        if self._follow_clock and lr_scheduler is not None:
+            follow_clock(lr_scheduler, self.peer)
 
     def on_step_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         self._batches = 0
@@ -85,6 +94,10 @@ class GossipCallback(TrainerCallback):  # type: ignore[misc]
         if self.peer is not None:
             last = last_rows(GradientState(), args.world_size) or state.train_batch_size
             self.peer.samples_per_step = self._batches * state.train_batch_size + last
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        if self._follow_clock and self.peer is not None and self.peer.clock >= state.max_steps:
+            control.should_training_stop = True
 
     def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **_: Any) -> None:
         if self.peer is not None and "loss" in (logs or {}):

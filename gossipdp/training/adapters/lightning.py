@@ -15,7 +15,7 @@ from typing import Any
 import torch
 
 from gossipdp.errors import ConfigError
-from gossipdp.training.adapters import missing
+from gossipdp.training.adapters import follow_clock, missing
 from gossipdp.training.attach import attach
 from gossipdp.training.attachment import Attachment
 
@@ -40,10 +40,12 @@ class GossipCallback(Callback):  # type: ignore[misc]
     Args:
         batch_size: samples that one process reads per batch; default the data loader's.
         home, every, timeout, compare_frozen: as `gossipdp.attach` takes them.
+        follow_clock: the schedules and `max_steps` count the network's steps instead of this process's. A joiner begins
+            at the network's learning rate, and all hosts end together.
 
     Raises:
-        GossipdpError: from `fit()`, as `gossipdp.attach`; ConfigError GD-317, DeepSpeed steps, or two optimizers step
-            on one parameter.
+        GossipdpError: from `fit()`, as `gossipdp.attach`; ConfigError GD-317, DeepSpeed steps, two optimizers step on
+            one parameter, or a schedule to follow the clock is no LambdaLR with the interval "step".
 
     Example:
         Trainer(max_steps=1000, callbacks=[GossipCallback()]).fit(module, loader)
@@ -57,8 +59,9 @@ class GossipCallback(Callback):  # type: ignore[misc]
         every: int | None = None,
         timeout: float | None = None,
         compare_frozen: bool = True,
+        follow_clock: bool = False,
     ) -> None:
-        self._compare_frozen = compare_frozen
+        self._compare_frozen, self._follow_clock = compare_frozen, follow_clock
         self._batch_size, self._home, self._every, self._timeout = batch_size, home, every, timeout
         self._reported = 0
         """step of the last reported loss"""
@@ -92,6 +95,9 @@ class GossipCallback(Callback):  # type: ignore[misc]
             timeout=self._timeout,
             compare_frozen=self._compare_frozen,
         )
+        if self._follow_clock:
+            for each in trainer.lr_scheduler_configs:
+                follow_clock(each.scheduler, self.peer, each.interval)
 
     def on_train_batch_start(self, trainer: Any, pl_module: Any, batch: Any, batch_idx: int) -> None:
         last = _rows(batch) if trainer.is_last_batch else None
@@ -105,6 +111,8 @@ class GossipCallback(Callback):  # type: ignore[misc]
             self.peer.samples_per_step, self._samples = self._samples, 0
 
     def on_train_batch_end(self, trainer: Any, pl_module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
+        if self._follow_clock and self.peer is not None and 0 < trainer.max_steps <= self.peer.clock:
+            trainer.should_stop = True
         step = trainer.global_step
         loss = outputs.get("loss") if isinstance(outputs, dict) else outputs
         # Reading the loss waits for the device: no more often than the Trainer itself reads it.

@@ -128,6 +128,8 @@ class ReplicaGroup:
             DataError: GD-403, training is hopeless.
         """
         if self._over:
+            # No announcement comes any more, and a loop or a schedule may follow the clock.
+            self.status = msgspec.structs.replace(self.status, clock=self.status.clock + 1)
             return
         try:
             self._carry_out()

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from torch import nn
 
+from gossipdp.errors import ConfigError
 from gossipdp.runtime import link as links
 from tests.training.adapters.frameworks import Line, Rows, framework, handed_over, is_what_was_handed_over, seen
 from tests.training.ledger_daemon import LedgerDaemon
@@ -90,6 +91,33 @@ def test_hf__averaged_weights_written_by_an_earlier_callback_are_no_progress(
     steps = handed_over(daemon)[0]
     assert steps == 6 or (steps == 4 and daemon.last is not None)
     assert daemon.last is not None and not (daemon.last == 7.0).any()
+
+
+def test_hf__the_schedule_and_the_end_follow_the_networks_clock(daemon: LedgerDaemon, tmp_path: Path) -> None:
+    daemon.clock = 1000
+    trainer = trainer_of(
+        Line(),
+        framework("hf").GossipCallback(follow_clock=True),
+        tmp_path,
+        max_steps=1006,
+        lr_scheduler_type="linear",
+        learning_rate=1.0,
+        logging_steps=1,
+    )
+    rates: list[float] = []
+    trainer.create_optimizer().register_step_pre_hook(lambda *_: rates.append(trainer.optimizer.param_groups[0]["lr"]))
+    assert trainer.train().global_step == 6
+    assert rates == pytest.approx([(1006 - clock) / 1006 for clock in range(1000, 1006)])
+    assert handed_over(daemon)[0] == 6
+
+
+def test_hf__a_schedule_that_depends_on_the_loss_cannot_follow_the_clock(daemon: LedgerDaemon, tmp_path: Path) -> None:
+    callback = framework("hf").GossipCallback(follow_clock=True)
+    settings = {"lr_scheduler_type": "reduce_lr_on_plateau", "eval_strategy": "steps", "eval_steps": 2}
+    with pytest.raises(ConfigError, match="GD-317") as caught:
+        trainer_of(Line(), callback, tmp_path, **settings).train()
+    assert "ReduceLROnPlateau" in caught.value.seen
+    callback.detach()
 
 
 def test_hf__train_after_an_exception_attaches_anew(daemon: LedgerDaemon, tmp_path: Path) -> None:

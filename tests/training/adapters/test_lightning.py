@@ -71,6 +71,30 @@ def test_lightning__a_step_is_an_optimizer_step_and_the_loss_is_whole(daemon: Le
     assert is_what_was_handed_over(module, daemon)
 
 
+@pytest.mark.parametrize("interval", ["step", "epoch"])
+def test_lightning__the_schedule_and_the_end_follow_the_networks_clock(
+    daemon: LedgerDaemon, tmp_path: Path, interval: str
+) -> None:
+    daemon.clock = 1000
+    callback = framework("lightning").GossipCallback(follow_clock=True)
+    module = lightning_module(Line())
+    optimizer = torch.optim.SGD(module.parameters(), lr=2.0)
+    scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: 1.0 / (step + 1))
+    module.configure_optimizers = lambda: {
+        "optimizer": optimizer,
+        "lr_scheduler": {"scheduler": scheduler, "interval": interval},
+    }
+    rates: list[float] = []
+    optimizer.register_step_pre_hook(lambda *_: rates.append(optimizer.param_groups[0]["lr"]))
+    if interval == "epoch":
+        with pytest.raises(ConfigError, match="GD-317"):
+            fit(module, callback, tmp_path, max_steps=1005)
+        return
+    fit(module, callback, tmp_path, max_steps=1005)
+    assert rates == [2.0 / (clock + 1) for clock in range(1000, 1005)]
+    assert handed_over(daemon)[0] == 5
+
+
 def test_lightning__the_last_step_of_an_epoch_counts_what_it_was_given(daemon: LedgerDaemon, tmp_path: Path) -> None:
     callback = framework("lightning").GossipCallback()
     fit(lightning_module(Line()), callback, tmp_path, rows=31, max_steps=-1, max_epochs=2)

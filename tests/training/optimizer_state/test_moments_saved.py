@@ -188,7 +188,7 @@ def test_a_state_that_is_asked_for_before_the_first_step_is_empty_and_takes_none
     peer = attach(daemon, models[0], optimizers[0])
     assert peer.state_dict() == {}
     daemon.pump()
-    assert peer.steps == 0 and peer.progress == (0, 0) and not submits(daemon) and not optimizers[0].state
+    assert peer.steps == peer.clock == 0 and not submits(daemon) and not optimizers[0].state
     peer.load_state_dict({})
     for model, optimizer in zip(models, optimizers, strict=True):
         train(model, optimizer, 1)

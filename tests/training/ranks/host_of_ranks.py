@@ -144,7 +144,7 @@ def main() -> None:
     kept = home / "moments.safetensors"
     resumed = 0.0
     DTensor.full_tensor = gathered  # type: ignore[method-assign]
-    began = {"clock": peer.progress.clock, "weights": values(model)}
+    began = {"clock": peer.clock, "weights": values(model)}
     if kept.exists():
         peer.load_state_dict(load_file(kept) if rank == 0 else {})
         resumed = float(peer.state_dict()["first.weight::step"]) if rank == 0 else peer.state_dict().get("none", -1.0)
