@@ -22,6 +22,7 @@ from gossipdp.config_rules import (
     Many,
     Measure,
     Number,
+    OneOrMany,
     Rule,
     Switch,
     Text,
@@ -83,7 +84,10 @@ class Network(Section, frozen=True, kw_only=True):
     listen: Annotated[str, Endpoint('"tcp://host:port", "tcp://*:port" or "off"', "off", prefix="tcp://")] = (
         "tcp://*:4710"
     )
-    advertise: Annotated[str, Endpoint('"auto", "none", "host" or "host:port"', AUTO, "none", portless=True)] = AUTO
+    advertise: Annotated[
+        tuple[str, ...],
+        OneOrMany(Endpoint('"auto", "none", "host" or "host:port"', AUTO, "none", portless=True, any_port=False), 4),
+    ] = (AUTO,)
     seeds: Annotated[tuple[str, ...], Many(_SEED, 64)] = ()
 
 

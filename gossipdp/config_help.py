@@ -49,7 +49,8 @@ HELP: Final[dict[str, Help]] = {
         "port.",
     ),
     "network.advertise": Help(
-        'Address that other peers dial. "auto" chooses and logs it. With "none" no peer dials this one.',
+        'Address that other peers dial, or a list of up to 4. "auto" chooses them, with the port maps of Vast.ai and '
+        'RunPod, and logs the reason. With "none" no peer dials this one.',
         "",
         "Set it if the log warns that the address is private (GD-103) or cannot be dialled (GD-102), as behind a "
         "port map.",

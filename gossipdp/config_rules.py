@@ -22,6 +22,7 @@ __all__ = [
     "Many",
     "Measure",
     "Number",
+    "OneOrMany",
     "Rule",
     "Switch",
     "Text",
@@ -172,6 +173,27 @@ class Many(Rule):
 
     def show(self, value: Any) -> str:
         return "[" + ", ".join(self.each.show(item) for item in value) + "]"
+
+
+class OneOrMany(Many):
+    """One value, or a list of at most `most`. The setting is a tuple. A word of `each` stands alone."""
+
+    def __init__(self, each: Endpoint, most: int) -> None:
+        super().__init__(each, most)
+        self.words = each.words
+        self.allowed = f"{each.allowed}, or a list of at most {most} addresses"
+
+    def read(self, value: object) -> tuple[Any, ...]:
+        found = super().read(value if isinstance(value, list) else [value])
+        if not found or (len(found) > 1 and any(item in self.words for item in found)):
+            raise ValueError
+        return found
+
+    def from_text(self, text: str) -> object:
+        return super().from_text(text) if "," in text else text
+
+    def show(self, value: Any) -> str:
+        return self.each.show(value[0]) if len(value) == 1 else super().show(value)
 
 
 class Measure(Rule):

@@ -6,7 +6,7 @@ import logging
 import secrets
 import socket
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -20,7 +20,7 @@ from gossipdp.protocol.transfer.claims import Held
 from gossipdp.protocol.wire.messages import Member, State, short
 from gossipdp.runtime import files
 from gossipdp.runtime.link import LinkServer
-from gossipdp.runtime.network.addresses import advertised, doubt
+from gossipdp.runtime.network.addresses import Choice, choose, doubt
 from gossipdp.runtime.network.identity import Identity, NetworkSecret
 from gossipdp.runtime.network.incarnation import next_incarnation
 from gossipdp.runtime.network.limits import LIMITS
@@ -65,8 +65,11 @@ class _Kept(NamedTuple):
         return self.network.founder and not self.run
 
 
-def build(home: Path, config: Config) -> Node:
+def build(home: Path, config: Config, environment: Mapping[str, str] = {}) -> Node:
     """Build the node of `home`. It is bound and has a name, and looks for the network once it runs.
+
+    Args:
+        environment: variables of this host or container, for `addresses.choose`.
 
     Raises:
         ConfigError: GD-206, GD-314.
@@ -85,7 +88,8 @@ def build(home: Path, config: Config) -> Node:
     metrics = Metrics()
     metrics_at = metrics_address(metrics, config.metrics.listen)
     transport = _transport(config, identity, secret, kept, incarnation)
-    address, why = address_to_advertise(config, transport.port)
+    choice = addresses_to_advertise(config, transport.port, environment)
+    address = choice.addresses[0] if choice.addresses else ""
     transport.advertise(address)
     peer = Peer(
         peer_config(config),
@@ -97,7 +101,7 @@ def build(home: Path, config: Config) -> Node:
         admits=transport.admits,
     )
     node = Node(
-        _node_config(home, config, kept, metrics_at),
+        _node_config(home, config, kept, metrics_at, choice.why),
         peer,
         algorithm_of(config),
         transport=transport,
@@ -111,9 +115,10 @@ def build(home: Path, config: Config) -> Node:
     )
     node.add(Control(control, node, home, config))
     node.add(Signals(node))
-    log.info("peer %s, incarnation %d, at %s (%s)", short(identity.id), incarnation, address or "no address", why)
-    _give_notice(node, config, transport, address, kept)
-    _renew_invite(home, config, address, kept)
+    where = ", ".join(choice.addresses) or "no address"
+    log.info("peer %s, incarnation %d, at %s (%s)", short(identity.id), incarnation, where, choice.why)
+    _give_notice(node, config, transport, choice, kept)
+    _renew_invite(home, config, choice.addresses, kept)
     _start(node, config, store, kept)
     return node
 
@@ -138,15 +143,14 @@ def metrics_address(metrics: Metrics, listen: str) -> str:
     return f"http://{f'[{host}]' if ':' in host else host}:{port}/metrics"
 
 
-def address_to_advertise(config: Config, port: int) -> tuple[str, str]:
-    """``host:port`` that other peers dial, and the reason for it. An outbound-only peer has the address ""."""
+def addresses_to_advertise(config: Config, port: int, environment: Mapping[str, str]) -> Choice:
+    """The addresses that other peers dial, and the reason for them. An outbound-only peer has none."""
     chosen = config.network.advertise
-    if port == 0 or chosen == "none":
-        return "", "outbound-only: no other peer can dial this one"
-    if chosen != AUTO:
-        with_port = chosen if chosen.rpartition(":")[2].isdigit() and ":" in chosen else f"{chosen}:{port}"
-        return with_port, "as configured"
-    return advertised(_listen_host(config), port, config.network.seeds)
+    if port == 0 or chosen == ("none",):
+        return Choice((), "outbound-only: no other peer can dial this one")
+    if chosen != (AUTO,):
+        return Choice(tuple(homes.with_port(address, port) for address in chosen), "as configured")
+    return choose(_listen_host(config), port, config.network.seeds, environment)
 
 
 def _listen_host(config: Config) -> str:
@@ -173,12 +177,13 @@ def _member(config: Config, identity: Identity, address: str, incarnation: int) 
     return Member(identity.id, name, address, incarnation, 0, State.ALIVE, software=SOFTWARE)
 
 
-def _node_config(home: Path, config: Config, kept: _Kept, metrics_at: str) -> NodeConfig:
+def _node_config(home: Path, config: Config, kept: _Kept, metrics_at: str, why: str) -> NodeConfig:
     alone = kept.newest is None and not kept.members and not kept.founds
     return NodeConfig(
         network=kept.network.name,
         home=str(home),
         metrics=metrics_at,
+        address_why=why,
         only_seeds=config.network.seeds if alone else (),
         checkpoint_every=config.checkpoint.every,
         mode=config.exchange.mode,
@@ -235,21 +240,24 @@ def _remembered(path: Path) -> tuple[list[Member], str]:
 # -- the start ---------------------------------------------------------------------------------------------------
 
 
-def _give_notice(node: Node, config: Config, transport: Transport, address: str, kept: _Kept) -> None:
+def _give_notice(node: Node, config: Config, transport: Transport, choice: Choice, kept: _Kept) -> None:
     if transport.scarce:
         node.notice("GD-104", transport.scarce)
     if kept.damage:
         node.notice("GD-603", kept.damage)
-    unsure = doubt(address, _listen_host(config), config.network.seeds)
-    if unsure is not None:
+    doubts = [doubt(address, _listen_host(config), config.network.seeds) for address in choice.addresses]
+    unsure = None if None in doubts else next(iter(doubts), None)
+    if choice.lacks:
+        node.notice("GD-103", f"others will hardly reach this peer: {choice.lacks}")
+    elif unsure is not None:
         node.notice(unsure.code, f"{unsure.cause}: {unsure.seen}; {unsure.do}")
 
 
-def _renew_invite(home: Path, config: Config, address: str, kept: _Kept) -> None:
+def _renew_invite(home: Path, config: Config, addresses: Sequence[str], kept: _Kept) -> None:
     if kept.founds:
-        invites.write_invite(home, (address,), config)
+        invites.write_invite(home, addresses, config)
     else:
-        invites.renew_invite(home, address, [member.address for member in kept.members], config)
+        invites.renew_invite(home, addresses, [member.address for member in kept.members], config)
 
 
 def _start(node: Node, config: Config, store: Store, kept: _Kept) -> None:

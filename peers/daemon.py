@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import logging
+import os
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -22,6 +23,7 @@ from gossipdp.runtime.network.incarnation import count_from
 from peers import home as homes
 from peers import logs
 from peers.assembly import build
+from peers.environment import of_container
 from peers.memory import keep_memory
 from peers.services import with_code
 
@@ -74,7 +76,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         kernels.warm_up()  # before other peers can wait for this one
         if config.exchange.strategy == "epidemic":
             increment_kernels.warm_up()
-        node = build(home, config)
+        node = build(home, config, of_container(os.environ))
         me = node.peer.membership.me
         logs.configure(me.name, arguments.log_format, id=me.id.hex(), verbose=arguments.verbose)
     except (GossipdpError, OSError) as error:

@@ -1,4 +1,4 @@
-"""The environments of the training command and of the daemon.
+"""The environments of the training command, of the daemon and of the container.
 
 The training command keeps what the user set. Some of these variables do harm in the daemon: prometheus_client writes
 files, numba stops compiling, Python changes exit codes. Nothing here may start a process.
@@ -12,8 +12,11 @@ from pathlib import Path
 from typing import Final
 
 import gossipdp
+from gossipdp.runtime.network import port_maps
 
-__all__ = ["of_daemon", "of_training"]
+__all__ = ["of_container", "of_daemon", "of_training"]
+
+FIRST_PROCESS: Final = Path("/proc/1/environ")
 
 COMPILED: Final = "compiled"
 """Folder of the home for compiled kernels, used if no other place can be written."""
@@ -49,6 +52,19 @@ def of_daemon(inherited: Mapping[str, str], home: Path) -> dict[str, str]:
     if not (_writable(Path(chosen)) if chosen else _keeps_compiled(environment)):
         environment["NUMBA_CACHE_DIR"] = str(home.absolute() / COMPILED)
     return environment
+
+
+def of_container(inherited: Mapping[str, str], first_process: Path = FIRST_PROCESS) -> dict[str, str]:
+    """`inherited`, and the port map of the container's first process: a session over ssh does not inherit it.
+
+    Args:
+        first_process: the variables of the first process, each ended by a null byte.
+    """
+    try:
+        pairs = [each.partition("=") for each in first_process.read_bytes().decode("utf-8", "replace").split("\0")]
+    except OSError:  # another user's process
+        pairs = []
+    return {key: value for key, _, value in pairs if key.startswith(port_maps.PREFIXES)} | dict(inherited)
 
 
 def _dropped(name: str) -> bool:

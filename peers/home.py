@@ -45,6 +45,7 @@ __all__ = [
     "read_config",
     "rotate_secret",
     "run_file",
+    "with_port",
 ]
 
 NETWORK = "network.json"
@@ -189,15 +190,17 @@ def find_home(
     raise ConfigError("GD-314", "there are several peers on this host", seen=names + more, do=do)
 
 
-def advertised(config: Config) -> str | None:
-    """The ``host:port`` that other peers dial, if the configuration alone determines it."""
-    address = config.network.advertise
-    if address in (configuration.AUTO, "none"):
-        return None
-    if re.fullmatch(r"\[.*\]|[^:]*", address):
-        port = config.network.listen.rpartition(":")[2]
-        return f"{address}:{port}" if port not in ("", "0", "off") else None
-    return address
+def advertised(config: Config) -> tuple[str, ...]:
+    """The addresses, each ``host:port``, that other peers dial; empty if the configuration alone does not tell them."""
+    chosen, port = config.network.advertise, config.network.listen.rpartition(":")[2]
+    if chosen in ((configuration.AUTO,), ("none",)) or port == "off":
+        return ()
+    return tuple(with_port(address, port) for address in chosen if port != "0" or with_port(address, 0) == address)
+
+
+def with_port(address: str, port: int | str) -> str:
+    """`address`, with `port` if it has none."""
+    return f"{address}:{port}" if re.fullmatch(r"\[.*\]|[^:]*", address) else address
 
 
 # -- making a home -----------------------------------------------------------------------------------------------

@@ -49,22 +49,22 @@ def write_invite(home: Path, seeds: Sequence[str], config: Config) -> Path:
     return path
 
 
-def renew_invite(home: Path, address: str, others: Sequence[str], config: Config) -> None:
-    """Put this peer's current `address` into HOME/invite, if that exists.
+def renew_invite(home: Path, addresses: Sequence[str], others: Sequence[str], config: Config) -> None:
+    """Put this peer's current `addresses` into HOME/invite, if that exists.
 
     Args:
         others: addresses of other members. Any further address of this host is an earlier one of this peer, and goes.
     """
     path = invite_file(home)
-    if not address or not path.is_file():
+    if not addresses or not path.is_file():
         return
     try:
         seeds: Sequence[str] = read_invite(read_text(path)).invite.seeds
     except ConfigError:
         seeds = others  # the file is damaged
-    host = address.rpartition(":")[0]
-    kept = [seed for seed in seeds if seed in others or seed.rpartition(":")[0] != host]
-    write_invite(home, [address, *(seed for seed in kept if seed != address)], config)
+    hosts = {address.rpartition(":")[0] for address in addresses}
+    kept = [seed for seed in seeds if seed in others or seed.rpartition(":")[0] not in hosts]
+    write_invite(home, [*addresses, *(seed for seed in kept if seed not in addresses)], config)
 
 
 def read_invite(text: str) -> NewNetwork:

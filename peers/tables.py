@@ -101,6 +101,7 @@ STATUS_ROWS = (
     Column("state", "state"),
     Column("training", "training"),
     Column("address", "address", lambda value: str(value) or "none: this peer only dials out"),
+    Column("chosen as", "address_why"),
     Column("metrics", "metrics"),
     Column("members", "members", listed),
     Column("round", "round"),

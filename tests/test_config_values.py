@@ -31,7 +31,9 @@ from gossipdp.protocol.wire.messages.base import MAX_ADDRESS
         ("safety.ban", "", ()),
         ("network.seeds", "a:1, [::1]:4710", ("a:1", "[::1]:4710")),
         ("network.seeds", "", ()),
-        ("network.advertise", "1.2.3.4", "1.2.3.4"),
+        ("network.advertise", "1.2.3.4", ("1.2.3.4",)),
+        ("network.advertise", "1.2.3.4, [2600::1]:4711", ("1.2.3.4", "[2600::1]:4711")),
+        ("network.advertise", "none", ("none",)),
         ("network.listen", "tcp://[::]:0", "tcp://[::]:0"),
         ("metrics.listen", "off", "off"),
     ],
@@ -63,6 +65,10 @@ def test_a_text_is_read_with_its_unit(key: str, text: str, value: object) -> Non
         ("network.listen", "tcp://*:65536"),
         ("network.seeds", "host"),
         ("network.seeds", "host:0"),
+        ("network.advertise", "host:0"),
+        ("network.advertise", "1.2.3.4,auto"),
+        ("network.advertise", "a,b,c,d,e"),
+        ("network.advertise", ","),
         ("safety.clip", "automatic"),
         ("safety.allow", "7" * 63),
         ("safety.ban", "G" * 64),
@@ -84,7 +90,7 @@ def test_a_host_that_no_name_can_be_is_refused(form: str, host: str) -> None:
 
 @pytest.mark.parametrize("host", ["gpu1.internal.", "g" * 63, "g_1", "[fe80::1%eth0]", "127.0.0.1"])
 def test_a_host_that_may_be_a_name_is_taken(host: str) -> None:
-    assert load(flags={"network.advertise": f"{host}:4710"}).network.advertise == f"{host}:4710"
+    assert load(flags={"network.advertise": f"{host}:4710"}).network.advertise == (f"{host}:4710",)
 
 
 LONG = "internal." * 8

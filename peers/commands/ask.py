@@ -87,7 +87,7 @@ def invite(ctx: click.Context, show: bool) -> None:
         path, known = Path(answer.get("path") or home / "invite"), [seed for seed in answer.get("seeds", ()) if seed]
     except UnreachableError:
         config = homes.read_config(home)
-        known = [seed for seed in (homes.advertised(config), *config.network.seeds) if seed]
+        known = [*homes.advertised(config), *config.network.seeds]
         if not known:
             raise
         path = invites.write_invite(home, known, config)

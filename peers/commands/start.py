@@ -51,8 +51,8 @@ def up(ctx: click.Context, run_toml: str | None, network: str | None, log_format
         home = homes.find_home(ctx.obj, default="gossipdp", runs=runs)
     config = homes.read_config(home, flags, file=file)
     known = homes.found(home, config, homes.read_text(file) if file is not None else None)
-    if (address := homes.advertised(config)) is not None:
-        invites.write_invite(home, (address,), config)
+    if addresses := homes.advertised(config):
+        invites.write_invite(home, addresses, config)
     _print(f"network {known.name}, home {home}; to let another host in: gossipdp --home {home} invite", log_format)
     from peers.supervisor import run
 

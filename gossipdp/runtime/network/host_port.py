@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from gossipdp.errors import ConfigError
 
-__all__ = ["split_address"]
+__all__ = ["join_address", "split_address"]
 
 
 def split_address(address: str) -> tuple[str, int]:
@@ -20,3 +20,9 @@ def split_address(address: str) -> tuple[str, int]:
     ):
         raise ConfigError("usage", "an address is host:port, or [v6]:port", seen=repr(address[:90]))
     return bare, int(port)
+
+
+def join_address(host: str, port: int | str) -> str:
+    """``host:port``, with brackets around an IPv6 address."""
+    host = host.strip("[]")
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"

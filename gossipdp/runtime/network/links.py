@@ -36,6 +36,8 @@ from gossipdp.runtime.network.wire import (
 
 __all__ = ["Links"]
 
+MAX_MET: Final = 1024
+"""dialled addresses whose peer is remembered"""
 JUST_USED: Final = 5.0
 """seconds within which a link was used too recently to make room for another one"""
 
@@ -53,6 +55,8 @@ class Links:
         self._dial_backs = DialBacks(context, self._queues)
         self._shunned: dict[bytes, float] = {}
         """until when a peer gets no link"""
+        self._met: dict[str, bytes] = {}
+        """peer last met at each dialled address, the newest last"""
         self._swept = self._beaten = self._turn.now
 
     # -- what the driver asks ------------------------------------------------------------------------------------
@@ -173,7 +177,8 @@ class Links:
         return self._links.get(link.peer) is link or link in self._retired
 
     def _linked_at(self, address: str) -> Link | None:
-        return next((x for x in self._links.values() if not x.inbound and x.address == address), None)
+        """The link with the peer that this peer last met at `address`; it may have come up at another address."""
+        return self._links.get(self._met.get(address, b""))
 
     def _waiting_for_dials(self) -> int:
         return self._dialling.queued_bytes
@@ -192,6 +197,8 @@ class Links:
         for connection in link.connections.values():
             connection.hear(self._turn.now)
         me, peer = self._context.me.identity.id, link.peer
+        if not link.inbound:
+            self._meet(link.address, peer)
         old = self._links.get(peer)
         if old is None or link.rank(me) >= old.rank(me):
             self._links[peer] = link
@@ -209,6 +216,12 @@ class Links:
         self._dialling.take_over(stays)
         self._dial_backs.link_up(link.inbound)
         return stays
+
+    def _meet(self, address: str, peer: bytes) -> None:
+        self._met.pop(address, None)
+        self._met[address] = peer
+        if len(self._met) > MAX_MET:
+            del self._met[next(iter(self._met))]
 
     def _retire(self, link: Link, better: Link) -> None:
         """Send on `better` from now on. Still read `link` for a while: the other side may have sent on it."""

@@ -16,6 +16,8 @@ class NodeConfig:
     """folder, for `status`"""
     metrics: str = ""
     """address at which metrics are served, for `status`"""
+    address_why: str = ""
+    """where the advertised address comes from, for `status`"""
     only_seeds: tuple[str, ...] = ()
     """addresses of the only members that this peer knows; see `refusals`"""
     checkpoint_every: float = 600.0

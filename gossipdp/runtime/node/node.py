@@ -97,7 +97,14 @@ class Node:
     ) -> None:
         self.peer, self._algorithm, self._transport, self._metrics = peer, algorithm, transport, metrics
         self._clock, self._found_run = clock, found_run
-        self.status = Status(peer, transport, network=config.network, home=config.home, metrics=config.metrics)
+        self.status = Status(
+            peer,
+            transport,
+            network=config.network,
+            home=config.home,
+            metrics=config.metrics,
+            address_why=config.address_why,
+        )
         self._notices = notices = Notices(peer, self.status, metrics)
         context = NodeContext(
             config, peer, algorithm, incarnation, self.status, metrics, notices, self._run_id, self._now

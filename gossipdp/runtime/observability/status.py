@@ -43,6 +43,7 @@ class Status:
         network: the network's name.
         metrics: ``host:port`` of the metrics, or "".
         home: the peer's home.
+        address_why: where the advertised address comes from.
     """
 
     peer: Peer
@@ -50,6 +51,7 @@ class Status:
     network: str
     metrics: str = ""
     home: str = ""
+    address_why: str = ""
     exchanges: Counter[str] = field(default_factory=Counter)
     resyncs: Counter[str] = field(default_factory=Counter)
     """number of re-syncs by reason: apart, lag and others"""
@@ -227,6 +229,7 @@ class Status:
             "run": self.transport.run.hex(),
             "incarnation": peer.membership.me.incarnation,
             "address": peer.membership.me.address,
+            "address_why": self.address_why,
             "metrics": self.metrics,
             "home": self.home,
             "state": state,

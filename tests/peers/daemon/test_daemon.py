@@ -168,6 +168,26 @@ def test_address_that_others_hardly_reach_is_told_and_counted(start: Start, monk
     assert list(node.status.notices) == ["GD-103 others will hardly reach this peer: 127.0.0.1:4710; set advertise"]
 
 
+@pytest.mark.parametrize("port", ["4710", "22"])
+def test_container_of_a_marketplace__its_mapped_address_goes_into_the_record_and_the_invite(
+    where: Path, port: str
+) -> None:
+    flags = {"network.name": "tiny", "preset": "local", "network.listen": "tcp://127.0.0.1:0", "metrics.listen": "off"}
+    config = home.read_config(where, flags, {})
+    environment = {"VAST_TCP_PORT_22": "33526", "PUBLIC_IPADDR": "8.8.4.4"}
+    choice = assembly.addresses_to_advertise(config, int(port), environment)
+    node = assembly.build(where, config, environment)
+    try:
+        status, seeds = node.status.describe(), invites.read_invite((where / "invite").read_text()).invite.seeds
+        # Port 0 took a free port, which is not mapped.
+        assert seeds == (status["address"],) and status["address_why"] == "the address it listens on"
+        (notice,) = status["notices"]
+        assert notice.startswith("GD-103 others will hardly reach this peer: Vast.ai maps no outside port to TCP port")
+    finally:
+        node.close()
+    assert choice.addresses == (("8.8.4.4:33526",) if port == "22" else ("127.0.0.1:4710",))
+
+
 def test_damaged_checkpoint_passed_over_at_a_restore_is_told_and_counted(
     where: Path, start: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -152,3 +152,17 @@ def test_daemon_command_line_carries_home_format_and_overrides__and_finds_no_mod
 def test_command_that_does_not_exist_is_a_configuration_error(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"GD-316 .*\n.*no-such-trainer"):
         run(tmp_path, ["no-such-trainer"], founder=False, overrides={})
+
+
+def test_port_map_that_a_session_over_ssh_lacks_comes_from_the_first_process(tmp_path: Path) -> None:
+    first = tmp_path / "environ"
+    first.write_bytes(b"PUBLIC_IPADDR=8.8.4.4\0VAST_TCP_PORT_4710=33526\0SECRET=x\0RUNPOD_POD_ID=of first\0")
+    inherited = {"PATH": "/bin", "RUNPOD_POD_ID": "inherited"}
+    assert environment.of_container(inherited, first) == {
+        "PATH": "/bin",
+        "PUBLIC_IPADDR": "8.8.4.4",
+        "VAST_TCP_PORT_4710": "33526",
+        "RUNPOD_POD_ID": "inherited",
+    }
+    assert environment.of_container(inherited, tmp_path / "none") == inherited
+    assert environment.of_daemon({"VAST_TCP_PORT_4710": "33526"}, tmp_path)["VAST_TCP_PORT_4710"] == "33526"

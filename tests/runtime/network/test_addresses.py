@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import ipaddress
+import socket
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from gossipdp.runtime.network import addresses
-from gossipdp.runtime.network.addresses import advertised, doubt
+from gossipdp.runtime.network.addresses import Choice, choose, doubt
 
 
 @pytest.mark.parametrize(
@@ -15,38 +19,93 @@ from gossipdp.runtime.network.addresses import advertised, doubt
     [("127.0.0.1", "127.0.0.1:4710"), ("10.1.2.3", "10.1.2.3:4710"), ("[fd00::1]", "[fd00::1]:4710")],
 )
 def test_peer_that_listens_on_one_address_advertises_it(listen: str, address: str) -> None:
-    assert advertised(listen, 4710, ["192.0.2.1:4710"]) == (address, "the address it listens on")
+    assert choose(listen, 4710, ["192.0.2.1:4710"], {}) == Choice((address,), "the address it listens on")
 
 
 def test_peer_that_listens_everywhere_advertises_the_address_from_which_it_reaches_its_seed() -> None:
-    address, why = advertised("*", 4711, ["127.0.0.1:4710"])
-    assert address == "127.0.0.1:4711" and "127.0.0.1:4710" in why
-
-
-def test_seed_without_an_address_is_skipped(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(addresses, "_source_towards", lambda host, port: "10.9.8.7" if host == "good" else "")
-    assert advertised("*", 1, ["bad:2", "good:3"])[0] == "10.9.8.7:1"
+    found = choose("*", 4711, ["127.0.0.1:4710"], {})
+    assert found.addresses == ("127.0.0.1:4711",) and "127.0.0.1:4710" in found.why
 
 
 def test_seed_that_is_no_valid_name_is_skipped() -> None:
-    assert advertised("*", 1, ["gpu1..internal:2", f"{'g' * 64}:2", "127.0.0.1:3"])[0] == "127.0.0.1:1"
+    assert choose("*", 1, ["gpu1..internal:2", f"{'g' * 64}:2", "127.0.0.1:3"], {}).addresses == ("127.0.0.1:1",)
 
 
-def test_without_a_seed_a_public_address_comes_before_a_private_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    import socket
-    from types import SimpleNamespace
+@pytest.fixture
+def interfaces(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[..., None]:
+    """Sets the addresses of each interface; "route" is the source of the default route. br0 is a bridge."""
+    (tmp_path / "br0" / "bridge").mkdir(parents=True)
+    monkeypatch.setattr(addresses, "SYS_NET", tmp_path)
+    monkeypatch.setattr(addresses, "IF_INET6", tmp_path / "if_inet6")
 
-    def interface(*texts: str) -> list[SimpleNamespace]:
+    def set_to(route: str = "", fleeting: str = "", **given: str) -> None:
         families = {True: socket.AF_INET6, False: socket.AF_INET}
-        return [SimpleNamespace(family=families[":" in text], address=text) for text in texts]
+        found = {
+            name: [SimpleNamespace(family=families[":" in text], address=text) for text in texts.split()]
+            for name, texts in given.items()
+        }
+        monkeypatch.setattr(addresses.psutil, "net_if_addrs", lambda: found | {"lo": []})
+        sources = {"192.0.2.1": route, "good": "10.9.8.7", "::9": fleeting}
+        monkeypatch.setattr(addresses, "_source_towards", lambda host, port: sources.get(host, ""))
+        number = ipaddress.ip_address(fleeting).packed.hex() if fleeting else ""
+        (tmp_path / "if_inet6").write_text(f"{number} 02 40 00 01 eth0\n" if fleeting else "")
 
-    found = {"lo": interface("127.0.0.1", "::1"), "eth0": interface("10.0.0.4", "fe80::1%eth0", "8.8.4.4")}
-    monkeypatch.setattr(addresses.psutil, "net_if_addrs", lambda: found)
-    assert advertised("*", 4710, []) == ("8.8.4.4:4710", "its first public address")
-    found["eth0"] = interface("10.0.0.4")
-    assert advertised("0.0.0.0", 4710, [])[0] == "10.0.0.4:4710"
-    found.pop("eth0")
-    assert advertised("*", 4710, [])[0] == "127.0.0.1:4710"
+    return set_to
+
+
+def test_seed_without_an_address_is_skipped(interfaces: Callable[..., None]) -> None:
+    interfaces(eth0="8.8.4.4 10.9.8.7")
+    found = choose("*", 1, ["bad:2", "good:3"], {})
+    assert found == Choice(("10.9.8.7:1", "8.8.4.4:1"), "the address from which it reaches good:3")
+
+
+PUBLIC, FIRST = "its first public address", "its first address; no seed to choose by"
+
+
+@pytest.mark.parametrize(
+    ("listen", "given", "expected", "why"),
+    [
+        ("*", {"eth0": "10.0.0.4 fe80::1%eth0 8.8.4.4"}, ("8.8.4.4:4", "10.0.0.4:4"), PUBLIC),
+        ("0.0.0.0", {"eth0": "10.0.0.4"}, ("10.0.0.4:4",), FIRST),
+        ("*", {"lo": "127.0.0.1 ::1"}, ("127.0.0.1:4",), "loopback: this host has no other address"),
+        ("*", {"eth0": "10.0.0.4 2600::4"}, ("[2600::4]:4", "10.0.0.4:4"), PUBLIC),
+        ("0.0.0.0", {"eth0": "10.0.0.4 2600::4"}, ("10.0.0.4:4",), FIRST),
+        ("*", {"eth0": "2600::4", "eth1": "2600::5 fd00::1"}, ("[2600::4]:4",), PUBLIC),
+        ("*", {"eth0": "10.0.0.4", "br0": "172.17.0.1"}, ("10.0.0.4:4",), FIRST),
+        ("*", {"br0": "10.0.0.4", "route": "10.0.0.4"}, ("10.0.0.4:4",), FIRST),
+        ("*", {"eth0": "2600::4 2600::9", "fleeting": "2600::4"}, ("[2600::9]:4",), PUBLIC),
+        ("*", {"eth0": "2600::4", "fleeting": "2600::4"}, ("[2600::4]:4",), PUBLIC),
+    ],
+)
+def test_without_a_seed__public_addresses_first_and_those_of_containers_left_out(
+    interfaces: Callable[..., None], listen: str, given: dict[str, str], expected: tuple[str, ...], why: str
+) -> None:
+    interfaces(**given)
+    assert choose(listen, 4, [], {}) == Choice(expected, why)
+
+
+def test_source_of_the_way_to_the_seed_expires_soon__the_lasting_address_is_taken(
+    interfaces: Callable[..., None],
+) -> None:
+    interfaces(eth0="2600::4 2600::9", fleeting="2600::4")
+    assert choose("*", 4, ["[::9]:1"], {}).addresses == ("[2600::9]:4",)
+
+
+@pytest.mark.parametrize("listen", ["*", "172.17.0.2"])
+def test_port_is_mapped__the_outside_address_comes_first_and_private_ones_are_left_out(
+    interfaces: Callable[..., None], listen: str
+) -> None:
+    interfaces(eth0="172.17.0.2 2600::4")
+    mapped = {"VAST_TCP_PORT_4710": "33526", "PUBLIC_IPADDR": "8.8.4.4"}
+    found = choose(listen, 4710, ["good:4710"], mapped)
+    own = ("[2600::4]:4710",) if listen == "*" else ()
+    assert found == Choice(("8.8.4.4:33526", *own), "the port map of Vast.ai for TCP port 4710")
+
+
+def test_port_is_not_mapped__the_choice_of_other_hosts_and_what_is_lacking(interfaces: Callable[..., None]) -> None:
+    interfaces(eth0="172.17.0.2")
+    found = choose("*", 4710, [], {"VAST_TCP_PORT_22": "33526", "PUBLIC_IPADDR": "8.8.4.4"})
+    assert found.addresses == ("172.17.0.2:4710",) and "Docker options" in found.lacks
 
 
 # -- GD-103 ------------------------------------------------------------------------------------------------------
