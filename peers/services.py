@@ -45,7 +45,7 @@ class Control:
         """The answer to a request. None if it comes later."""
         match request.verb:
             case "status":
-                return {**self._node.status.describe(), "saving": self._node.saving}
+                return self._node.status.describe(saving=self._node.saving)
             case "members":
                 return {"members": self._node.status.members()}
             case "invite":

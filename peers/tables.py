@@ -7,9 +7,14 @@ aligned text. Nothing here may ask a daemon.
 from __future__ import annotations
 
 import json
+import os
+import shutil
 import sys
+import textwrap
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
+
+import click
 
 from gossipdp.protocol.wire.messages import printable
 
@@ -21,6 +26,7 @@ __all__ = [
     "print_json",
     "print_pairs",
     "print_table",
+    "print_verdict",
     "quantity",
 ]
 
@@ -108,6 +114,8 @@ STATUS_ROWS = (
     Column("clock", "clock", lambda value: f"{value} steps"),
     Column("steps", "steps"),
     Column("samples", "samples"),
+    Column("samples/s", "samples_per_second", quantity),
+    Column("samples/s, network", "network_samples_per_second", quantity),
     Column("every", "every", lambda value: f"{value} steps"),
     Column("loss", "loss", lambda value: f"{value:.4f}"),
     Column("partner", "partner"),
@@ -121,6 +129,14 @@ STATUS_ROWS = (
 
 def print_json(value: Any) -> None:
     print(json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False, default=str))
+
+
+def print_verdict(text: str, colour: str) -> None:
+    """Print the verdict on a peer, its first word in colour on a terminal (https://no-color.org)."""
+    width = shutil.get_terminal_size((TERMINAL_WIDTH, 24)).columns
+    state, colon, rest = "\n".join(textwrap.wrap(printable(text), width, subsequent_indent="  ")).partition(":")
+    coloured = None if not os.environ.get("NO_COLOR") else False
+    click.echo(click.style(state, fg=colour, bold=True) + colon + rest, color=coloured)
 
 
 def print_table(columns: Sequence[Column], rows: Sequence[Mapping[str, Any]]) -> None:

@@ -255,6 +255,11 @@ class Replica:
         return self._transfers.bootstrap.founder
 
     @property
+    def resumes(self) -> Held | None:
+        """The progress of this host's newest checkpoint, until the model is here."""
+        return self._transfers.bootstrap.held
+
+    @property
     def resyncing(self) -> str:
         """Why this peer fetches the network's model anew right now: a `Reason`, or ""."""
         return self._transfers.reunion.reason or ""

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any
 
 import click
 
@@ -11,19 +13,55 @@ from peers.options import find_home, home_option, json_option
 __all__ = ["invite", "leave", "members", "status"]
 
 
-@click.command()
+class Explained(click.Command):
+    """A command whose help ends with a list of terms. `terms` is called for the help alone."""
+
+    def __init__(self, *args: Any, terms: Callable[[], tuple[str, list[tuple[str, str]]]], **settings: Any) -> None:
+        super().__init__(*args, **settings)
+        self._terms = terms
+
+    def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        title, terms = self._terms()
+        with formatter.section(title):
+            formatter.write_dl(terms)
+
+
+def _states() -> tuple[str, list[tuple[str, str]]]:
+    from gossipdp.runtime.observability.health import STATES
+
+    codes = {kind.exit_code: (kind.name, kind.meaning) for kind in STATES}
+    codes[4] = "", "no daemon runs for this home, or it does not answer"
+    lines = [(f"{code:>2} {name}", meaning) for code, (name, meaning) in sorted(codes.items())]
+    return "Exit codes of --check (from 10 on, nothing needs to be mended)", lines
+
+
+@click.command(cls=Explained, terms=_states)
+@click.option("--check", is_flag=True, help="Show the verdict alone, and exit with 0 only if the peer is healthy.")
 @json_option
 @home_option
 @click.pass_context
-def status(ctx: click.Context, as_json: bool) -> None:
-    """Show the state of this host's peer."""
+def status(ctx: click.Context, check: bool, as_json: bool) -> int:
+    """Show how this host's peer is doing."""
+    from gossipdp.runtime.observability.health import STATES
     from peers import tables
     from peers.control import ask
 
     answer = ask(find_home(ctx), "status")
+    verdict = answer.get("verdict") or {}
+    kind = next((kind for kind in STATES if kind.name == verdict.get("state")), None)
     if as_json:
         tables.print_json(answer)
-        return
+    elif kind is not None:
+        tables.print_verdict(verdict["text"], kind.colour)
+    if not check and not as_json:
+        _show(answer)
+    return 0 if not check else 1 if kind is None else kind.exit_code
+
+
+def _show(answer: Mapping[str, Any]) -> None:
+    from peers import tables
+
+    click.echo()
     tables.print_pairs(tables.STATUS_ROWS, answer)
     if answer.get("training") == "attached" and answer.get("loss") is None:
         click.echo("\nTo show the loss here, call peer.report(loss=...) in the training script.")

@@ -201,6 +201,10 @@ class Membership:
         """Whether a message of `peer` came within the last probe interval."""
         return self._view.contacts.heard_since(peer, now - self.config.probe_interval)
 
+    def dead_for(self, peer: bytes, now: float) -> float:
+        """Seconds since `peer` failed or left; 0 for a live member."""
+        return self._view.dead_for(peer, now)
+
     def linked(self, peer: bytes) -> bool:
         """Whether `peer` has sent a message, and the transport has not lost it since."""
         return self._view.contacts.linked(peer)

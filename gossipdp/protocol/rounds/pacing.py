@@ -148,7 +148,7 @@ class Pacing:
         return Own(clock, self._rounds, self._alone, steps)
 
     @property
-    def _usual_round(self) -> float:
+    def usual_round(self) -> float:
         """Seconds that a round usually takes, at least 1."""
         return max(1.0, self.every * self._step_time) if self._step_time > 0.0 else USUAL_ROUND
 
@@ -161,9 +161,9 @@ class Pacing:
         if not attached or self._config.by_clock:
             self._still_at = math.inf
         elif self._still_at == math.inf:
-            self._still_at = now + STANDS_STILL * self._usual_round
+            self._still_at = now + STANDS_STILL * self.usual_round
         elif now >= self._still_at:
-            self._still_at = now + self._usual_round
+            self._still_at = now + self.usual_round
             self._trains = False
             self._speed.rests()
             self._changed()
@@ -191,7 +191,7 @@ class Pacing:
         """
         self._unsure = 2
         if self._still_at < math.inf:
-            self._still_at = now + STANDS_STILL * self._usual_round
+            self._still_at = now + STANDS_STILL * self.usual_round
 
     def detached(self) -> None:
         """The training process is gone."""
@@ -219,7 +219,7 @@ class Pacing:
         self._trains = attached
         self._measure()
         self.set()
-        self._still_at = now + STANDS_STILL * self._usual_round
+        self._still_at = now + STANDS_STILL * self.usual_round
         self._changed()
 
     def applied(self) -> None:

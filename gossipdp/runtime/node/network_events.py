@@ -12,7 +12,6 @@ from gossipdp.runtime.network.dial_causes import dial_text
 from gossipdp.runtime.network.duplicate_identity import judge
 from gossipdp.runtime.network.refusals import Refusals
 from gossipdp.runtime.node.context import NodeContext
-from gossipdp.runtime.observability.join_progress import JoinProgress
 from gossipdp.runtime.observability.notices import name_of
 
 __all__ = ["NetworkEvents"]
@@ -32,7 +31,6 @@ class NetworkEvents:
     def __init__(
         self,
         context: NodeContext,
-        join_progress: JoinProgress,
         refusals: Refusals,
         *,
         start: bytes,
@@ -40,7 +38,7 @@ class NetworkEvents:
         leaving: Callable[[], bool],
     ) -> None:
         self._peer, self._notices, self._incarnation = context.peer, context.notices, context.incarnation
-        self._join_progress, self._refusals = join_progress, refusals
+        self._unanswered, self._refusals = context.status.unanswered, refusals
         self._start, self._learned_run, self._leaving = start, learned_run, leaving
 
     def handle(self, event: network.TransportEvent, now: float) -> None:
@@ -57,6 +55,7 @@ class NetworkEvents:
                 self._peer.link_down(peer, reason, now)
             case network.LinkUp(peer, address, inbound):
                 self._refusals.met_member()
+                self._unanswered.answered(address)
                 way = "inbound" if inbound else "outbound"
                 log.info("link to %s at %s (%s)", name_of(self._peer, peer), address, way)
             case network.DialFailed():
@@ -77,10 +76,10 @@ class NetworkEvents:
     def _dial_failed(self, event: network.DialFailed, now: float) -> None:
         code, dialled = event.code, event.address or short(event.peer)
         cause = "no peer met there: " if code == "GD-101" else ""
+        do = event.do or ADVICE.get(code, "")
         if not (code == "GD-101" and self._peer.membership.left(event.address)):
             self._notices.notice(code, dial_text(dialled, event.reason, cause), now, event.do)
-            do = event.do or ADVICE.get(code, "")
-            self._join_progress.failed(dialled, code, dial_text(dialled, event.reason), do)
+            self._unanswered.failed(dialled, code, event.reason, do, now)
         if event.peer:
             self._peer.link_down(event.peer, event.reason, now)
         if (error := self._refusals.failed(event.address, code, event.reason, ours=event.ours)) is not None:

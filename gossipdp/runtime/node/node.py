@@ -118,13 +118,12 @@ class Node:
         self._services: list[Service] = []
         self._data: DataServer | None = None
         self._faults = FaultPoint.from_environment()
-        join_progress, region = JoinProgress(clock()), SharedRegion()
+        join_progress, region = JoinProgress(clock(), self.status.unanswered), SharedRegion()
         self._jobs = VectorJobs(algorithm, store, region, peer.config.most_chunk, self._job_done, self.notice)
         call = self._jobs.call
         self._training = TrainingSessions(context, link, region, call=call, drain=self._drain, faults=self._faults)
         self._network = NetworkEvents(
             context,
-            join_progress,
             Refusals(config.only_seeds),
             start=transport.start,
             learned_run=learned_run,

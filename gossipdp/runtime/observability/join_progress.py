@@ -9,6 +9,8 @@ import math
 from typing import Final, NamedTuple
 
 from gossipdp.protocol.peer import Peer
+from gossipdp.runtime.network.dial_causes import dial_text
+from gossipdp.runtime.observability.unanswered import Unanswered
 
 __all__ = ["EVERY", "JoinProgress", "Reminder"]
 
@@ -16,8 +18,6 @@ EVERY: Final = 30.0
 """seconds without progress before each reminder"""
 SHOWN: Final = 3
 """addresses named in a reminder"""
-MOST: Final = 64
-"""addresses whose last failure is kept"""
 
 
 class Reminder(NamedTuple):
@@ -31,18 +31,13 @@ class JoinProgress:
 
     Args:
         now: when the join began.
+        unanswered: addresses that do not answer.
     """
 
-    def __init__(self, now: float) -> None:
+    def __init__(self, now: float, unanswered: Unanswered) -> None:
         self._began = self._moved = self._told = now
         self._state: tuple[int, str] = (0, "")
-        self._failed: dict[str, Reminder] = {}
-
-    def failed(self, address: str, code: str, reason: str, do: str) -> None:
-        """A dial of `address` failed. `reason` names the address. `do` may be empty."""
-        self._failed.pop(address, None)
-        if len(self._failed) < MOST:
-            self._failed[address] = Reminder(code, reason, do)
+        self._unanswered = unanswered
 
     def look(self, peer: Peer, transfer: str, now: float) -> Reminder | None:
         """The reminder that is due now for `peer`, or None.
@@ -71,10 +66,11 @@ class JoinProgress:
 
     def _alone(self, now: float) -> Reminder:
         since = f"not in the network after {now - self._began:.0f} s"
-        if not self._failed:
+        failed = self._unanswered.recent(now)
+        if not failed:
             do = "name a member: --seed HOST:PORT, or join with its invite"
             return Reminder("GD-101", f"{since}: no address of a member is known, or none has answered yet", do)
-        last = list(self._failed.values())[-SHOWN:]
-        told = "; ".join(failure.text for failure in last)
-        do = next((failure.do for failure in reversed(last) if failure.do), "see what is said of each address")
-        return Reminder(last[-1].code, f"{since}: {told}", do)
+        last = list(failed.items())[-SHOWN:]
+        told = "; ".join(dial_text(address, failure.reason) for address, failure in last)
+        do = next((failure.do for _, failure in reversed(last) if failure.do), "see what is said of each address")
+        return Reminder(last[-1][1].code, f"{since}: {told}", do)

@@ -47,6 +47,7 @@ FAMILIES: Final = (
     _counter("rounds_total", "Outer steps that this process has made."),
     _counter("steps_total", "Optimizer steps submitted by the training process."),
     _counter("samples_total", "Samples submitted by the training process."),
+    _gauge("network_samples_per_second", "Samples a second of all live members, as they report them."),
     _gauge("loss", "Training loss last reported."),
     _counter("training_stall_seconds_total", "Time the training process spent in gossipdp."),
     _gauge("training_attached", "1 while a training process is attached."),

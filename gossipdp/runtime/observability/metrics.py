@@ -205,6 +205,8 @@ class Metrics:
             stall=status.stall_seconds,
             on=status.training,
         )
+        _, network_rate = status.samples_per_second()
+        self._gauges["network_samples_per_second"].set(math.nan if network_rate is None else network_rate)
         if status.exchanged_bytes:
             self._gauges["compression_ratio"].set(4 * status.exchanged_parameters / status.exchanged_bytes)
         self.set_traffic(counters.sent_bytes, counters.received_bytes)

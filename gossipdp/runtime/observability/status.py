@@ -19,7 +19,10 @@ from gossipdp.protocol.peer import Peer
 from gossipdp.protocol.schema import chunk_parameters, chunk_spans
 from gossipdp.protocol.wire.messages import Lane, State, short
 from gossipdp.runtime.network.transport import Transport
+from gossipdp.runtime.observability.health import Verdict, judge
 from gossipdp.runtime.observability.sample_rates import SampleRates
+from gossipdp.runtime.observability.unanswered import Unanswered
+from gossipdp.runtime.observability.vital_signs import VitalSigns
 
 __all__ = ["Status"]
 
@@ -83,10 +86,16 @@ class Status:
     """code -> what to do, for notices"""
     _partners: dict[bytes, _Partner] = field(default_factory=dict)
     rates: SampleRates = field(default_factory=SampleRates)
+    unanswered: Unanswered = field(default_factory=Unanswered)
+    """addresses that do not answer"""
     _started: float = field(default_factory=time.monotonic)
     _shares: list[float] = field(default_factory=list)
 
+    def __post_init__(self) -> None:
+        self._signs = VitalSigns(self.peer, self.unanswered, self._started)
+
     def observe(self, event: events.Event) -> None:
+        self._signs.observe(event, time.monotonic())
         match event:
             case events.SessionOpened():
                 self.training = True
@@ -114,20 +123,28 @@ class Status:
     def attached(self) -> None:
         """A training process has attached."""
         self.attaches += 1
+        self._signs.attached()
 
     def detached(self) -> None:
         """The training process is gone."""
         self.training = False
+        self._signs.detached(time.monotonic())
 
     def reported(self, loss: float, stall_seconds: float) -> None:
         """The training process reports its loss (NaN if unknown), and the seconds it spent in gossipdp so far."""
         if math.isfinite(loss):
             self.loss = loss
         self.stall_seconds = stall_seconds
+        self._signs.reported(stall_seconds, time.monotonic())
 
     def checkpoint_saved(self, path: str) -> None:
         """`path` is the newest checkpoint."""
         self.checkpoint = path
+        self._signs.checkpoint_ended()
+
+    def checkpoint_failed(self, why: str) -> None:
+        """The last checkpoint is not written, for this reason."""
+        self._signs.checkpoint_ended(why)
 
     def note(self, notice: str, do: str = "", *, instead_of: str = "") -> None:
         """Show a notice that begins with its code, in place of an earlier one if given, and what to do about it."""
@@ -217,12 +234,33 @@ class Status:
         others = [member.address for member in membership.alive() if member.state == State.ALIVE]
         return [address for address in (membership.me.address, *others) if address][:MAX_INVITED]
 
-    def describe(self) -> dict[str, Any]:
-        """The answer to `status`."""
+    def verdict(self, *, saving: bool = False) -> Verdict:
+        """How this peer is doing. saving: it leaves, and its last checkpoint is not written yet."""
+        signs = self._signs.collect(
+            time.monotonic(),
+            training=self.training,
+            partner=self.last_partner,
+            transfer=self.transfer,
+            saving=saving,
+        )
+        return judge(signs)
+
+    def samples_per_second(self) -> tuple[float | None, float | None]:
+        """Of this peer, and of all live members of which it is known; None if it is unknown."""
+        now, me = time.monotonic(), self.peer.id
+        own = self.rates.of(me, now)
+        known = [self.rates.of(member.id, now) for member in self.peer.membership.alive()]
+        rates = [rate for rate in (own, *known) if rate is not None]
+        return own, sum(rates) if rates else None
+
+    def describe(self, *, saving: bool = False) -> dict[str, Any]:
+        """The answer to `status`. saving: this peer leaves, and its last checkpoint is not written yet."""
         peer, counters = self.peer, self.transport.counters
+        own_rate, network_rate = self.samples_per_second()
         shares = sorted(self._shares)
         state = "leaving" if self.leaving else "ready" if peer.replica.ready else "joining"
         return {
+            "verdict": self.verdict(saving=saving)._asdict(),
             "id": peer.id.hex(),
             "name": peer.membership.me.name,
             "network": self.network,
@@ -244,6 +282,8 @@ class Status:
             "clock": peer.replica.clock,
             "steps": peer.contribution.steps,
             "samples": peer.contribution.samples,
+            "samples_per_second": _number(own_rate),
+            "network_samples_per_second": _number(network_rate),
             "every": peer.pacing.every,
             "warming_up": peer.pacing.warming_up,
             "members": self.counts(),
@@ -269,6 +309,7 @@ class Status:
             "received_bytes": sum(counters.received_bytes.values()),
             "received_data_bytes": _lane(counters.received_bytes, Lane.DATA),
             "checkpoint": self.checkpoint,
+            "saving": saving,
             "uptime": time.monotonic() - self._started,
             "notices": list(self.notices),
             "do": {code: do for code, do in self.advice.items() if any(each.startswith(code) for each in self.notices)},

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from gossipdp.runtime.observability.health import STATES
 from peers import tables
 from tests.peers.commands.running import Run
 
@@ -58,10 +59,13 @@ def test_members_expect_counts_the_living(gossipdp: Run, answering: Any, tmp_pat
 
 
 def test_status_copes_with_what_is_not_there(gossipdp: Run, answering: Any, tmp_path: Path) -> None:
-    answers = {"name": "host1", "state": "ready", "members": {"alive": 3, "failed": 1}, "loss": None, "uptime": 3725,
-               "sent_bytes": 12_345_678, "notices": ["GD-401 no partner"], "do": {"GD-401": "look"}}  # fmt: skip
+    verdict = {"state": "alone", "text": "alone: no other member", "causes": ["no other member"]}
+    answers = {"verdict": verdict, "name": "host1", "state": "ready", "members": {"alive": 3, "failed": 1},
+               "loss": None, "uptime": 3725, "sent_bytes": 12_345_678, "notices": ["GD-401 no partner"],
+               "do": {"GD-401": "look"}}  # fmt: skip
     answering(tmp_path, {"status": answers})
     out = gossipdp("status", "--home", tmp_path).out
+    assert out.startswith("alone: no other member\n\npeer ")
     shown = dict(re.findall(r"^(\S[\w ]*?) {2,}(.*)$", out, re.M))
     assert shown["peer"] == "host1" and shown["members"] == "alive 3, failed 1" and shown["uptime"] == "1h 2m"
     assert shown["loss"] == "-" and shown["round"] == "-" and shown["sent"] == "12.3MB"
@@ -116,3 +120,39 @@ def test_quantities(value: float, text: str) -> None:
 @pytest.mark.parametrize(("value", "text"), [(0.25, "250ms"), (59, "59s"), (61, "1m 1s"), (90_000, "1d 1h")])
 def test_durations(value: float, text: str) -> None:
     assert tables.duration(value) == text
+
+
+@pytest.mark.parametrize(
+    ("state", "code"), [("healthy", 0), ("degraded", 1), ("refused", 5), ("alone", 10), ("joining", 11), ("?", 1)]
+)
+def test_status_check_exits_by_the_verdict(
+    gossipdp: Run, answering: Any, tmp_path: Path, state: str, code: int
+) -> None:
+    answering(tmp_path, {"status": {"verdict": {"state": state, "text": f"{state}: because", "causes": []}}})
+    done = gossipdp("status", "--check", "--home", tmp_path)
+    assert (done.code, done.out) == (code, "" if state == "?" else f"{state}: because\n")
+    assert gossipdp("status", "--check", "--json", "--home", tmp_path).code == code
+    assert gossipdp("status", "--home", tmp_path).code == 0
+
+
+def test_status_check_without_a_daemon__unreachable(gossipdp: Run, founder: Path) -> None:
+    assert gossipdp("status", "--check", "--home", founder).code == 4
+
+
+def test_help_of_status_names_every_state(gossipdp: Run) -> None:
+    out = gossipdp("status", "--help").out
+    assert all(re.search(rf"^ +{kind.exit_code} {kind.name} ", out, re.M) for kind in STATES)
+
+
+@pytest.mark.parametrize(("plain", "coloured"), [("", True), ("1", False)])
+def test_verdict_on_a_terminal__fits_its_width_and_has_colour_unless_told_not_to(
+    plain: str, coloured: bool, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    monkeypatch.setenv("COLUMNS", "40")
+    monkeypatch.setenv("NO_COLOR", plain)
+    tables.print_verdict("degraded: no exchange for 4 min; no peer answers at 1.2.3.4:4710\x1b[2J", "red")
+    out = capsys.readouterr().out
+    assert ("\x1b[31m" in out) is coloured and "\x1b[2J" not in out
+    lines = re.sub(r"\x1b\[\d+m", "", out).splitlines()
+    assert len(lines) == 2 and all(len(line) <= 40 for line in lines)

@@ -124,6 +124,7 @@ def status() -> types.SimpleNamespace:
         counts=lambda: {"alive": 4, "suspect": 1, "failed": 0, "left": 2},
         steps=150,
         samples=1200,
+        samples_per_second=lambda: (40.0, 160.0),
         loss=1.5,
         stall_seconds=0.25,
         training=True,

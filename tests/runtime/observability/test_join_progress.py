@@ -9,13 +9,15 @@ import pytest
 
 from gossipdp.protocol.peer import Peer
 from gossipdp.runtime.observability.join_progress import EVERY, JoinProgress, Reminder
+from gossipdp.runtime.observability.unanswered import Unanswered
 
 
 class Joining:
     """A joiner that is looked at every half second from 1,000 s on."""
 
     def __init__(self) -> None:
-        self.progress, self.now, self.transfer = JoinProgress(1000.0), 1000.0, ""
+        self.unanswered = Unanswered()
+        self.progress, self.now, self.transfer = JoinProgress(1000.0, self.unanswered), 1000.0, ""
         self.peer: Any = SimpleNamespace(
             replica=SimpleNamespace(ready=False, founds=False), membership=SimpleNamespace(alive=list)
         )
@@ -30,8 +32,8 @@ class Joining:
 
 def test_no_member_answers__reminder_every_half_minute_with_addresses_and_advice() -> None:
     joining = Joining()
-    joining.progress.failed("a:1", "GD-101", "a:1: 10.0.0.1:1 refused", "start a peer there")
-    joining.progress.failed("b:2", "GD-101", "b:2: 10.0.0.2:2 timed out", "open TCP port 2")
+    joining.unanswered.failed("a:1", "GD-101", "10.0.0.1:1 refused", "start a peer there", 1000.0)
+    joining.unanswered.failed("b:2", "GD-101", "10.0.0.2:2 timed out", "open TCP port 2", 1000.0)
     assert joining.wait(EVERY - 1) == []
     first, second = joining.wait(EVERY + 2)
     text = "not in the network after 30 s: a:1: 10.0.0.1:1 refused; b:2: 10.0.0.2:2 timed out"

@@ -124,6 +124,7 @@ def test_update_reads_states_and_totals_of_the_peer(metrics: Metrics) -> None:
     assert value(metrics, "received_bytes_total", peer=peer, lane="control") == 70
     plain = {"round": 3, "clock_steps": 150, "steps_total": 150, "samples_total": 1200, "loss": 1.5, "links": 1}
     plain |= {"training_stall_seconds_total": 0.25, "compression_ratio": 8.0, "queue_jobs": 3, "consensus_ratio": 1.25}
+    plain |= {"network_samples_per_second": 160.0}
     assert {name: value(metrics, name) for name in plain} == plain
 
 

@@ -1,0 +1,277 @@
+"""How a peer is doing, as one verdict for people and scripts.
+
+`STATES` is the one table of states, with the most severe first: the first one whose condition holds is the verdict.
+`judge` is a pure function of `Signs`, which are plain values; `vital_signs` collects them. Nothing here may read a
+clock, a peer or a file.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Final, NamedTuple
+
+from gossipdp.protocol.rounds.consensus_ratio import FARTHEST
+
+__all__ = ["GONE", "STATES", "Kind", "Signs", "Silent", "Verdict", "agreement", "judge", "spoken"]
+
+WIDE: Final = 2.5
+"""consensus ratio above which agreement is called wide: 1.4 to 1.8 is usual, 3.5 among hosts of speeds 1 : 2 : 4"""
+FAR: Final = 0.95 * FARTHEST
+"""consensus ratio from which replicas are too far apart: each exchange counts as `FARTHEST` at most"""
+MOST_STALL: Final = 0.1
+"""share of the training time spent in gossipdp above which a peer is degraded, except with mode sync"""
+GONE: Final = 3600.0
+"""seconds after which a member that failed or left is not counted and not listed any more"""
+SHOWN: Final = 3
+"""addresses, or members, named in one verdict"""
+REFUSALS: Final = frozenset({"GD-201", "GD-202", "GD-203", "GD-204", "GD-302"})
+"""codes of failed dials with which the other side, or this one, refuses the link"""
+RESYNCS: Final = {
+    "apart": "this side follows the members that trained apart from it",
+    "lag": "this peer has fallen behind",
+    "diverged": "its state was not the one that members agreed on",
+}
+"""why a peer that trains fetches the model again"""
+
+
+class Silent(NamedTuple):
+    """An address at which the last dial failed."""
+
+    address: str
+    code: str
+    reason: str
+    """without the address, such as "timed out: no answer in 8 s" """
+
+    @property
+    def text(self) -> str:
+        if self.code == "GD-101":
+            return f"no peer answers at {self.address} ({self.reason.partition(':')[0]})"
+        return f"{self.code} {self.address}: {self.reason}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Signs:
+    """What a verdict depends on. Times are in seconds before now."""
+
+    joining: bool = False
+    """this peer has no model yet"""
+    founds: bool = False
+    """this peer gives the network its model"""
+    leaving: bool = False
+    saving: bool = False
+    """the last checkpoint is being written"""
+    training: bool = False
+    """a training process has a session"""
+    loads: bool = False
+    """a training process is attached and does not have the model yet"""
+    idle: float = math.inf
+    """since the last training process was there; infinite if there was none"""
+    live: int = 1
+    """live members, this peer included"""
+    failed: tuple[tuple[str, float], ...] = ()
+    """members that failed, and since when; those that left do not count"""
+    train: int = 0
+    """other live members that train"""
+    partner: str = ""
+    """the member of the last exchange"""
+    exchanged: float = math.inf
+    """since the last exchange that mixed something; infinite if there was none"""
+    quiet: float = 0.0
+    """for which exchanges were possible and none mixed anything"""
+    still: float = 0.0
+    """since the last round of this peer's training"""
+    patience: float = math.inf
+    """longest usual `quiet`: some rounds, and the time after which a silent partner is left"""
+    round_seconds: float = math.nan
+    """duration of a usual round"""
+    fruitless: tuple[tuple[str, int], ...] = ()
+    """refused offers and exchanges that mixed nothing, since the last that did: reason and number"""
+    ratio: float = math.nan
+    """the consensus ratio; NaN while it is unknown"""
+    exact: bool = False
+    """peers with the same increments hold the same bits, and have no consensus ratio"""
+    stall: float = math.nan
+    """share of the last training time spent in gossipdp"""
+    sync: bool = False
+    """training waits for the exchanges of each round by choice"""
+    silent: tuple[Silent, ...] = ()
+    """addresses that do not answer"""
+    transfer: str = ""
+    """how much of the model has come, while one is fetched"""
+    resyncing: str = ""
+    """why the model is fetched again"""
+    resumes: int | None = None
+    """step of this host's newest checkpoint, while this peer looks for the network"""
+    listens: float = 0.0
+    """for which it looks for a later model before it goes on from that checkpoint, at most"""
+    refused: tuple[str, int] = ("", 0)
+    """why the last snapshots of training were not used, and how many in a row"""
+    unsaved: str = ""
+    """why the last checkpoint failed"""
+
+
+class Verdict(NamedTuple):
+    """The state by its name in `STATES`, the text for people, and the causes; a healthy peer has none."""
+
+    state: str
+    text: str
+    causes: tuple[str, ...]
+
+
+class Kind(NamedTuple):
+    """A state. `says` returns the parts of its text; none of them: the state does not apply."""
+
+    name: str
+    exit_code: int
+    """of ``gossipdp status --check``. From 10 on nothing is wrong, and nothing is to be mended"""
+    colour: str
+    meaning: str
+    says: Callable[[Signs], list[str]]
+
+
+def spoken(seconds: float) -> str:
+    """A time as people say it: "12 s", "4 min", "3 h"."""
+    for unit, size, most in (("s", 1.0, 120.0), ("min", 60.0, 7200.0), ("h", 3600.0, 172_800.0)):
+        if seconds < most:
+            return f"{seconds / size:.0f} {unit}"
+    return f"{seconds / 86_400:.0f} days"
+
+
+def agreement(ratio: float, *, exact: bool = False) -> str:
+    """The consensus ratio in one word."""
+    if exact:
+        return "exact"
+    return "unknown yet" if math.isnan(ratio) else "normal" if ratio <= WIDE else "wide"
+
+
+def _leaving(signs: Signs) -> list[str]:
+    if not signs.leaving:
+        return []
+    return ["the last checkpoint is being written" if signs.saving else "the exchange under way is being finished"]
+
+
+def _refused(signs: Signs) -> list[str]:
+    refusals = [each.text for each in signs.silent if each.code in REFUSALS]
+    return refusals[:SHOWN] if signs.live <= 1 else []
+
+
+def _joining(signs: Signs) -> list[str]:
+    if not signs.joining or signs.founds:
+        return []
+    if signs.transfer:
+        return [f"the model comes, {signs.transfer}"]
+    said = []
+    if signs.resumes is not None:
+        said.append(
+            f"this host's checkpoint of step {signs.resumes} is used unless a member has a later model;"
+            f" members have up to {signs.listens:.0f} s to say so"
+        )
+    if signs.live > 1:
+        return [f"{_members(signs.live - 1)} met, and no model has come yet", *said]
+    return [*(_unanswered(signs) or ["no member has answered yet"]), *said]
+
+
+def _degraded(signs: Signs) -> list[str]:
+    if signs.joining:
+        return []
+    said = []
+    if signs.resyncing in RESYNCS:
+        said.append(f"the model is fetched again, because {RESYNCS[signs.resyncing]}" + _part(signs.transfer))
+    why, count = signs.refused
+    if count:
+        said.append(f"the last {count} snapshots of training were not used: {why}")
+    if signs.live <= 1 and signs.failed:
+        said += [f"no other member is alive ({_failed(signs.failed)})", *_unanswered(signs)]
+    elif signs.training and signs.quiet > signs.patience:
+        said += [f"no exchange for {spoken(signs.quiet)}", *_unmet(signs)]
+    if signs.ratio >= FAR:
+        said.append(
+            f"replicas are far apart: {signs.ratio:.1f} outer steps, 1.4 to 1.8 are usual;"
+            " a smaller [outer] momentum or [exchange] every brings them together"
+        )
+    if signs.stall > MOST_STALL and not signs.sync:
+        said.append(f"training spends {signs.stall:.0%} of its time in gossipdp")
+    if signs.unsaved:
+        said.append(f"the last checkpoint failed: {signs.unsaved}")
+    return said
+
+
+def _idle(signs: Signs) -> list[str]:
+    if signs.training:
+        return []
+    if signs.loads:
+        return ["a training process is attached, and loads the model"]
+    if signs.joining:
+        return ["the network has no model yet: the first training process of this host gives it one"]
+    since = "" if signs.idle == math.inf else f" for {spoken(signs.idle)}"
+    return [f"no training process is attached{since}: this peer keeps the model and exchanges nothing"]
+
+
+def _alone(signs: Signs) -> list[str]:
+    if signs.live <= 1:
+        told = _unanswered(signs)
+        return ["no other member", *told, "training goes on; `gossipdp invite` lets another host in"]
+    return [] if signs.train else [f"none of {_members(signs.live - 1)} trains"]
+
+
+def _healthy(signs: Signs) -> list[str]:
+    lately = [each for each in signs.failed if each[1] < GONE]
+    peers = f"{signs.live} of {signs.live + len(lately)} peers" + (f" ({_failed(lately)})" if lately else "")
+    ago = "no exchange yet"
+    if signs.exchanged < math.inf:
+        ago = f"last exchange {spoken(signs.exchanged)} ago with {signs.partner}"
+    waits = [] if math.isnan(signs.stall) else [f"training waits {100 * signs.stall:.1f} %"]
+    return [", ".join([peers, ago, f"agreement {agreement(signs.ratio, exact=signs.exact)}", *waits])]
+
+
+STATES: Final = (
+    Kind("leaving", 13, "yellow", "the peer says goodbye, saves and stops", _leaving),
+    Kind("refused", 5, "red", "every member that answers refuses this peer", _refused),
+    Kind("joining", 11, "yellow", "the network's model is not here yet", _joining),
+    Kind("degraded", 1, "red", "something wants attention, and training goes on", _degraded),
+    Kind("idle", 12, "yellow", "no training process is attached", _idle),
+    Kind("alone", 10, "yellow", "no other member trains, as at a founder that waits for others", _alone),
+    Kind("healthy", 0, "green", "this peer trains and exchanges", _healthy),
+)
+"""the states of a peer, the most severe first"""
+
+
+def judge(signs: Signs) -> Verdict:
+    """The verdict on a peer with these signs."""
+    for kind in STATES:
+        if said := kind.says(signs):
+            causes = () if kind.exit_code == 0 else tuple(said)
+            return Verdict(kind.name, f"{kind.name}: {'; '.join(said)}", causes)
+    raise AssertionError("the last state always applies")
+
+
+# -- parts of the texts ----------------------------------------------------------------------------------------------
+
+
+def _members(count: int) -> str:
+    return f"{count} other member" + "s" * (count != 1)
+
+
+def _part(transfer: str) -> str:
+    return f": {transfer}" if transfer else ""
+
+
+def _failed(failed: Sequence[tuple[str, float]]) -> str:
+    latest = sorted(failed, key=lambda each: each[1])
+    more = f" and {len(latest) - SHOWN} more" if len(latest) > SHOWN else ""
+    return ", ".join(f"{name} failed {spoken(ago)} ago" for name, ago in latest[:SHOWN]) + more
+
+
+def _unanswered(signs: Signs) -> list[str]:
+    return [each.text for each in signs.silent[:SHOWN]]
+
+
+def _unmet(signs: Signs) -> list[str]:
+    """Why a peer that trains among others exchanges nothing."""
+    if signs.still > signs.patience:
+        usual = "" if math.isnan(signs.round_seconds) else f", and one usually takes {spoken(signs.round_seconds)}"
+        return [f"this host's training has made no round for {spoken(signs.still)}{usual}"]
+    tried = ", ".join(f"{reason} ({count})" for reason, count in signs.fruitless)
+    return [*_unanswered(signs), *([f"exchanges that came to nothing: {tried}"] if tried else [])]

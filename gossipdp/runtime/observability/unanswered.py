@@ -1,0 +1,50 @@
+"""Addresses at which the last dial failed, with why and what to do. Nothing here may dial or log."""
+
+from __future__ import annotations
+
+import re
+from typing import Final, NamedTuple
+
+__all__ = ["FailedDial", "Unanswered"]
+
+KEPT: Final = 120.0
+"""seconds for which a failed dial counts; lost members and seeds are dialled again far more often"""
+MOST: Final = 64
+"""addresses kept"""
+
+
+class FailedDial(NamedTuple):
+    at: float
+    """when it failed"""
+    code: str
+    reason: str
+    """each address tried and what came of it, as in `DialFailed`"""
+    do: str
+    """what to do; may be empty"""
+
+    @property
+    def why(self) -> str:
+        """What came of the first address tried, without that address."""
+        return re.sub(r"^\S+:\d+ ", "", self.reason.partition("; ")[0])
+
+
+class Unanswered:
+    """The last failure of each address, the latest last."""
+
+    def __init__(self) -> None:
+        self._failed: dict[str, FailedDial] = {}
+
+    def failed(self, address: str, code: str, reason: str, do: str, now: float) -> None:
+        """A dial of `address` failed."""
+        self._failed.pop(address, None)
+        if len(self._failed) < MOST:
+            self._failed[address] = FailedDial(now, code, reason, do)
+
+    def answered(self, address: str) -> None:
+        """A link is up to `address`."""
+        self._failed.pop(address, None)
+
+    def recent(self, now: float) -> dict[str, FailedDial]:
+        """The failures that still count, by address."""
+        self._failed = {address: dial for address, dial in self._failed.items() if now < dial.at + KEPT}
+        return dict(self._failed)

@@ -1,0 +1,155 @@
+"""Collects what the verdict on a peer depends on: from its events, and from its parts when asked.
+
+`health` judges. Nothing here may send, wait or touch a vector.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter, deque
+from typing import Final
+
+from gossipdp.protocol import events
+from gossipdp.protocol.peer import Peer
+from gossipdp.protocol.wire.messages import State, short
+from gossipdp.runtime.observability.health import Signs, Silent
+from gossipdp.runtime.observability.unanswered import Unanswered
+
+__all__ = ["VitalSigns"]
+
+QUIET_ROUNDS: Final = 4
+"""usual rounds without an exchange that are no trouble: one may wait for the next round, and last for two more"""
+STALL_WINDOW: Final = 60.0
+"""seconds, or `QUIET_ROUNDS` rounds if these are longer, over which the stall of training is taken"""
+MOST_REPORTS: Final = 4096
+"""reports of training kept for that"""
+
+
+class VitalSigns:
+    """Feed it every event, and ask `collect` about twice a second.
+
+    Args:
+        unanswered: addresses that do not answer.
+    """
+
+    def __init__(self, peer: Peer, unanswered: Unanswered, now: float) -> None:
+        self._peer, self._unanswered = peer, unanswered
+        self._quiet_since = self._still_since = now
+        self._exchanged_at = -math.inf
+        self._fruitless: Counter[str] = Counter()
+        """refused offers and exchanges that mixed nothing, by reason, since the last that did"""
+        self._loads = False
+        self._idle_since = math.inf
+        self._refused: tuple[str, int] = ("", 0)
+        self._unsaved = ""
+        self._stalls: deque[tuple[float, float]] = deque(maxlen=MOST_REPORTS)
+        """times of the training process's reports, and the seconds that it had spent in gossipdp by then"""
+
+    # -- what happens -----------------------------------------------------------------------------------------
+
+    def observe(self, event: events.Event, now: float) -> None:
+        match event:
+            case events.SessionOpened():
+                self._loads, self._quiet_since, self._still_since = False, now, now
+                self._stalls.clear()
+            case events.RoundDone():
+                self._still_since = now
+            case events.IncrementApplied():
+                self._mixed(now)
+            case events.ExchangeEnded(result=result, chunks=chunks):
+                if chunks:
+                    self._mixed(now)
+                else:
+                    self._fruitless[result] += 1
+            case events.OfferRefused(_, reason):
+                self._fruitless[reason] += 1
+            case events.SnapshotTaken(_, refused) if refused != "session":
+                self._refused = (refused, self._refused[1] + 1 if refused else 0)
+
+    def _mixed(self, now: float) -> None:
+        self._exchanged_at = self._quiet_since = now
+        self._fruitless.clear()
+
+    def attached(self) -> None:
+        """A training process has attached, and waits for the model."""
+        self._loads = True
+
+    def detached(self, now: float) -> None:
+        """The training process is gone."""
+        self._loads, self._idle_since, self._refused = False, now, ("", 0)
+
+    def reported(self, stall_seconds: float, now: float) -> None:
+        """The training process has spent `stall_seconds` in gossipdp so far."""
+        self._stalls.append((now, stall_seconds))
+
+    def checkpoint_ended(self, failure: str = "") -> None:
+        """A checkpoint is saved, or failed for this reason."""
+        self._unsaved = failure
+
+    # -- what follows -----------------------------------------------------------------------------------------
+
+    def collect(self, now: float, *, training: bool, partner: bytes, transfer: str, saving: bool) -> Signs:
+        """The signs now.
+
+        Args:
+            training: a training process has a session.
+            partner: of the last exchange; b"" if there was none.
+            transfer: text on how much of the fetched model has arrived.
+            saving: the peer leaves, and its last checkpoint is not written yet.
+        """
+        peer, pacing = self._peer, self._peer.pacing
+        membership, replica = peer.membership, peer.replica
+        alive = membership.alive()
+        train = len(membership.training()) if alive else 0
+        if not training or not train or replica.resyncing:
+            self._quiet_since = now  # no exchange is possible
+        patience = QUIET_ROUNDS * pacing.usual_round + peer.config.transfer.silence
+        failed = [member for member in membership.members.values() if member.state is State.FAILED]
+        last = membership.members.get(partner)
+        held = replica.resumes
+        return Signs(
+            joining=not replica.ready,
+            founds=replica.founds,
+            leaving=peer.leaving,
+            saving=saving,
+            training=training,
+            loads=self._loads,
+            idle=now - self._idle_since if self._idle_since < math.inf else math.inf,
+            live=1 + len(alive),
+            failed=tuple((member.name, membership.dead_for(member.id, now)) for member in failed),
+            train=train,
+            partner=short(partner) if last is None else last.name,
+            exchanged=now - self._exchanged_at,
+            quiet=now - self._quiet_since,
+            still=now - self._still_since,
+            patience=patience,
+            round_seconds=pacing.usual_round,
+            fruitless=tuple(self._fruitless.most_common(3)),
+            ratio=pacing.ratio,
+            exact=peer.config.strategy.exact,
+            stall=self._stall(max(STALL_WINDOW, QUIET_ROUNDS * pacing.usual_round)) if training else math.nan,
+            sync=peer.config.sync,
+            silent=self._silent(now),
+            transfer=transfer,
+            resyncing=replica.resyncing,
+            resumes=None if held is None or replica.ready else held.clock,
+            listens=peer.config.resume_after,
+            refused=self._refused,
+            unsaved=self._unsaved,
+        )
+
+    def _stall(self, window: float) -> float:
+        """Share of the time that the last reports of training cover; NaN while they cover too little of it."""
+        while len(self._stalls) > 2 and self._stalls[-1][0] - self._stalls[1][0] >= window:
+            self._stalls.popleft()
+        if len(self._stalls) < 2:
+            return math.nan
+        (first, least), (last, most) = self._stalls[0], self._stalls[-1]
+        return (most - least) / (last - first) if last - first >= window / 6 else math.nan
+
+    def _silent(self, now: float) -> tuple[Silent, ...]:
+        """Addresses that do not answer, except those of members that this peer reaches in another way."""
+        membership = self._peer.membership
+        reached = {member.address for member in membership.alive() if membership.linked(member.id)}
+        failed = self._unanswered.recent(now).items()
+        return tuple(Silent(address, dial.code, dial.why) for address, dial in failed if address not in reached)

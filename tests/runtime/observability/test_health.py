@@ -1,0 +1,125 @@
+"""The verdict on a peer, from plain values."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import pytest
+
+from gossipdp.runtime.observability.health import STATES, Signs, Silent, agreement, judge, spoken
+
+HEALTHY = Signs(
+    training=True, idle=math.inf, live=3, train=2, partner="b", exchanged=12.0, quiet=12.0, still=3.0, patience=180.0,
+    round_seconds=30.0, ratio=1.5, stall=0.003,
+)  # fmt: skip
+TIMED_OUT = Silent("1.2.3.4:4710", "GD-101", "timed out: no answer in 8 s, as behind a firewall that drops")
+BANNED = Silent("1.2.3.4:4710", "GD-204", "does not let this peer in")
+
+
+@pytest.mark.parametrize(
+    ("signs", "text"),
+    [
+        (
+            HEALTHY,
+            "healthy: 3 of 3 peers, last exchange 12 s ago with b, agreement normal, training waits 0.3 %",
+        ),
+        (
+            replace(HEALTHY, failed=(("c", 240.0), ("d", 7200.0)), exchanged=math.inf, ratio=math.nan, stall=math.nan),
+            "healthy: 3 of 4 peers (c failed 4 min ago), no exchange yet, agreement unknown yet",
+        ),
+        (
+            replace(HEALTHY, quiet=240.0, silent=(TIMED_OUT,)),
+            "degraded: no exchange for 4 min; no peer answers at 1.2.3.4:4710 (timed out)",
+        ),
+        (
+            replace(HEALTHY, quiet=240.0, fruitless=(("busy", 9), ("lost", 1))),
+            "degraded: no exchange for 4 min; exchanges that came to nothing: busy (9), lost (1)",
+        ),
+        (
+            replace(HEALTHY, quiet=240.0, still=230.0),
+            "degraded: no exchange for 4 min; this host's training has made no round for 4 min,"
+            " and one usually takes 30 s",
+        ),
+        (
+            replace(HEALTHY, live=1, train=0, failed=(("c", 180.0),), silent=(TIMED_OUT,)),
+            "degraded: no other member is alive (c failed 3 min ago); no peer answers at 1.2.3.4:4710 (timed out)",
+        ),
+        (replace(HEALTHY, stall=0.25), "degraded: training spends 25% of its time in gossipdp"),
+        (replace(HEALTHY, refused=("nan", 2)), "degraded: the last 2 snapshots of training were not used: nan"),
+        (
+            replace(HEALTHY, resyncing="lag", transfer="3 of 12 chunks from ab"),
+            "degraded: the model is fetched again, because this peer has fallen behind: 3 of 12 chunks from ab",
+        ),
+        (
+            replace(HEALTHY, live=1, train=0),
+            "alone: no other member; training goes on; `gossipdp invite` lets another host in",
+        ),
+        (replace(HEALTHY, train=0), "alone: none of 2 other members trains"),
+        (
+            Signs(live=3, train=2, idle=300.0),
+            "idle: no training process is attached for 5 min: this peer keeps the model and exchanges nothing",
+        ),
+        (
+            Signs(joining=True, founds=True),
+            "idle: the network has no model yet: the first training process of this host gives it one",
+        ),
+        (Signs(joining=True), "joining: no member has answered yet"),
+        (Signs(joining=True, silent=(TIMED_OUT,)), "joining: no peer answers at 1.2.3.4:4710 (timed out)"),
+        (Signs(joining=True, live=2), "joining: 1 other member met, and no model has come yet"),
+        (
+            Signs(joining=True, live=2, transfer="3 of 12 chunks from ab"),
+            "joining: the model comes, 3 of 12 chunks from ab",
+        ),
+        (
+            Signs(joining=True, resumes=700, listens=30.0),
+            "joining: no member has answered yet; this host's checkpoint of step 700 is used unless a member has a"
+            " later model; members have up to 30 s to say so",
+        ),
+        (
+            Signs(joining=True, silent=(BANNED,)),
+            "refused: GD-204 1.2.3.4:4710: does not let this peer in",
+        ),
+        (replace(HEALTHY, leaving=True, saving=True), "leaving: the last checkpoint is being written"),
+    ],
+)
+def test_verdict(signs: Signs, text: str) -> None:
+    state, said, causes = judge(signs)
+    assert said == text and said.startswith(f"{state}: ") and "\n" not in said
+    assert (causes == ()) == (state == "healthy") and all(cause in said for cause in causes)
+
+
+def test_several_troubles_are_all_told() -> None:
+    verdict = judge(replace(HEALTHY, quiet=240.0, ratio=3.9, unsaved="no space left"))
+    assert verdict.state == "degraded" and len(verdict.causes) == 3
+
+
+def test_sync_training_waits_by_choice() -> None:
+    assert judge(replace(HEALTHY, stall=0.25, sync=True)).state == "healthy"
+
+
+@pytest.mark.parametrize("rounds", [2.0, 300.0])
+def test_patience_decides_how_long_a_peer_may_be_quiet(rounds: float) -> None:
+    patient = replace(HEALTHY, patience=4 * rounds + 20.0)
+    assert judge(replace(patient, quiet=4 * rounds)).state == "healthy"
+    assert judge(replace(patient, quiet=5 * rounds + 20.0)).state == "degraded"
+
+
+def test_each_state_has_its_exit_code_and_zero_is_healthy_alone() -> None:
+    codes = {kind.name: kind.exit_code for kind in STATES}
+    assert len(set(codes.values())) == len(STATES) and 4 not in codes.values()
+    assert [name for name, code in codes.items() if code == 0] == ["healthy"]
+    assert {name for name, code in codes.items() if 0 < code < 10} == {"degraded", "refused"}
+
+
+def test_agreement_in_words() -> None:
+    words = [agreement(ratio) for ratio in (math.nan, 1.4, 1.8, 3.5)]
+    assert words == ["unknown yet", "normal", "normal", "wide"] and agreement(math.nan, exact=True) == "exact"
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [(0.4, "0 s"), (119.0, "119 s"), (240.0, "4 min"), (10_800.0, "3 h"), (259_200.0, "3 days")],
+)
+def test_times_in_words(seconds: float, text: str) -> None:
+    assert spoken(seconds) == text

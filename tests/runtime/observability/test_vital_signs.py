@@ -1,0 +1,141 @@
+"""What the verdict depends on, from the events of a peer."""
+
+from __future__ import annotations
+
+import math
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from gossipdp.protocol import events
+from gossipdp.protocol.wire.messages import State
+from gossipdp.runtime.observability.health import Signs
+from gossipdp.runtime.observability.unanswered import KEPT, Unanswered
+from gossipdp.runtime.observability.vital_signs import VitalSigns
+from tests.runtime.observability.metric_samples import PARTNER, exchange, member, number, outer_step
+
+
+class Watched:
+    """A peer whose training rounds take 10 s, and one other member, which trains."""
+
+    def __init__(self) -> None:
+        self.partner = member()
+        self.others, self.trainers = [self.partner], [PARTNER]
+        self.peer: Any = SimpleNamespace(
+            leaving=False,
+            config=SimpleNamespace(
+                transfer=SimpleNamespace(silence=20.0), strategy=SimpleNamespace(exact=False), sync=False,
+                resume_after=30.0,
+            ),
+            pacing=SimpleNamespace(usual_round=10.0, ratio=1.5),
+            replica=SimpleNamespace(ready=True, founds=False, resyncing="", resumes=None),
+            membership=SimpleNamespace(
+                alive=lambda: self.others,
+                training=lambda: self.trainers,
+                members={PARTNER: self.partner},
+                dead_for=lambda peer, now: 7.0,
+                linked=lambda peer: True,
+            ),
+        )  # fmt: skip
+        self.unanswered = Unanswered()
+        self.signs = VitalSigns(self.peer, self.unanswered, 0.0)
+
+    def observe(self, event: events.Event, now: float) -> None:
+        self.signs.observe(event, now)
+
+    def at(self, now: float, *, training: bool = True) -> Signs:
+        return self.signs.collect(now, training=training, partner=PARTNER, transfer="", saving=False)
+
+
+@pytest.fixture
+def watched() -> Watched:
+    watched = Watched()
+    watched.observe(events.SessionOpened(1), 100.0)
+    return watched
+
+
+def test_quiet_counts_from_the_session_and_from_each_exchange(watched: Watched) -> None:
+    assert watched.at(150.0).quiet == 50.0 and watched.at(150.0).exchanged == math.inf
+    watched.observe(exchange(), 160.0)
+    watched.observe(exchange(chunks=0, result="lost"), 170.0)
+    watched.observe(events.OfferRefused(PARTNER, "busy"), 171.0)
+    signs = watched.at(190.0)
+    assert (signs.quiet, signs.exchanged, signs.partner) == (30.0, 30.0, "host")
+    assert signs.fruitless == (("lost", 1), ("busy", 1)) and signs.patience == 4 * 10.0 + 20.0
+    watched.observe(exchange(), 191.0)
+    assert watched.at(191.0).fruitless == ()
+
+
+@pytest.mark.parametrize("why", ["alone", "no one trains", "no training here", "fetching"])
+def test_quiet_does_not_count_while_no_exchange_is_possible(watched: Watched, why: str) -> None:
+    if why == "alone":
+        watched.others = []
+    elif why == "no one trains":
+        watched.trainers = []
+    elif why == "fetching":
+        watched.peer.replica.resyncing = "lag"
+    assert watched.at(500.0, training=why != "no training here").quiet == 0.0
+    watched.others, watched.trainers, watched.peer.replica.resyncing = [watched.partner], [PARTNER], ""
+    assert watched.at(530.0).quiet == 30.0
+
+
+def test_round_and_snapshots_of_training(watched: Watched) -> None:
+    watched.observe(outer_step(1), 130.0)
+    for refused in ("nan", "session", "nan"):
+        watched.observe(events.SnapshotTaken(1, refused), 140.0)
+    assert (watched.at(150.0).still, watched.at(150.0).refused) == (20.0, ("nan", 2))
+    watched.observe(events.SnapshotTaken(2), 150.0)
+    assert watched.at(150.0).refused == ("", 0)
+
+
+def test_stall_is_that_of_the_last_minute(watched: Watched) -> None:
+    assert math.isnan(watched.at(100.0).stall)
+    for second in range(300):
+        watched.signs.reported(0.5 * min(second, 200), 100.0 + second)
+        if second == 5:
+            assert math.isnan(watched.at(105.0).stall), "five seconds are too few"
+        if second == 150:
+            assert watched.at(250.0).stall == pytest.approx(0.5)
+    assert watched.at(399.0).stall == 0.0
+    assert math.isnan(watched.at(399.0, training=False).stall)
+    watched.observe(events.SessionOpened(2), 400.0)
+    watched.signs.reported(0.0, 401.0)
+    assert math.isnan(watched.at(401.0).stall), "the stall of the next process begins with zero"
+
+
+def test_training_process_that_loads_and_one_that_is_gone(watched: Watched) -> None:
+    assert watched.at(100.0, training=False).idle == math.inf
+    watched.signs.detached(120.0)
+    assert watched.at(150.0, training=False).idle == 30.0
+    watched.signs.attached()
+    assert watched.at(150.0, training=False).loads
+    watched.observe(events.SessionOpened(2), 160.0)
+    assert not watched.at(160.0).loads
+
+
+def test_addresses_that_do_not_answer__until_they_do_or_for_two_minutes(watched: Watched) -> None:
+    watched.unanswered.failed("c:1", "GD-101", "10.0.0.3:1 timed out: no answer; [::3]:1 refused", "", 100.0)
+    watched.unanswered.failed("d:2", "GD-101", "refused", "", 110.0)
+    watched.unanswered.failed(watched.partner.address, "GD-101", "refused", "", 110.0)
+    silent = watched.at(111.0).silent
+    assert [(each.address, each.reason) for each in silent] == [("c:1", "timed out: no answer"), ("d:2", "refused")]
+    assert silent[0].text == "no peer answers at c:1 (timed out)"
+    watched.unanswered.answered("d:2")
+    assert [each.address for each in watched.at(112.0).silent] == ["c:1"]
+    assert watched.at(100.0 + KEPT).silent == ()
+
+
+def test_failed_members_count_and_those_that_left_do_not(watched: Watched) -> None:
+    watched.others = []
+    lost, gone = member(number(3), State.FAILED), member(number(4), State.LEFT)
+    watched.peer.membership.members = {lost.id: lost, gone.id: gone}
+    signs = watched.at(100.0)
+    assert (signs.live, signs.failed, signs.partner) == (1, (("host", 7.0),), "02020202")
+
+
+def test_failed_checkpoint_counts_until_one_is_saved(watched: Watched) -> None:
+    watched.signs.checkpoint_ended("no space left")
+    assert watched.at(100.0).unsaved == "no space left"
+    watched.signs.checkpoint_ended()
+    assert watched.at(100.0).unsaved == ""
