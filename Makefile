@@ -1,7 +1,10 @@
-# Every target sets up .venv first.
+# Every target sets up .venv first. `make demo` installs what the demo needs; the other targets install all that tests
+# need, in the versions of constraints.txt.
 PYTHON ?= python3
 BIN := .venv/bin
-READY := .venv/.ready
+PIP := $(BIN)/pip install --quiet --disable-pip-version-check
+DEMO_READY := .venv/.ready.demo
+DEV_READY := .venv/.ready.dev
 MUTMUT := .venv/.mutmut
 SITE := .venv/.docs
 PATHS := gossipdp/protocol/pairwise gossipdp/protocol/membership gossipdp/protocol/transfer
@@ -12,29 +15,40 @@ JOBS := 2
 .PHONY: demo test test-long lint docs bench lab mutants system clean
 .DEFAULT_GOAL := test
 
-$(READY): pyproject.toml constraints.txt
+# A torch in the allowed range that PYTHON's installation has is kept: the environment then sees its packages. Tests run
+# in an environment of their own, so that no other installed package changes them.
+$(DEMO_READY): pyproject.toml constraints.txt
+	@echo "Setting up .venv: 1.1 GB with a torch for the CPU, several GB with one for CUDA, little if a torch is there."
+	@$(PYTHON) -m venv --without-pip --system-site-packages .venv
+	@if $(BIN)/python .ci/kept_torch.py; then \
+	  $(PYTHON) -m venv --system-site-packages .venv && $(PIP) --no-compile -e '.[demo]'; \
+	else $(PYTHON) -m venv .venv && $(PIP) --no-compile -c constraints.txt -e '.[demo]'; fi
+	touch $@
+
+$(DEV_READY): pyproject.toml constraints.txt
+	@echo "Setting up .venv with all that tests need: 2.5 GB with a torch for the CPU, several more with one for CUDA."
 	$(PYTHON) -m venv .venv
-	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	$(PIP) -c constraints.txt -e '.[dev]'
+	touch $(DEMO_READY) $@
+
+$(MUTMUT): $(DEV_READY)
+	$(PIP) -c constraints.txt -e '.[mutants]'
 	touch $@
 
-$(MUTMUT): $(READY)
-	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[mutants]'
+$(SITE): $(DEV_READY)
+	$(PIP) -c constraints.txt -e '.[docs]'
 	touch $@
 
-$(SITE): $(READY)
-	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[docs]'
-	touch $@
-
-demo: $(READY)  ## four peers on this machine train a small GPT; ALGORITHM=epidemic, DEMO='--peers 6 --steps 3000'
+demo: $(DEMO_READY)  ## four peers on this machine train a small GPT; ALGORITHM=epidemic, DEMO='--peers 6 --steps 3000'
 	$(BIN)/gossipdp demo $(if $(ALGORITHM),--algorithm $(ALGORITHM)) $(DEMO)
 
-test: $(READY) system  ## all tests except the long ones
+test: $(DEV_READY) system  ## all tests except the long ones
 	$(BIN)/python -m pytest -n 3 --dist worksteal --durations 25 --timeout 600 -m 'not long'
 
-test-long: $(READY) system  ## all tests
+test-long: $(DEV_READY) system  ## all tests
 	$(BIN)/python -m pytest -n 2 --dist worksteal --durations 60
 
-lint: $(READY)
+lint: $(DEV_READY)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
@@ -42,10 +56,10 @@ lint: $(READY)
 docs: $(SITE)  ## the site, in build/docs; a broken link or anchor is an error
 	$(BIN)/python -m sphinx --fail-on-warning --keep-going --nitpicky --quiet -j 2 -c docs . build/docs
 
-bench: $(READY)  ## measure ratios to the alternatives, side by side
+bench: $(DEV_READY)  ## measure ratios to the alternatives, side by side
 	$(BIN)/python -m simulations.processes.benchmarks
 
-lab: $(READY)  ## every suite of the laboratory (hours); LAB='b1 b8 --seeds 1 --jobs 2' for less
+lab: $(DEV_READY)  ## every suite of the laboratory (hours); LAB='b1 b8 --seeds 1 --jobs 2' for less
 	$(BIN)/python -m simulations.lab.pages.main $(if $(LAB),$(LAB),all)
 
 mutants: $(MUTMUT)  ## mutation testing; PATHS='gossipdp/protocol/transfer' SAMPLE=0 tries every mutant of one package

@@ -5,7 +5,7 @@
     GOSSIPDP_OFF=1 python -m peers.jobs.digits                             # alone
 
 Settings, data (`images`), model, optimizer, loop, in this order. It is the smallest job, and takes seconds. gossipdp
-needs only the one line with `attach`. Needs scikit-learn: ``pip install 'gossipdp[demo]'``.
+needs only the one line with `attach`. Needs scikit-learn: ``pip install scikit-learn``.
 """
 
 from __future__ import annotations

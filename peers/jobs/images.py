@@ -22,7 +22,7 @@ def load_images() -> tuple[Images, Images]:
     try:
         from sklearn.datasets import load_digits
     except ImportError:
-        raise SystemExit("digits: scikit-learn is missing; pip install 'gossipdp[demo]'") from None
+        raise SystemExit("digits: scikit-learn is missing: pip install scikit-learn") from None
     pixels, labels = load_digits(return_X_y=True)
     x, y = torch.from_numpy(pixels).float() / 16, torch.from_numpy(labels).long()
     test = torch.arange(len(y)) % 5 == 0
