@@ -13,13 +13,14 @@
 A busy port (GD-104) is an UnreachableError too, because it may pass. A daemon that is a copy of a live one (GD-205)
 exits with 9, and a daemon that should be restarted exits with 75.
 
-An error has four parts: a code, the cause in one sentence, what was observed, and what to do. Nothing here may import
-another module of gossipdp, print, or log.
+An error has four parts: a code, the cause in one sentence, what was observed, and what to do. Its text ends with where
+to read more. Nothing here may import another module of gossipdp, print, or log.
 """
 
 from __future__ import annotations
 
 __all__ = [
+    "DOCS",
     "RETRY",
     "ConfigError",
     "DataError",
@@ -30,19 +31,26 @@ __all__ = [
     "RefusedError",
     "RemoteProtocolError",
     "UnreachableError",
+    "anchor",
     "refused_here",
 ]
 
-
+DOCS = "docs"
+"""Where the pages are: their folder in the built site, or the address at which that folder is published."""
 RETRY = 75
 """Exit code (EX_TEMPFAIL) of a daemon whose next start may work."""
+
+
+def anchor(code: str) -> str:
+    """The place of `code` in the page of errors."""
+    return f"{DOCS}/errors.html#{code.lower()}"
 
 
 class GossipdpError(Exception):
     """An error that an operator can act on.
 
     Args:
-        code: stable identifier, such as ``GD-101``; documented in the README.
+        code: stable identifier, such as ``GD-101``, listed in `gossipdp.error_codes`, or ``usage``.
         cause: one sentence without a full stop.
         seen: what was observed (addresses, values, names), or "".
         do: what to do, or "".
@@ -60,6 +68,8 @@ class GossipdpError(Exception):
             text += f"\n  seen: {self.seen}"
         if self.do:
             text += f"\n  do:   {self.do}"
+        if self.code.startswith("GD-"):
+            text += f"\n  more: gossipdp explain {self.code}, or {anchor(self.code)}"
         return text
 
 

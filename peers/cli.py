@@ -17,6 +17,7 @@ import click
 from peers.commands.ask import invite, leave, members, status
 from peers.commands.checkpoint import checkpoint
 from peers.commands.configuration import config
+from peers.commands.explain import explain
 from peers.commands.keys import keys
 from peers.commands.simulate import simulate
 from peers.commands.start import join, up
@@ -97,7 +98,7 @@ def version(as_json: bool) -> None:
         tables.print_pairs([tables.Column(key, key) for key in shown], shown)
 
 
-for command in (up, join, simulate, status, members, leave, invite, keys, config, checkpoint):
+for command in (up, join, simulate, status, members, leave, invite, keys, config, checkpoint, explain):
     cli.add_command(command)
 
 if __name__ == "__main__":

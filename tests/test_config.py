@@ -104,14 +104,14 @@ GOLDEN = {
 def test_an_error_names_file_line_value_range_and_nearest_key(text: str) -> None:
     with pytest.raises(ConfigError) as caught:
         load(text, file="run.toml", presets=PRESETS)
-    assert str(caught.value) == GOLDEN[text]
+    assert str(caught.value).partition("\n  more: ")[0] == GOLDEN[text]
     assert caught.value.exit_code == 3
 
 
 def test_an_unknown_variable_is_an_error_and_others_of_gossipdp_and_service_links_are_not() -> None:
     with pytest.raises(ConfigError) as caught:
         load(environment={"GOSSIPDP_OUTER_RL": "1"})
-    assert str(caught.value) == (
+    assert str(caught.value).partition("\n  more: ")[0] == (
         "GD-312 environment: unknown variable GOSSIPDP_OUTER_RL\n  do:   did you mean GOSSIPDP_OUTER_LR?"
     )
     for variable, near in (

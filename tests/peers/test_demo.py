@@ -123,7 +123,7 @@ def test_a_refused_folder_is_a_usage_error_that_says_what_is_there(
     (tmp_path / "precious.safetensors").write_text("mine")
     assert peers.cli.main(["demo", "--out", "."]) == 2
     told = capsys.readouterr().err
-    assert told.startswith("GD-318 ") and "seen: .: precious.safetensors" in told and "--out" in told.splitlines()[-1]
+    assert told.startswith("GD-318 ") and "seen: .: precious.safetensors" in told and "--out" in told.splitlines()[-2]
     assert [path.name for path in tmp_path.iterdir()] == ["precious.safetensors"]
 
 

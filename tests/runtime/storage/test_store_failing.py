@@ -37,7 +37,7 @@ def test_full_disk_is_an_error_and_leaves_no_files(tmp_path: Path) -> None:
     with pytest.raises(DataError) as caught:
         Store(tmp_path, files=Full()).save(vectors(2), meta(2), b"s")
     assert caught.value.exit_code == 8
-    assert str(caught.value) == (
+    assert str(caught.value).partition("\n  more: ")[0] == (
         f"GD-602 {tmp_path}/checkpoint-00000002 could not be written\n"
         "  seen: [Errno 28] No space left on device\n"
         "  do:   make room, or let the peer write there"
@@ -68,7 +68,7 @@ def test_checkpoint_that_does_not_fit_is_refused_before_a_byte_of_it_is_written(
         return
     with pytest.raises(DataError) as caught:
         store.save(vectors(2), meta(2), b"schema")
-    assert str(caught.value) == (
+    assert str(caught.value).partition("\n  more: ")[0] == (
         f"GD-602 {tmp_path}/checkpoint-00000008 could not be written\n"
         f"  seen: [Errno 28] No space left on device: {needed} bytes are needed, {needed - 1} are free\n"
         "  do:   make room, or let the peer write there"

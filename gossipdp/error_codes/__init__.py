@@ -1,0 +1,37 @@
+"""Every error code: what it means and what an operator can do. Data only; no other module of gossipdp is imported here.
+
+`gossipdp explain CODE` prints an entry, and the page of errors lists them all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+from gossipdp.error_codes import network, running, training
+from gossipdp.error_codes.entry import Code
+
+__all__ = ["ADVICE", "CODES", "EXITS", "Code"]
+
+CODES: Final[Mapping[str, Code]] = {**network.CODES, **training.CODES, **running.CODES}
+"""code -> entry, in the order of the codes"""
+
+ADVICE: Final[Mapping[str, str]] = {code: entry.do for code, entry in CODES.items() if entry.notices}
+"""code -> what to do, where the text of the notice does not say so itself"""
+
+EXITS: Final[Mapping[int, str]] = {
+    0: "success",
+    1: "`simulate` or a benchmark missed a mark or an invariant",
+    2: "usage: a wrong option or argument",
+    3: "configuration, or a script that cannot be followed",
+    4: "cannot reach a peer or a daemon",
+    5: "refused by the other peers",
+    6: "mismatch: another model, network or version",
+    7: "this host: memory, ports, disks",
+    8: "data or checkpoint",
+    9: "this daemon is a copy of a live peer (GD-205)",
+    70: "a bug in gossipdp",
+    75: "a daemon that the supervisor starts again",
+    130: "interrupted",
+}
+"""exit codes of the commands and of the daemon"""

@@ -1,0 +1,148 @@
+"""4xx, 5xx and 6xx: exchanges, this host, checkpoints and state. Data only."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+from gossipdp.error_codes.entry import Code
+
+__all__ = ["CODES"]
+
+CODES: Final[Mapping[str, Code]] = {
+    "GD-401": Code(
+        "No partner",
+        "This peer made no exchange for 30 s. The text says why each member was not asked or refused. Training goes"
+        " on.",
+        "see `gossipdp members`: which are alive, at which round, and by which path",
+        notices=True,
+    ),
+    "GD-402": Code(
+        "An update, a snapshot or a link was refused",
+        "A payload or a snapshot held NaN or Inf, had the wrong length, or passed a bound. A member with three"
+        " proven faults is set aside: no exchanges with it for a minute, twice as long at each relapse, up to an"
+        " hour. A member with 1,024 messages or 64 MB waiting to be read loses its link for 10 s.",
+        "NaN: look at the training of the sender; anything else: at the sender's version and settings",
+        notices=True,
+    ),
+    "GD-403": Code(
+        "Training diverged again",
+        "Training gave NaN or Inf within 100 rounds of a reload. The training process ends, and the peer with it."
+        " The first time, after three refused snapshots in a row, it loads the network's model and resets its"
+        " optimizer.",
+        "look for bad samples, lower the learning rate or clip gradients; `[safety] heal = false` switches the"
+        " reload and the end off",
+        (8,),
+    ),
+    "GD-501": Code(
+        "A rank died or stopped",
+        "A rank of the training group died, or makes no more steps. The text names rank and process. The daemon"
+        " stays a member.",
+        "see what that rank wrote last; the group goes on once its launcher has started it again",
+        notices=True,
+    ),
+    "GD-502": Code(
+        "No memory for the model",
+        "The model, or the memory shared with the training process, does not fit this host.",
+        "use a host with more memory, or raise its container's limit",
+        (7,),
+        notices=True,
+    ),
+    "GD-503": Code(
+        "The training process is missing, or one too many",
+        "Another training process is attached already, the training command has not attached, a rank has no place,"
+        " or a process of the demo failed.",
+        "call `gossipdp.attach(model, optimizer)` once in each training process, and unset GOSSIPDP_OFF",
+        (7,),
+    ),
+    "GD-504": Code(
+        "`simulate` needs a source checkout",
+        "The installed package holds no simulator.",
+        "run the command in a checkout, installed with `pip install -e .`",
+        (7,),
+    ),
+    "GD-505": Code(
+        "The operating system refused something",
+        "A disk, a device or a folder of this host cannot be used, such as a home that this user cannot write. A"
+        " daemon whose start fails with it exits with 75 and is started again.",
+        "check the disk or device that the text names, and the permissions",
+        (7, 75),
+    ),
+    "GD-506": Code(
+        "The daemon holds more memory than its bounds allow",
+        "The daemon's memory exceeds the sum of its limits. A member can cause that with one endless message.",
+        "restart the daemon under a memory limit; `gossipdp keys rotate` keeps a member out that does so again",
+        notices=True,
+    ),
+    "GD-507": Code(
+        "Increments do not fit in memory",
+        "With epidemic and a robust rule, the increments of some epochs do not fit in memory until the rule judges"
+        " them.",
+        "raise `[safety] memory` to what all members publish in seven epochs, or take another compressor",
+        notices=True,
+    ),
+    "GD-601": Code(
+        "A checkpoint cannot be read",
+        "A checkpoint is damaged, unreadable, or was written by a later version.",
+        "check the disk and delete the damaged directory, or upgrade gossipdp on this host",
+        (8,),
+    ),
+    "GD-602": Code(
+        "A checkpoint or a file cannot be written",
+        "The disk is full, is too slow, or this user cannot write there. Training goes on. A daemon whose start"
+        " fails with it exits with 75 and is started again.",
+        "check the disk, or name another folder: [checkpoint] dir",
+        (8, 75),
+        notices=True,
+    ),
+    "GD-603": Code(
+        "A state file is damaged",
+        "A file of the home cannot be read. The text names it. The peer goes on without it where it can.",
+        "move it away; the peer writes a new one",
+        (8,),
+    ),
+    "GD-604": Code(
+        "No checkpoint",
+        "There is no checkpoint to show, verify or export, or a home that belongs to a run has none, and no member"
+        " gives it the model.",
+        "start another member of this run",
+        (8,),
+        notices=True,
+    ),
+    "GD-605": Code(
+        "A later checkpoint is kept",
+        "This peer follows the network, although its own checkpoint was ahead of the network's clock. That"
+        " checkpoint is pinned: it holds a file `pinned`.",
+        "delete it when you no longer want it, or found a new network from it",
+    ),
+    "GD-606": Code(
+        "A pinned checkpoint goes",
+        "Four later checkpoints are pinned. The oldest one goes with the next ones saved.",
+        "copy it elsewhere if you want to keep it",
+    ),
+    "GD-607": Code(
+        "This peer follows another side",
+        "Two sides of the network trained apart. This side is the smaller one, or is behind: it keeps a pinned"
+        " checkpoint of its model and fetches the other side's. Training goes on meanwhile.",
+        "nothing; delete the pinned checkpoint when you no longer want it",
+    ),
+    "GD-608": Code(
+        "Optimizer state of another model, or none",
+        "`peer.load_state_dict` got the state of another model or optimizer, or none.",
+        "load what this model's own training saved, or start with fresh moments",
+        (8,),
+    ),
+    "GD-609": Code(
+        "The base of an export cannot be used",
+        "The directory holds no safetensors, damaged ones, or several models.",
+        "save the trained model with `save_pretrained`, and name that directory as `--base`",
+        (8,),
+    ),
+    "GD-610": Code(
+        "Optimizer state that cannot be saved by names",
+        "The optimizer keeps something other than plain tensors or numbers of a parameter (LBFGS, 8-bit optimizers),"
+        " or its state is scattered over the ranks (ZeroRedundancyOptimizer). Training goes on.",
+        "save the optimizer's own state_dict() with the training process's checkpoint",
+        (8,),
+    ),
+}

@@ -1,0 +1,155 @@
+"""3xx: configuration, models, optimizers and training scripts. Data only."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+from gossipdp.error_codes.entry import Code
+
+__all__ = ["CODES"]
+
+CODES: Final[Mapping[str, Code]] = {
+    "GD-301": Code(
+        "Another model",
+        "The model differs from the network's, or between the ranks of a host, or between a checkpoint and the base"
+        " of an export. The text names the first tensor that differs, a frozen one too.",
+        "train the model that the network trains, or found another network; `attach(compare_frozen=False)` allows"
+        " another frozen base",
+        (6,),
+    ),
+    "GD-302": Code(
+        "Another protocol version",
+        "Two hosts, or a daemon and its training process, run different versions of gossipdp. Every host of a"
+        " network runs the same protocol version.",
+        "install one version on all hosts: `gossipdp version` says which",
+        (6,),
+        notices=True,
+    ),
+    "GD-303": Code(
+        "Settings that peers must share differ",
+        "The settings of the algorithm differ: the text names the keys. No exchange is made and no model fetched. It"
+        " also says that scripts exclude different tensors, or one that the model does not have. With epidemic,"
+        " replicas that should be identical differ: the smaller group fetches the state.",
+        "give all hosts the same `[exchange]` and `[outer]` settings, and `attach` the same `exclude`",
+        (3, 6),
+    ),
+    "GD-304": Code(
+        "A sharding that cannot be exchanged",
+        "The model is wrapped in FSDP1, or a tensor is sharded by columns or over several mesh dimensions.",
+        "shard with `torch.distributed.fsdp.fully_shard` (FSDP2), along the first dimension",
+        (6,),
+    ),
+    "GD-305": Code(
+        "A tensor that cannot be exchanged",
+        "A parameter or buffer is not dense fp32, fp64, bf16 or fp16, shares a part of its memory with another one,"
+        " or there is no trainable parameter at all.",
+        "freeze or exclude that tensor, or attach another model",
+        (6,),
+    ),
+    "GD-306": Code(
+        "Several ranks without a process group",
+        "The launcher started several ranks, and the script attached before torch.distributed was initialized.",
+        "call `torch.distributed.init_process_group` before `gossipdp.attach`",
+        (3,),
+    ),
+    "GD-307": Code(
+        "A framework is not installed",
+        "An adapter needs a package that cannot be imported. The text names the extra that installs it.",
+        "install the extra: `pip install 'gossipdp[NAME]'`",
+        (3,),
+    ),
+    "GD-308": Code(
+        "One group of ranks spans several hosts",
+        "torchrun joined ranks of several hosts into one group. A peer is one host.",
+        "start torchrun on each host by itself (`--standalone`): gossip joins the hosts",
+        (3,),
+    ),
+    "GD-309": Code(
+        "Shared data cannot be read, or differs",
+        "A `Sampler` or `Stream` cannot read its data, or peers use data of different length, block or seed under"
+        " one name.",
+        "give all peers the same data set, name, block and seed",
+        (8,),
+    ),
+    "GD-310": Code(
+        "The configuration is not valid TOML",
+        "The text names file and line.",
+        "put texts in quotes, and one key on a line",
+        (3,),
+    ),
+    "GD-311": Code(
+        "A value is not allowed",
+        "A configuration key has a value that is not allowed. The text says where it came from and what is allowed.",
+        "`gossipdp config explain KEY` says what a key may be",
+        (3,),
+    ),
+    "GD-312": Code(
+        "An unknown configuration key",
+        "A key, a section or an environment variable that begins with GOSSIPDP_ is not known. The text names the"
+        " nearest.",
+        "correct the name; `gossipdp config show` lists all keys",
+        (3,),
+    ),
+    "GD-313": Code(
+        "The configuration file cannot be read",
+        "The file is missing, is no file, is too long, or this user cannot read it.",
+        "name a readable TOML file",
+        (3,),
+    ),
+    "GD-314": Code(
+        "Which home is meant is unclear, or it holds no peer",
+        "There is no peer on this host, there are several and none is named, or this user has no home directory.",
+        "name one with `--home DIR` or GOSSIPDP_HOME; `gossipdp up` or `join` makes one",
+        (3,),
+    ),
+    "GD-315": Code(
+        "This home belongs to another network",
+        "A home belongs to one network for ever, and its name differs from the one asked for.",
+        "choose another `--home`",
+        (3,),
+    ),
+    "GD-316": Code(
+        "The training command cannot go on",
+        "The command cannot be found or executed, or it ended too often: see the rules of restarts. The peer shows"
+        " the last lines of its standard error, leaves, and ends with the command's exit code.",
+        "run the command without gossipdp until it trains, then start this peer again",
+        (3,),
+    ),
+    "GD-317": Code(
+        "An optimizer that cannot be followed",
+        "gossipdp cannot follow this optimizer: DeepSpeed's, one of another model, two on one parameter, one that"
+        " puts its own copy of the weights back, a wrapper (the text names the attribute that holds the optimizer),"
+        " or one that steps in the backward pass of a reentrant checkpoint.",
+        "step on the model's own parameters with a torch optimizer: the text says how in this case",
+        (3,),
+    ),
+    "GD-318": Code(
+        "The demo's folder cannot be used",
+        "`gossipdp demo --out` names something that is no folder, holds files of something else, or is in use by"
+        " another demo.",
+        "name a new or empty folder with `--out`",
+        (2,),
+    ),
+    "GD-319": Code(
+        "A trained parameter is not exchanged",
+        "The model changed after `attach`, or the optimizer trains parameters that the attached model does not hold."
+        " The text names the first one. Training goes on.",
+        "add, replace and unfreeze parameters before `attach`, and attach every module that is trained",
+    ),
+    "GD-320": Code(
+        "The ranks of this host train apart",
+        "The ranks do not hold the same parameters: their gradients are not reduced. At `attach` the group is"
+        " refused. Later the peer goes on alone.",
+        "wrap the model in DistributedDataParallel, or shard it with `fully_shard`, before `attach`",
+        (6,),
+    ),
+    "GD-321": Code(
+        "Parameters change and no step is counted",
+        "The script changes parameters and never calls `step()` of an attached optimizer, so nothing is exchanged."
+        " It is reported after five changes, and after ten seconds at least. On CUDA, changes through"
+        " `parameter.data` are not noticed.",
+        "in the script, attach the optimizer whose step() is called, or call peer.step() after each update",
+        notices=True,
+    ),
+}
