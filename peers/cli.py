@@ -1,4 +1,4 @@
-"""The `gossipdp` command. Commands are in `peers.commands`; here are the group, its exit codes and two small commands.
+"""The `gossipdp` command. Commands are in `peers.commands`; here are the group, its exit codes and `version`.
 
 Modules that are slow to import are imported inside a command, so that `--help` answers at once. An error is one text on
 standard error and an exit code: 2 usage, 3 configuration, 4 unreachable, 5 refused, 6 mismatch, 7 this host, 8 data or
@@ -17,6 +17,7 @@ import click
 from peers.commands.ask import invite, leave, members, status
 from peers.commands.checkpoint import checkpoint
 from peers.commands.configuration import config
+from peers.commands.demo import demo
 from peers.commands.explain import explain
 from peers.commands.keys import keys
 from peers.commands.simulate import simulate
@@ -27,6 +28,11 @@ __all__ = ["cli", "main"]
 
 
 class Commands(click.Group):
+    """Commands in the order in which a user meets them."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(self.commands)
+
     def invoke(self, ctx: click.Context) -> Any:
         try:
             code = super().invoke(ctx)
@@ -37,11 +43,30 @@ class Commands(click.Group):
         return code
 
 
-@click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
-@click.option("--home", metavar="DIR", help="The peer's home [GOSSIPDP_HOME, else ~/.gossipdp/NETWORK].")
+def show_version(ctx: click.Context, _parameter: click.Parameter, value: bool) -> None:
+    if value and not ctx.resilient_parsing:
+        from peers.version import VERSION
+
+        click.echo(f"gossipdp {VERSION}")
+        ctx.exit()
+
+
+@click.group(
+    cls=Commands,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+    epilog="\b\nCompletion in bash, and with zsh_source or fish_source in these shells:\n"
+    '  eval "$(_GOSSIPDP_COMPLETE=bash_source gossipdp)"',
+)
+@click.option("--home", metavar="DIR", type=click.Path(file_okay=False, readable=False),
+              help="The peer's home. [default: GOSSIPDP_HOME, else ~/.gossipdp/NETWORK]")  # fmt: skip
+@click.option("--version", is_flag=True, is_eager=True, expose_value=False, callback=show_version,
+              help="Show the version and exit.")  # fmt: skip
 @click.pass_context
 def cli(ctx: click.Context, home: str | None) -> None:
-    """Decentralized data-parallel training: one peer daemon per host, no master, no barrier."""
+    """Train one model on many hosts: one peer per host, no master, no barrier.
+
+    A first run is `gossipdp demo`. A network starts with `gossipdp up` on one host and `gossipdp join` on the others.
+    """
     ctx.obj = home
 
 
@@ -72,16 +97,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 70
 
 
-@cli.command(context_settings={"ignore_unknown_options": True, "help_option_names": []}, add_help_option=False)
-@click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
-def demo(arguments: tuple[str, ...]) -> int:
-    """Train a model with four peers on this machine, and report."""
-    import importlib
-
-    return int(importlib.import_module("peers.demo.main").main(list(arguments)) or 0)
-
-
-@cli.command()
+@click.command()
 @json_option
 def version(as_json: bool) -> None:
     """Show the versions of gossipdp and of its protocol."""
@@ -98,7 +114,7 @@ def version(as_json: bool) -> None:
         tables.print_pairs([tables.Column(key, key) for key in shown], shown)
 
 
-for command in (up, join, simulate, status, members, leave, invite, keys, config, checkpoint, explain):
+for command in (demo, up, join, invite, status, members, leave, config, explain, keys, checkpoint, simulate, version):
     cli.add_command(command)
 
 if __name__ == "__main__":

@@ -11,6 +11,7 @@ import click
 __all__ = [
     "WithCommand",
     "command_of",
+    "complete_key",
     "find_home",
     "flags_of",
     "flags_option",
@@ -32,7 +33,7 @@ class WithCommand(click.Command):
         if "--" in args:
             at = args.index("--")
             args, command = args[:at], args[at + 1 :]
-            if not command:
+            if not command and not ctx.resilient_parsing:
                 raise click.UsageError("no command after --", ctx)
             ctx.meta[_COMMAND] = command
         return super().parse_args(ctx, args)
@@ -45,11 +46,28 @@ def home_option(function: Callable[..., Any]) -> Callable[..., Any]:
         if value is not None:
             ctx.obj = value
 
-    return click.option("--home", metavar="DIR", expose_value=False, callback=keep, help="The peer's home.")(function)
+    kind = click.Path(file_okay=False, readable=False)
+    return click.option("--home", metavar="DIR", type=kind, expose_value=False, callback=keep, help="The peer's home.")(
+        function
+    )
 
 
 def json_option(function: Callable[..., Any]) -> Callable[..., Any]:
     return click.option("--json", "as_json", is_flag=True, help="Print JSON.")(function)
+
+
+def complete_key(_ctx: click.Context, parameter: click.Parameter, typed: str) -> list[str]:
+    """The keys of the configuration that begin with `typed`, for the shell; an option gets them with "="."""
+    from gossipdp.config import RULES
+
+    end = "=" if isinstance(parameter, click.Option) else ""
+    return [f"{key}{end}" for key in RULES if key.startswith(typed)]
+
+
+def _complete_preset(_ctx: click.Context, _parameter: click.Parameter, typed: str) -> list[str]:
+    from peers import home
+
+    return [name for name in home.presets() if name.startswith(typed)]
 
 
 def _flag(name: str, key: str, metavar: str, text: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
@@ -58,7 +76,7 @@ def _flag(name: str, key: str, metavar: str, text: str) -> Callable[[Callable[..
     def keep(ctx: click.Context, parameter: click.Parameter, value: Any) -> None:
         found = ctx.meta.setdefault(_FLAGS, {})
         if key == "*":
-            for item in value:
+            for item in value or ():
                 setting, equals, text = item.partition("=")
                 if not equals:
                     raise click.BadParameter("write SECTION.KEY=VALUE", ctx, parameter)
@@ -67,21 +85,35 @@ def _flag(name: str, key: str, metavar: str, text: str) -> Callable[[Callable[..
             found[key] = ",".join(value) if isinstance(value, tuple) else value
 
     multiple = key in ("*", "network.seeds")
-    return click.option(name, metavar=metavar, multiple=multiple, expose_value=False, callback=keep, help=text)
+    complete = {"*": complete_key, "preset": _complete_preset}.get(key)
+    return click.option(
+        name,
+        metavar=metavar,
+        multiple=multiple,
+        expose_value=False,
+        callback=keep,
+        help=text,
+        shell_complete=complete,
+    )
 
 
-set_option = _flag("--set", "*", "SECTION.KEY=VALUE", "Set any key of the configuration; repeatable.")
+set_option = _flag("--set", "*", "SECTION.KEY=VALUE", "Set any key that `gossipdp config show` lists. Repeatable.")
 
 
 def flags_option(function: Callable[..., Any]) -> Callable[..., Any]:
     """--set, and flags for single keys."""
     function = set_option(function)
     for name, key, metavar, text in (
-        ("--seed", "network.seeds", "HOST:PORT", "A member to dial first; repeatable."),
-        ("--advertise", "network.advertise", "HOST[:PORT]", "The address that other peers dial."),
-        ("--listen", "network.listen", "tcp://HOST:PORT", "The address to listen on."),
-        ("--peer", "network.peer", "NAME", "This peer's name in the list of members."),
-        ("--preset", "preset", "NAME", "local, lan or wan (the default)."),
+        ("--seed", "network.seeds", "HOST:PORT", "Member to dial first. Repeatable."),
+        (
+            "--advertise",
+            "network.advertise",
+            "HOST[:PORT]",
+            "Address that other peers dial, such as this host's public one.",
+        ),
+        ("--listen", "network.listen", "tcp://HOST:PORT", "Address to listen on; tcp://*:4711 takes another port."),
+        ("--peer", "network.peer", "NAME", "Name of this peer in the list of members."),
+        ("--preset", "preset", "NAME", "Values for hosts of one kind: local, lan or wan (the default)."),
     ):
         function = _flag(name, key, metavar, text)(function)
     return function
@@ -106,7 +138,7 @@ def find_home(ctx: click.Context, network: str | None = None) -> Path:
 
 
 log_format_option = click.option(
-    "--log-format", type=click.Choice(["text", "json"]), default="text", help="Format of the daemon's log."
+    "--log-format", type=click.Choice(["text", "json"]), default="text", help="Format of the log."
 )
 
 verbose_option = click.option("--verbose", is_flag=True, help="Log every exchange.")

@@ -130,7 +130,9 @@ def checkpoint_verify(ctx: click.Context, path: str | None, as_json: bool) -> in
 
 @checkpoint.command("export")
 @click.argument("out", metavar="OUT")
-@click.option("--checkpoint", "path", metavar="CHECKPOINT", help="Default: the newest.")
+@click.option(
+    "--checkpoint", "path", metavar="CHECKPOINT", help="Name or path of the checkpoint.  [default: the newest]"
+)
 @click.option(
     "--base",
     metavar="DIR",

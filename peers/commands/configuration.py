@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from peers.options import find_home, flags_of, flags_option, home_option, json_option
+from peers.options import complete_key, find_home, flags_of, flags_option, home_option, json_option
 
 if TYPE_CHECKING:
     from gossipdp.config import Config
@@ -21,7 +21,7 @@ def config() -> None:
 
 
 @config.command("check")
-@click.argument("run_toml", required=False, metavar="[RUN.toml]")
+@click.argument("run_toml", required=False, metavar="[RUN.toml]", type=click.Path(readable=False))
 @flags_option
 @json_option
 @home_option
@@ -47,16 +47,17 @@ def _inherited(origin: str) -> bool:
 
 
 @config.command("show")
-@click.argument("run_toml", required=False, metavar="[RUN.toml]")
+@click.argument("run_toml", required=False, metavar="[RUN.toml]", type=click.Path(readable=False))
 @click.option("--plain", is_flag=True, help="Print TOML without the meaning of the keys.")
 @flags_option
 @json_option
 @home_option
 @click.pass_context
 def config_show(ctx: click.Context, run_toml: str | None, plain: bool, as_json: bool) -> None:
-    """Show every key, its meaning and unit, its value and where that came from.
+    """Show every key with its meaning, unit, value and origin.
 
-    The output is a complete configuration file: `gossipdp up` accepts it as RUN.toml.
+    The origin is a flag, a variable, a line of a file, a preset or the default. The output is a complete
+    configuration file: `gossipdp up` accepts it as RUN.toml.
     """
     import json
 
@@ -82,15 +83,15 @@ def config_show(ctx: click.Context, run_toml: str | None, plain: bool, as_json: 
 
 
 @config.command("explain")
-@click.argument("key")
+@click.argument("key", shell_complete=complete_key)
 @json_option
 @home_option
 @click.pass_context
 def config_explain(ctx: click.Context, key: str, as_json: bool) -> None:
-    """Explain KEY: its meaning, when to change it, its range, and how to set it.
+    """Explain a key: what it means, and when to change it.
 
-    KEY is as in `config show`, such as exchange.every. A key without its section, a whole section or an environment
-    variable is also accepted.
+    It also shows the range of values, the default and how to set the key. KEY is as in `config show`, such as
+    exchange.every. A key without its section, a whole section or an environment variable is also accepted.
     """
     from gossipdp.errors import ConfigError
     from peers import config_text, tables

@@ -25,8 +25,8 @@ __all__ = ["join", "up"]
 
 
 @click.command(cls=WithCommand, options_metavar="[OPTIONS]")
-@click.argument("run_toml", required=False, metavar="[RUN.toml] [-- CMD...]")
-@click.option("--network", metavar="NAME", help="The network's name.")
+@click.argument("run_toml", required=False, metavar="[RUN.toml] [-- CMD...]", type=click.Path(readable=False))
+@click.option("--network", metavar="NAME", help="Name of the network, and of its home in ~/.gossipdp.")
 @flags_option
 @log_format_option
 @verbose_option
@@ -61,7 +61,13 @@ def up(ctx: click.Context, run_toml: str | None, network: str | None, log_format
 
 @click.command(cls=WithCommand, options_metavar="[OPTIONS]")
 @click.argument("invite", required=False, metavar="[@FILE|-] [-- CMD...]")
-@click.option("--config", "run_toml", metavar="RUN.toml", help="Use this file in place of the settings in the invite.")
+@click.option(
+    "--config",
+    "run_toml",
+    metavar="RUN.toml",
+    type=click.Path(readable=False),
+    help="Use this file in place of the settings in the invite.",
+)
 @flags_option
 @log_format_option
 @verbose_option

@@ -5,12 +5,11 @@ and talks to the others over loopback, with CURVE on. The figures of the run go 
 OUT/report.txt. A missed mark is named there, and the exit code stays 0, because the marks hold only for runs of the
 default length. A process that fails ends the demo with GD-503.
 
-Modules that are slow to import are imported inside functions, so that `gossipdp demo --help` answers at once.
+The report imports torch, so it is imported when the peers have trained.
 """
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import os
 import signal
@@ -23,43 +22,19 @@ from typing import Any
 
 from gossipdp.errors import HardwareError
 from peers.demo import folder as demo_folder
+from peers.demo.options import Options
 from peers.demo.process import Process
 
 POLL = 1.0
 """seconds between looks at the peers"""
-SIZES = ("0.25M", "1M", "3M", "11M")
-"""sizes of byte_gpt, which is not imported because it imports torch"""
-ALGORITHMS = ("auto", "pairwise", "epidemic")
 RESTARTS = 3
 """restarts of one peer's processes after which the demo fails; the pauses have grown to seconds by then"""
-
-
-def options(argv: Sequence[str] | None = None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="gossipdp demo", description="Train a GPT with peers on this machine.")
-    parser.add_argument("--peers", type=_count, default=4, help="number of peers (%(default)s)")
-    parser.add_argument("--steps", type=_count, default=1200, help="optimizer steps of each replica (%(default)s)")
-    parser.add_argument("--size", choices=SIZES, default="0.25M", help="parameters of the model (%(default)s)")
-    parser.add_argument("--batch", type=_count, default=4, help="windows per step (%(default)s)")
-    parser.add_argument("--every", type=_count, default=30, help="steps per round, H (%(default)s)")
-    parser.add_argument("--algorithm", choices=ALGORITHMS, default="auto", help="averaging algorithm (%(default)s)")
-    parser.add_argument("--out", type=Path, default=Path("runs/demo"), help="folder for this demo only (%(default)s)")
-    parser.add_argument("--no-live", action="store_true", help="plain lines instead of a live table")
-    chosen = parser.parse_args(argv)
-    if not 2 <= chosen.peers <= 32:
-        parser.error("--peers must be 2 to 32")
-    return chosen
-
-
-def _count(text: str) -> int:
-    if not text.isdecimal() or not int(text):
-        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number above 0")
-    return int(text)
 
 
 class Demo:
     """One demo: its options and its processes."""
 
-    def __init__(self, chosen: argparse.Namespace) -> None:
+    def __init__(self, chosen: Options) -> None:
         self.options = chosen
         self.out: Path = chosen.out.absolute()
         self.processes: list[Process] = []
@@ -182,8 +157,8 @@ def stopping(demo: Demo) -> Iterator[None]:
             signal.signal(number, action)
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    chosen = options(argv)
+def run(chosen: Options) -> int:
+    """Run the demo, and write its report. Return the exit code."""
     demo = Demo(chosen)
     with demo_folder.claimed(chosen.out):
         print(f"{chosen.peers} peers train byte_gpt {chosen.size} for {chosen.steps} steps; output in {chosen.out}")
@@ -197,7 +172,3 @@ def main(argv: Sequence[str] | None = None) -> int:
 
         demo_report.write(summary, chosen.out)
     return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -10,12 +10,12 @@ import math
 import operator
 import platform
 import textwrap
-from argparse import Namespace
 from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from peers.demo.options import Options
 from peers.tables import TERMINAL_WIDTH
 
 if TYPE_CHECKING:
@@ -61,7 +61,7 @@ The work of daemons on the same cores is not counted."""
 # -- figures ---------------------------------------------------------------------------------------------------
 
 
-def summarize(processes: Sequence[Process], options: Namespace, seconds: float) -> dict[str, Any]:
+def summarize(processes: Sequence[Process], options: Options, seconds: float) -> dict[str, Any]:
     """The figures of one run; None for a figure that the run did not give.
 
     `stall_share` is the mean, over the peers, of the share of training time that is spent in gossipdp's hook after each

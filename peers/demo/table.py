@@ -9,10 +9,10 @@ import contextlib
 import math
 import sys
 import textwrap
-from argparse import Namespace
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from peers.demo.options import Options
 from peers.tables import TERMINAL_WIDTH, quantity
 
 if TYPE_CHECKING:
@@ -33,9 +33,9 @@ FIXED_SPACE = "\N{NO-BREAK SPACE}"
 
 
 @contextlib.contextmanager
-def live(options: Namespace) -> Iterator[Show]:
+def live(options: Options) -> Iterator[Show]:
     """Yield a function that shows the processes, called with them and the seconds since the start."""
-    if options.no_live or not sys.stdout.isatty():
+    if not options.live or not sys.stdout.isatty():
         last = -math.inf
 
         def show(processes: Sequence[Process], seconds: float) -> None:
@@ -66,7 +66,7 @@ def plain(processes: Sequence[Process], seconds: float) -> str:
     return text.replace(FIXED_SPACE, " ")
 
 
-def table(processes: Sequence[Process], options: Namespace, seconds: float) -> Table:
+def table(processes: Sequence[Process], options: Options, seconds: float) -> Table:
     """One row per process, from its newest line of the training log and its daemon's status."""
     from rich.table import Table
 

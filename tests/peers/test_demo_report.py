@@ -16,7 +16,7 @@ from rich.console import Console
 from safetensors.torch import save_file
 
 from peers.demo import table as demo_table
-from peers.demo.main import options
+from peers.demo.options import Options
 from peers.demo.process import Process
 from peers.demo.report import MARKS, judge, summarize, write
 from peers.jobs import byte_gpt
@@ -94,7 +94,7 @@ def few_windows(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_summary_of_two_peers_and_one_alone(tmp_path: Path) -> None:
     more = status(round=5, exchanges={"done": 4, "lost": 1}, exchanged_bytes=400_000, escalated_median=0.04)
     processes = a_run(tmp_path, [status(), more], [0, 0, 7])
-    summary = summarize(processes, options(["--peers", "2", "--steps", "40"]), 12.34)
+    summary = summarize(processes, Options(peers=2, steps=40), 12.34)
     losses = summary["validation_loss"]
     assert losses["replicas"] == [losses["average"]] * 2 and losses["alone"] != losses["average"]
     assert all(5.0 < loss < 6.0 for loss in (losses["average"], losses["alone"])), "ln 256 is that of a fresh model"
@@ -120,7 +120,7 @@ def test_with_epidemic_replicas_are_compared_at_the_ends_of_epochs_and_repeated_
     processes[0].fingerprints = {"3": "aa", "4": "bb", "5": "cc"}
     processes[1].fingerprints = {"4": "bb", "5": "cc", "6": "dd"}
     processes[2].fingerprints = {"5": "cc"}
-    chosen = options(["--peers", "3", "--steps", "40", "--algorithm", "epidemic"])
+    chosen = Options(peers=3, steps=40, algorithm="epidemic")
     summary = summarize(processes, chosen, 1.0)
     assert summary["closed_epochs"] == {"compared": 2, "identical": 2}
     assert summary["bytes_per_parameter_per_exchange"] == {"measured": 0.606, "formula": 0.59}
@@ -141,7 +141,7 @@ def test_with_epidemic_replicas_are_compared_at_the_ends_of_epochs_and_repeated_
 
 @pytest.mark.usefixtures("few_windows")
 def test_average_is_that_of_the_weights(tmp_path: Path) -> None:
-    summary = summarize(a_run(tmp_path, [status(), status()], [1, 2, 1]), options(["--peers", "2"]), 1.0)
+    summary = summarize(a_run(tmp_path, [status(), status()], [1, 2, 1]), Options(peers=2), 1.0)
     one, two = (byte_gpt.build_model("0.25M", seed) for seed in (1, 2))
     with torch.no_grad():
         for mine, other in zip(one.parameters(), two.parameters(), strict=True):
@@ -160,7 +160,7 @@ def test_a_run_without_an_exchange__figures_are_missing_and_no_mark_is_reached_b
         process.log.write_text("killed before the last line\n")
     weights = byte_gpt.build_model("0.25M", 1).state_dict()
     save_file({name: value * torch.nan for name, value in weights.items()}, processes[0].weights)
-    summary = summarize(processes, options(["--peers", "2"]), 1.0)
+    summary = summarize(processes, Options(peers=2), 1.0)
     assert summary["validation_loss"]["replicas"][0] is summary["validation_loss"]["average"] is None
     assert summary["bytes_per_parameter_per_exchange"] == {"measured": None, "formula": None}
     assert summary["stall_share"] is None and summary["escalated_blocks"] == {"share": None, "median_exchange": None}
@@ -278,7 +278,7 @@ def test_table_at_80_columns_cuts_nothing(tmp_path: Path) -> None:
     processes[2].status = {}
     processes[3].child.poll = lambda: -15  # type: ignore[method-assign]
     screen = io.StringIO()
-    Console(file=screen, width=80).print(demo_table.table(processes, options([]), 75.0))
+    Console(file=screen, width=80).print(demo_table.table(processes, Options(), 75.0))
     title, head, first, second, third, fourth, *_, lone = (line.rstrip() for line in screen.getvalue().splitlines())
     assert "…" not in screen.getvalue() and title == "byte_gpt 0.25M, 75 s"
     assert head.split() == list(demo_table.WIDTHS)
@@ -295,7 +295,7 @@ def test_plain_lines_fit_80_columns__and_keep_a_name_and_its_figures_together(tm
 
 
 def test_plain_lines_are_ten_seconds_apart(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    with demo_table.live(options(["--no-live"])) as show:
+    with demo_table.live(Options(live=False)) as show:
         for seconds in (1.0, 2.0, 10.9, 11.0, 20.0):
             show(running(tmp_path, 1), seconds)
     assert [line.split()[0] for line in capsys.readouterr().out.splitlines()] == ["1", "11"]

@@ -8,9 +8,11 @@ import re
 import subprocess
 import sys
 import types
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+import click
 import pytest
 
 import peers.cli
@@ -18,6 +20,8 @@ from gossipdp import config as configuration
 from gossipdp.config_loading import load
 from gossipdp.protocol.wire.messages import PROTOCOL_VERSION
 from peers import home
+from peers.demo.options import Options
+from peers.version import VERSION
 from tests.peers.commands.running import Run
 
 ROOT = Path(peers.cli.__file__).parents[1]
@@ -49,11 +53,17 @@ def test_questions_to_the_daemon_import_no_torch_numpy_or_zmq() -> None:
     assert not modules & {"numpy", "numba", "zmq", "torch", "rich", "safetensors"}
 
 
-def test_every_command_has_help(gossipdp: Run) -> None:
+def test_every_command_has_help_that_is_whole_at_eighty_columns(gossipdp: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+
     def walk(command: Any, path: tuple[str, ...]) -> None:
-        if path != ("demo",):  # its options are its own
-            done = gossipdp(*path, "--help")
-            assert done.code == 0 and "Usage: gossipdp" in done.out, path
+        done = gossipdp(*path, "--help")
+        assert done.code == 0 and done.out.startswith("Usage: gossipdp"), path
+        lines = done.out.splitlines()[1:]
+        assert max(map(len, lines)) <= 80 and not [line for line in lines if line.endswith("...")], path
+        for parameter in command.params:
+            text = parameter.help if isinstance(parameter, click.Option) else "."
+            assert text and text.endswith((".", ")", "]")), (path, parameter.name)
         for name, each in getattr(command, "commands", {}).items():
             walk(each, (*path, name))
 
@@ -168,18 +178,54 @@ def test_every_preset_is_a_valid_configuration_that_says_what_differs() -> None:
             assert said, f"preset {name} repeats the default of {key} ({origin})"
 
 
+def completed(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], *words: str) -> list[str]:
+    """What the shell is offered for the last of `words`."""
+    monkeypatch.setenv("COMP_WORDS", " ".join(["gossipdp", *words]))
+    monkeypatch.setenv("COMP_CWORD", str(len(words)))
+    monkeypatch.setenv("_GOSSIPDP_COMPLETE", "bash_complete")
+    with pytest.raises(SystemExit) as ended:
+        peers.cli.main([])
+    assert ended.value.code == 0
+    return [line.partition(",")[2] for line in capsys.readouterr().out.splitlines()]
+
+
+def test_the_shell_completes_commands_keys_presets_and_files(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    complete = partial(completed, monkeypatch, capsys)
+    assert complete("mem") == ["members"]
+    assert complete("up", "--set", "outer.") == ["outer.lr=", "outer.momentum="]
+    assert complete("config", "explain", "exchange.b") == ["exchange.bits", "exchange.bandwidth"]
+    assert complete("join", "--preset", "l") == ["lan", "local"]
+    assert complete("up", "--", "tr") == ["tr"], "the shell completes the name of a file"
+
+
+@pytest.mark.parametrize("words", [["-m", "gossipdp"], ["-m", "peers.cli"]])
+def test_the_package_is_the_command(words: list[str]) -> None:
+    def run(*arguments: str) -> tuple[int, str]:
+        done = subprocess.run(
+            [sys.executable, *words, *arguments], capture_output=True, text=True, cwd=ROOT, check=False
+        )
+        return done.returncode, done.stdout
+
+    assert run("--version") == (0, f"gossipdp {VERSION}\n")
+    assert run("nonsense") == (2, "")
+
+
 def test_version(gossipdp: Run) -> None:
+    assert gossipdp("--version").out == f"gossipdp {VERSION}\n"
     shown = json.loads(gossipdp("version", "--json").out)
     assert shown["protocol"] == PROTOCOL_VERSION and set(shown) == {"gossipdp", "protocol", "python"}
 
 
 def test_demo_hands_its_options_through(gossipdp: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    seen: list[list[str]] = []
+    seen: list[Options] = []
     module = types.ModuleType("peers.demo.main")
-    module.main = lambda arguments: seen.append(arguments) or 7  # type: ignore[attr-defined]
+    module.run = lambda options: seen.append(options) or 7  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, "peers.demo.main", module)
-    assert gossipdp("demo", "--peers", "3", "--no-live", "--help").code == 7
-    assert seen == [["--peers", "3", "--no-live", "--help"]]
+    given = ("--peers", "3", "--steps", "9", "--size", "1M", "--batch", "2", "--every", "5", "--algorithm", "epidemic")
+    assert gossipdp("demo", *given, "--out", "x", "--no-live").code == 7 and gossipdp("demo").code == 7
+    assert seen == [Options(3, 9, "1M", 2, 5, "epidemic", Path("x"), live=False), Options()]
 
 
 def test_simulate_hands_its_options_through(gossipdp: Run, monkeypatch: pytest.MonkeyPatch) -> None:
