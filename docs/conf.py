@@ -50,6 +50,8 @@ LOADED = re.compile(r"""<(?:script|img|iframe)[^>]* src="(?:https?:)?//|<link[^>
 def fill(app: Sphinx, name: str, source: list[str]) -> None:
     """Put generated text and drawings into the source of a page."""
     text = GENERATED.sub(lambda match: getattr(reference, match[1])(), source[0])
+    if name == "simulations/results/README":
+        text += "\n```{toctree}\n:hidden:\n:glob:\n\n*\n```\n"
     source[0] = drawings.replace(text, "../" * name.count("/") + "docs/site/drawings")
 
 

@@ -11,7 +11,7 @@ from gossipdp.config_help import Key, known_keys, section_help
 from gossipdp.config_loading import load, unknown
 from peers.tables import TERMINAL_WIDTH
 
-__all__ = ["annotated", "explained", "find_keys", "value_in"]
+__all__ = ["annotated", "explained", "find_keys", "in_presets", "value_in"]
 
 LABEL = 12
 """width of the labels of `explained`"""
@@ -84,7 +84,7 @@ def explained(key: Key, config: Config | None, presets: Mapping[str, str]) -> It
     yield from _labelled("allowed", key.range)
     if key.unit:
         yield from _labelled("unit", key.unit)
-    yield from _labelled("default", "; ".join([key.default, *_in_presets(key.name, presets)]))
+    yield from _labelled("default", "; ".join([key.default, *in_presets(key.name, presets)]))
     yield from _labelled("peers", f"{key.shared_by} need the same value" if key.shared_by else "values may differ")
     yield from _labelled("flag", f"--set {key.name}=..." if section else "--preset ...")
     yield from _labelled("variable", key.variable)
@@ -97,7 +97,8 @@ def _origin(config: Config, key: str) -> str:
     return config.origins.get(key, "default")
 
 
-def _in_presets(key: str, presets: Mapping[str, str]) -> Iterator[str]:
+def in_presets(key: str, presets: Mapping[str, str]) -> Iterator[str]:
+    """Yield the values that presets give to `key`, each with the preset's name."""
     for name in presets if key != "preset" else ():
         config = load(flags={"preset": name}, presets=presets)
         if config.origins.get(key) == f"preset {name}":

@@ -9,6 +9,8 @@ from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
+from tests.site_code import load
+
 ROOT = Path(__file__).parents[1]
 DESIGN = ROOT / "docs" / "design"
 CITING = [path for folder in ("gossipdp", "peers", "simulations", "tests") for path in (ROOT / folder).rglob("*.py")]
@@ -27,6 +29,8 @@ LINK = re.compile(r"\]\(([^)\s]+)\)")
 NAMED = re.compile(r"`((?:gossipdp|peers|simulations|tests)/[\w./-]+)`")
 PLACED = re.compile(r"((?:`[\w.]+`(?:, | and )?)+) in `([\w/]+\.py)`")
 """names and the file in which a page places them"""
+GENERATED = re.compile(r"^<!-- generated: (\w+) -->$", re.M)
+"""what the site puts into a page"""
 DOTTED = re.compile(r"`((?:\w+\.){2,})(\w+)`")
 """a name after its module, such as `protocol.presets.PRESETS`"""
 
@@ -34,6 +38,12 @@ DOTTED = re.compile(r"`((?:\w+\.){2,})(\w+)`")
 def prose(page: Path) -> str:
     """Its text without blocks of code."""
     return re.sub(r"^( *)```.*?^\1```", "", page.read_text("utf-8"), flags=re.M | re.S)
+
+
+@cache
+def generated(name: str) -> str:
+    text: str = getattr(load("reference"), name)()
+    return text
 
 
 def headings(page: Path) -> list[str]:
@@ -48,7 +58,8 @@ def anchors(page: Path) -> set[str]:
         name = re.sub(r"[^\w\- ]", "", re.sub(r"\]\([^)]*\)", "", heading).lower()).replace(" ", "-")
         names.add(f"{name}-{found[name]}" if found[name] else name)
         found[name] += 1
-    return names
+    text = GENERATED.sub(lambda match: generated(match[1]), page.read_text("utf-8"))
+    return names | set(re.findall(r"^\(([\w-]+)\)=$", text, re.M))
 
 
 def numbers(page: str) -> set[str]:

@@ -2,22 +2,18 @@
 
 from __future__ import annotations
 
-import importlib.util
-from pathlib import Path
-from types import ModuleType
+import re
+from collections.abc import Iterator
 
-SITE = Path(__file__).parents[1] / "docs" / "site"
+import click
 
+from gossipdp.config_help import known_keys
+from gossipdp.error_codes import CODES, EXITS
+from gossipdp.runtime.observability.metric_table import FAMILIES, HEALTHY
+from peers.cli import cli
+from tests.site_code import SITE, load
 
-def load(name: str) -> ModuleType:
-    spec = importlib.util.spec_from_file_location(name, SITE / f"{name}.py")
-    assert spec and spec.loader
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-drawings = load("drawings")
+drawings, reference = load("drawings"), load("reference")
 
 
 def test_a_drawn_block_becomes_its_picture_and_a_changed_one_stays_text() -> None:
@@ -35,3 +31,47 @@ def test_pictures_load_nothing_and_hold_no_script() -> None:
     for picture in pictures:
         text = picture.read_text("utf-8")
         assert text.startswith("<svg") and "<script" not in text and "href=" not in text and "@import" not in text
+
+
+def headings(text: str) -> set[str]:
+    return set(re.findall(r"^#+ (.+)$", text, re.M))
+
+
+def test_every_error_code_has_an_anchor_a_meaning_and_what_to_do() -> None:
+    text = reference.errors()
+    assert {f"gd-{code[3:]}" for code in CODES} == set(re.findall(r"^\((gd-\d+)\)=$", text, re.M))
+    assert {f"{code} {entry.title}" for code, entry in CODES.items()} < headings(text)
+    assert text.count("**What to do:** ") == len(CODES)
+    assert all(f"| {number} | " in reference.exits() for number in EXITS)
+
+
+def test_every_configuration_key_has_meaning_range_default_and_variable() -> None:
+    text = reference.config()
+    names = [key.name for key in known_keys()]
+    assert set(names) < headings(text) and text.count("* **Default.** `") == len(names)
+    assert all(f"`{key.variable}`" in text and key.meaning[:30] in text.replace("\\", "") for key in known_keys())
+    assert "`50`; 30 with preset local" in text
+
+
+def command_paths(group: click.Group, path: str) -> Iterator[str]:
+    for name, command in group.commands.items():
+        yield f"{path} {name}"
+        if isinstance(command, click.Group):
+            yield from command_paths(command, f"{path} {name}")
+
+
+def test_every_command_and_option_is_described() -> None:
+    text = reference.cli()
+    assert set(command_paths(cli, "gossipdp")) | {"gossipdp"} == headings(text)
+    assert "| `--expect N` | " in text and "gossipdp up [OPTIONS]" in text
+
+
+def test_every_metric_is_listed_with_its_help() -> None:
+    text = reference.metrics()
+    rows = dict(re.findall(r"^\| `gossipdp_(\w+)` \| (.+) \|$", text, re.M))
+    assert list(rows) == [family.name for family in FAMILIES]
+    assert set(HEALTHY) < set(rows) and all("Healthy: " in rows[name] for name in HEALTHY)
+
+
+def test_plain_text_stays_plain_in_markdown_and_code_stays_code() -> None:
+    assert reference.cell("a|b *c* `d_e` <f> [g]") == r"a\|b \*c\* `d_e` \<f\> \[g\]"

@@ -5,9 +5,10 @@ Names follow Prometheus' practice: base units, and ``_total`` for what only grow
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Final, Literal, NamedTuple
 
-__all__ = ["FAMILIES", "Family"]
+__all__ = ["FAMILIES", "HEALTHY", "Family"]
 
 EXCHANGE_BUCKETS: Final = (0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 25.0, 50.0, 100.0, 250.0, 500.0)
 """seconds"""
@@ -102,3 +103,29 @@ FAMILIES: Final = (
     ),
     _counter("notices_total", "Notices for the operator, by code.", "code"),
 )
+
+HEALTHY: Final[Mapping[str, str]] = {
+    "members": "as many alive as hosts run, none suspect for long",
+    "training_stall_seconds_total": "grows by less than 1 % of the time",
+    "training_attached": "1",
+    "lost_steps_total": "grows only when a process dies",
+    "consensus_ratio": "1.4 to 1.8, up to 3.5 with hosts of speeds 1:2:4; if it keeps rising, momentum or `every` is"
+    " too large",
+    "consensus_distance": "level or falling",
+    "staleness_rounds": "0 to 2",
+    "landing_lateness": "well below 1; near 1 exchanges fill their rounds",
+    "exchanges_total": 'one or two `result="done"` a round, up to six in early rounds',
+    "chunks_in_doubt_total": "grows only when a partner dies",
+    "escalated_blocks_total": "below 10 % of `blocks_total` after the first rounds",
+    "updates_refused_total": "0",
+    "strikes_total": "0",
+    "members_set_aside": "0",
+    "compression_ratio": "about 7 with 4 bits, after the first rounds",
+    "messages_dropped_total": "0",
+    "links": "the other live members, up to 128",
+    "model_ready": "1",
+    "checkpoint_last_success_timestamp_seconds": "no older than `[checkpoint] every`",
+    "data_duplicate_blocks_total": "below 1 % of the blocks",
+    "notices_total": "level",
+}
+"""name -> what a healthy peer shows, where that is known"""
