@@ -42,6 +42,10 @@ class PeerConfig:
     remembered members are there before"""
     apart_rounds: int = 10
     """own rounds after which a lost member that trained on is apart. The smaller side then fetches the other's model"""
+    finish_wait: float = 600.0
+    """seconds that a peer whose training is over waits for members that train, and then for its partners"""
+    finish_follow: bool = True
+    """end the training when a member asks all to finish"""
     leave_within: float = 5.0
     """seconds that the exchange under way may take before this peer says goodbye"""
 

@@ -123,6 +123,11 @@ class Peer:
         self.membership.join(addresses, now)
         self._step(now)
 
+    def finish(self, now: float, *, calls: bool, wait: float | None = None) -> None:
+        """End the run of this peer once its training process is gone: see `Finishing.begin`."""
+        self.replica.finishing.begin(now, calls=calls, wait=wait)
+        self._step(now)
+
     def leave(self, now: float) -> None:
         """Finish the chunks in flight, say goodbye, and emit Left."""
         if self._leaving_at is None:

@@ -12,6 +12,7 @@ from dataclasses import replace
 
 from gossipdp.protocol import jobs
 from gossipdp.protocol.contribution import Contribution
+from gossipdp.protocol.finishing import Finishing
 from gossipdp.protocol.model import Model
 from gossipdp.protocol.model_holder import ModelHolder
 from gossipdp.protocol.partition.reasons import Reason
@@ -64,10 +65,20 @@ class Replica:
             incarnation=membership.me.incarnation,
             enabled=config.moments,
         )
+        self.finishing = Finishing(
+            terms,
+            self.strategy,
+            over=lambda: self.rounds.at_rest,
+            ready=lambda: self.ready,
+            whole=lambda: self.whole and not self._transfers.outdated,
+            trained=lambda: self._transfers.standby.trained,
+            apart=lambda: self._transfers.reunion.apart,
+        )
         machines = RoundMachines(self.contribution, self.pacing, self.strategy, self.rounds)
         self._transfers = Transfers(
             terms,
             machines,
+            self.finishing,
             waits=lambda: self._attachment.waits,
             take_over=self._take_over,
             arrived=self._arrived,
@@ -152,6 +163,7 @@ class Replica:
 
     def member_changed(self, member: Member, now: float) -> None:
         """Membership has news of `member`."""
+        self.finishing.member_changed(member, now)
         self.strategy.member_changed(member, now)
         self._transfers.bootstrap.member_changed(member, now)
         self._transfers.reunion.member_changed(member, now)
@@ -180,7 +192,7 @@ class Replica:
         transfers = self._transfers
         machines = (self.strategy, transfers.source, transfers.bootstrap, transfers.reunion, self.moments, self.pacing)
         times = [machine.timer() for machine in machines]
-        return min([time for time in times if time is not None], default=math.inf)
+        return min([time for time in (*times, self.finishing.timer()) if time is not None], default=math.inf)
 
     def handle_timer(self, now: float) -> None:
         """The time that `timer` named has come."""
@@ -196,6 +208,7 @@ class Replica:
         self.strategy.advance(self.clock, now)
         self._transfers.reunion.step(now, self.strategy.strays)
         self.training.step(lambda: self._trusted(now), now)
+        self.finishing.step(now)
 
     # -- what its machines report -----------------------------------------------------------------------------
 

@@ -5,12 +5,13 @@ A strategy is one package with an implementation of `Strategy` and a settings cl
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from random import Random
 from typing import ClassVar, Protocol
 
 from gossipdp.protocol import jobs
+from gossipdp.protocol.events import Closeness
 from gossipdp.protocol.membership.membership import Membership
 from gossipdp.protocol.membership.progress import ProgressBoard
 from gossipdp.protocol.model import Model
@@ -112,6 +113,13 @@ class Strategy(Protocol):
 
     def stop(self, now: float) -> None:
         """Begin nothing more: this peer leaves."""
+
+    def close(self, others: Sequence[Member], now: float) -> None:
+        """Training is over. Bring this peer's state and those of `others` together. Called when they change, too."""
+
+    @property
+    def closeness(self) -> Closeness:
+        """How close the states are by now."""
 
     @property
     def satisfied(self) -> bool:

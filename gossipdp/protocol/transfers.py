@@ -10,6 +10,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from gossipdp.protocol import jobs
+from gossipdp.protocol.finishing import Finishing
 from gossipdp.protocol.model import Model
 from gossipdp.protocol.partition.reasons import Reason
 from gossipdp.protocol.partition.reunion import NEVER, Reunion
@@ -53,6 +54,7 @@ class Transfers:
         self,
         terms: Terms,
         machines: RoundMachines,
+        finishing: Finishing,
         *,
         waits: Callable[[], bool],
         take_over: Callable[[], None],
@@ -83,6 +85,8 @@ class Transfers:
             waits=waits,
             begins=lambda: rounds.open,
             givers=self._givers,
+            ends=lambda: finishing.begun,
+            last=lambda: finishing.begun and not finishing.trainers(),
         )
         self.reunion = Reunion(
             membership,
@@ -95,6 +99,7 @@ class Transfers:
             me=lambda: pacing.own(contribution.own_clock),
             hold=strategy.hold,
             done=replaced,
+            finishing=lambda: finishing.begun,
             # Where all peers apply the same increments, an idle peer is as far as the others.
             standby=None if self._exact else self.standby,
         )
@@ -140,7 +145,12 @@ class Transfers:
     @property
     def held(self) -> bool:
         """The model is being replaced, or is to be before a training process begins with it."""
-        return bool(self.reunion.reason) or (self.spare and self.standby.reason is not None)
+        return bool(self.reunion.reason) or self.outdated
+
+    @property
+    def outdated(self) -> bool:
+        """The model is to be fetched anew, because it is old."""
+        return self.spare and self.standby.reason is not None
 
     def came(self, arrived: Arrived, clock: int) -> None:
         """A fetched model is here, when the network's clock is `clock`."""

@@ -258,6 +258,19 @@ class Broadcast:
         """Whether no payload that a neighbour wants is under way."""
         return not any(push.wanted for link in self._links for push in link.pushes.values())
 
+    @property
+    def complete(self) -> bool:
+        """No announced payload is missing."""
+        return not self._fetches
+
+    def agrees(self, peer: bytes) -> bool:
+        """Whether the last digest that `peer` sent since it was asked shows the increments that are here."""
+        return self._digests.agrees(peer)
+
+    def ask(self, peers: Sequence[bytes]) -> None:
+        """Ask `peers` for digests of their epochs."""
+        self._digests.ask(peers)
+
     def longest(self, rumour: Rumour) -> float:
         """The largest movement by this increment; the same at peers that agree on the settled epochs."""
         return rumour.weight * self._epochs.longest(rumour.epoch)

@@ -16,7 +16,7 @@ different foundings, or different settled sets, the minority fetches the state o
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 
@@ -24,6 +24,7 @@ from gossipdp.protocol import jobs
 from gossipdp.protocol.epidemic import packing
 from gossipdp.protocol.epidemic.applying import Applying, length_of
 from gossipdp.protocol.epidemic.broadcast import Broadcast
+from gossipdp.protocol.epidemic.closing import Closing
 from gossipdp.protocol.epidemic.config import EpidemicConfig
 from gossipdp.protocol.epidemic.divergence import Divergence
 from gossipdp.protocol.epidemic.epochs import AHEAD
@@ -33,10 +34,11 @@ from gossipdp.protocol.epidemic.fingerprints import Fingerprints
 from gossipdp.protocol.epidemic.live_members import LiveMembers
 from gossipdp.protocol.epidemic.own_rounds import OwnIncrement, OwnRounds
 from gossipdp.protocol.epidemic.robust import RobustEpochs
+from gossipdp.protocol.epidemic.shared_state import SharedState
 from gossipdp.protocol.epidemic.shares import Shares
-from gossipdp.protocol.epidemic.standing import Standing
+from gossipdp.protocol.epidemic.standing import LONELY, Standing
 from gossipdp.protocol.epidemic.terms import Schedule
-from gossipdp.protocol.events import EpochDiverged, EpochSettled, Event, IncrementPublished, UpdateRefused
+from gossipdp.protocol.events import Closeness, EpochDiverged, EpochSettled, Event, IncrementPublished, UpdateRefused
 from gossipdp.protocol.model import Model
 from gossipdp.protocol.strategy import Surroundings
 from gossipdp.protocol.wire.encoding import Buffer
@@ -47,7 +49,7 @@ __all__ = ["EpidemicStrategy"]
 
 
 class EpidemicStrategy:
-    """Implements `Strategy`, and `transfer.source.Shared` for joiners."""
+    """Implements `Strategy`."""
 
     partner = None
     in_doubt = 0
@@ -92,6 +94,15 @@ class EpidemicStrategy:
             publishers=self._members.publishers,
             refound=self._refound,
         )
+        self.shared = SharedState(self._standing, self._exclusive, self._broadcast)
+        """for joiners"""
+        self._closing = Closing(
+            config.broadcast.sync,
+            agrees=self._broadcast.agrees,
+            ask=self._broadcast.ask,
+            idle=lambda: self._exclusive.idle and self._broadcast.complete,
+            settle=self._settle,
+        )
         self._model: Model | None = None
         self._newest: dict[bytes, int] = {}
         """clock of the newest applied increment of each live member"""
@@ -102,11 +113,6 @@ class EpidemicStrategy:
     def steps(self) -> OwnRounds:
         """The rounds of this peer."""
         return self._rounds
-
-    @property
-    def shared(self) -> EpidemicStrategy:
-        """The shared state, for joiners."""
-        return self
 
     # -- the model --------------------------------------------------------------------------------------------
 
@@ -214,27 +220,6 @@ class EpidemicStrategy:
         self._outputs.emit(IncrementPublished(sum(map(len, parts)), made.weight, made.share))
         self._exclusive.over()
 
-    # -- state for joiners: see `transfer.source.Shared` --------------------------------------------------------
-
-    def freeze(self, begin: Callable[[], bool]) -> None:
-        """Call `begin` when no operation is under way. If it returns True, none runs until `frozen`."""
-
-        def begun() -> bool:
-            if self._standing.held or not begin():
-                return False
-            self._standing.share()
-            return True
-
-        self._exclusive.ask(begun)
-
-    def frozen(self) -> None:
-        """The state may change again."""
-        self._exclusive.over()
-
-    def summary(self) -> bytes:
-        """The content of the state."""
-        return self._broadcast.summary()
-
     # -- inputs -----------------------------------------------------------------------------------------------
 
     def receive(self, message: Message, buffers: Sequence[Buffer], source: bytes, size: int, now: float) -> None:
@@ -283,13 +268,14 @@ class EpidemicStrategy:
 
     def timer(self) -> float | None:
         """When `handle_timer` is due, or None."""
-        times = (self._broadcast.timer(), self._divergence.timer(self._now))
+        times = (self._broadcast.timer(), self._divergence.timer(self._now), self._closing.timer())
         return min((at for at in times if at is not None), default=None)
 
     def handle_timer(self, now: float) -> None:
         self._now = now
         self._follow(now)
         self._broadcast.handle_timer(now)
+        self._closing.handle_timer(now)
         self._handle_news()
 
     def advance(self, clock: int, now: float) -> None:
@@ -313,6 +299,20 @@ class EpidemicStrategy:
     def stop(self, now: float) -> None:
         """Publish no more."""
         self._rounds.stop()
+
+    def close(self, others: Sequence[Member], now: float) -> None:
+        self._now = now
+        self._closing.meet([member.id for member in others], now)
+        self._handle_news()
+
+    @property
+    def closeness(self) -> Closeness:
+        return self._closing.closeness
+
+    def _settle(self) -> None:
+        """No increment comes any more. With a rule, the last ones count once their epochs have settled."""
+        if self._config.rule:
+            self._advance(self._standing.clock + LONELY * self._config.broadcast.span)
 
     @property
     def satisfied(self) -> bool:

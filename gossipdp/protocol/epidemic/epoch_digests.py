@@ -58,6 +58,8 @@ class EpochDigests:
         """number of the last digest of each live member"""
         self.bases: dict[bytes, bytes] = {}
         """founding of each live member's state, by its last digest"""
+        self._asked: dict[bytes, EpochDigest | None] = {}
+        """members asked for a digest, and what came last"""
         self._answered: dict[bytes, float] = {}
         """when each member was last sent names"""
         self._strangers: set[bytes] = set()
@@ -69,6 +71,17 @@ class EpochDigests:
         for link in self._links.neighbours():
             # A neighbour that had set this peer aside has forgotten that it was chosen.
             self._tell(link.peer, reply=False, link=link.own)
+
+    def ask(self, peers: Sequence[bytes]) -> None:
+        """Ask `peers` for their digests."""
+        for peer in peers:
+            self._asked.setdefault(peer, None)
+            self._tell(peer, reply=True)
+
+    def agrees(self, peer: bytes) -> bool:
+        """Whether the last digest that `peer` sent, after it was asked, is equal to this peer's."""
+        message = self._asked.get(peer)
+        return message is not None and message.base == self._epochs.base and not self._differing(message)
 
     def timer(self) -> float:
         """When the next digest is due."""
@@ -105,6 +118,8 @@ class EpochDigests:
             return True  # a later digest came before
         if source in self._links.live:
             self._numbers[source], self.bases[source] = message.number, message.base
+        if source in self._asked:
+            self._asked[source] = message
         if message.link and not self._links.chosen_by(source):
             self._outputs.send(source, Prune(link=False))
         marks = {mark.epoch: mark for mark in message.marks}
@@ -115,15 +130,7 @@ class EpochDigests:
                 and mark.epoch < min(message.first, self._epochs.first)
             ):
                 self._count(source, mark.epoch, mark.digest)
-        first = max(message.first, self._epochs.first)
-        here = {each.epoch: each for each in self._epochs.live()}
-        differ = [
-            epoch
-            for epoch in sorted({*here, *marks})
-            if epoch >= first
-            and (marks[epoch].digest if epoch in marks else EMPTY) != self._epochs.digest_of(epoch)
-            and self._epochs.admits(epoch)
-        ]
+        differ, here = self._differing(message), {each.epoch: each for each in self._epochs.live()}
         if differ and now >= self._answered.get(source, float("-inf")) + self._every / 2:
             self._answered[source] = now
             for epoch in differ:
@@ -133,7 +140,22 @@ class EpochDigests:
                     self._outputs.send(source, IHave(epoch, tuple(names[start : start + MAX_NAMES])))
             if message.reply:
                 self._tell(source, reply=False)
+        elif message.reply and source in self._asked and not differ:
+            self._tell(source, reply=False)
         return True
+
+    def _differing(self, message: EpochDigest) -> list[int]:
+        """Epochs that are not settled, and of which the sender holds another set of increments."""
+        marks = {mark.epoch: mark.digest for mark in message.marks}
+        first = max(message.first, self._epochs.first)
+        here = [each.epoch for each in self._epochs.live()]
+        return [
+            epoch
+            for epoch in sorted({*here, *marks})
+            if epoch >= first
+            and marks.get(epoch, EMPTY) != self._epochs.digest_of(epoch)
+            and self._epochs.admits(epoch)
+        ]
 
     def _estranged(self, source: bytes, *, link: bool) -> None:
         if link:

@@ -8,7 +8,7 @@ from typing import Final
 from gossipdp.protocol.epidemic.epochs import GRACE, SETTLE
 from gossipdp.protocol.membership.membership import Membership
 
-__all__ = ["Standing"]
+__all__ = ["LONELY", "Standing"]
 
 LONELY: Final = GRACE + SETTLE + 1
 """epochs without another live member after which a peer is alone again: its increments would come too late"""

@@ -3,6 +3,7 @@
 from gossipdp.protocol.events.base import Event, Notice
 from gossipdp.protocol.events.data import DataCovered, DataKnown
 from gossipdp.protocol.events.exchange import ChunksInDoubt, ExchangeEnded, ExchangeStarted, OfferRefused
+from gossipdp.protocol.events.finish import Closeness, FinishBegan, Finished, FinishPhase
 from gossipdp.protocol.events.increments import (
     EpochDiverged,
     EpochFingerprinted,
@@ -30,6 +31,7 @@ from gossipdp.protocol.events.transfer import MomentsProgress, ResyncBegan, Resy
 __all__ = [
     "CheckpointAhead",
     "ChunksInDoubt",
+    "Closeness",
     "DataCovered",
     "DataKnown",
     "EpochDiverged",
@@ -39,6 +41,9 @@ __all__ = [
     "Event",
     "ExchangeEnded",
     "ExchangeStarted",
+    "FinishBegan",
+    "FinishPhase",
+    "Finished",
     "IncrementApplied",
     "IncrementPublished",
     "Joined",

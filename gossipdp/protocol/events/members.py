@@ -12,7 +12,7 @@ __all__ = ["Joined", "Left", "MemberChanged", "MessageDropped", "Struck", "Updat
 
 @dataclass(frozen=True, slots=True)
 class MemberChanged(Event):
-    """The record of a member changed its state, incarnation or address."""
+    """The record of a member changed its state, incarnation, address or phase."""
 
     member: Member
     before: State | None

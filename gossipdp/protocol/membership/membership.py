@@ -33,7 +33,7 @@ from gossipdp.protocol.membership.seeds import Seeds
 from gossipdp.protocol.membership.signatures import Signer
 from gossipdp.protocol.membership.view import View
 from gossipdp.protocol.outputs import Outputs
-from gossipdp.protocol.wire.messages import Member, Nack, Ping, PingRequest, Pong, PushPull, State
+from gossipdp.protocol.wire.messages import Member, Nack, Phase, Ping, PingRequest, Pong, PushPull, State
 
 __all__ = ["Membership", "MembershipMessage"]
 
@@ -119,6 +119,11 @@ class Membership:
         if address != self.me.address and self.me.state != State.LEFT:
             self._relay_links.hurry(now)
             self._own_record.change(now, address=address)
+
+    def finish(self, phase: Phase, calls: bool, now: float) -> None:
+        """Tell all members how far this peer is with the end of its run, and whether it asks them to end theirs."""
+        if (phase, calls) != (self.me.phase, self.me.calls) and self.me.state != State.LEFT:
+            self._own_record.finish(phase, calls, now)
 
     # -- what other machines read -----------------------------------------------------------------------------
 

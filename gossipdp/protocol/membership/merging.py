@@ -216,11 +216,7 @@ class Merger:
         self._seeds.changed(now)
         if spread:
             self._dissemination.spread(record, now)
-        if before is None or (before.state, before.incarnation, before.address) != (
-            record.state,
-            record.incarnation,
-            record.address,
-        ):
+        if before is None or _shown(before) != _shown(record):
             self._emit(MemberChanged(record, None if before is None else before.state))
 
     # -- progress and trust -------------------------------------------------------------------------------------
@@ -244,6 +240,11 @@ class Merger:
         if source in self._forgers and now >= self._forgers[source]:
             del self._forgers[source]
         return source in self._forgers
+
+
+def _shown(record: Member) -> tuple[object, ...]:
+    """What `MemberChanged` tells of a record."""
+    return record.state, record.incarnation, record.address, record.phase, record.calls
 
 
 def _moved(known: Member, told: Member) -> bool:

@@ -17,7 +17,7 @@ from gossipdp.protocol.membership.local_health import LocalHealth
 from gossipdp.protocol.membership.seeds import Seeds
 from gossipdp.protocol.membership.signatures import Signer
 from gossipdp.protocol.membership.view import LEAP, View, overrides
-from gossipdp.protocol.wire.messages import Member, State
+from gossipdp.protocol.wire.messages import Member, Phase, State
 
 __all__ = ["OwnRecord"]
 
@@ -63,6 +63,11 @@ class OwnRecord:
             refutation=me.refutation + 1,
         )
         self._publish(changed, now)
+
+    def finish(self, phase: Phase, calls: bool, now: float) -> None:
+        """The end of this peer's run is at `phase`. calls: this peer asks all members to end their training."""
+        me = self._view.me
+        self._publish(replace(me, phase=phase, calls=calls, refutation=me.refutation + 1), now)
 
     def slept(self, seconds: float) -> None:
         """This peer did not run for `seconds`, so other members may have failed it."""

@@ -2,8 +2,8 @@
 
 A member signs its own record and its own progress report. A record may reach a peer with a suspicion or a failure that
 other members have added. The signature still covers the member's own *statement*: identity, name, address, incarnation,
-refutation, versions, and whether it leaves. So another member can invent no goodbye, no restart, no address and no
-clock. It can only doubt, and the member itself refutes a doubt.
+refutation, versions, whether it leaves, and how its run ends. So another member can invent no goodbye, no restart, no
+address, no clock and no end of the run. It can only doubt, and the member itself refutes a doubt.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from gossipdp.protocol.wire.messages import Member, Progress, State
 
 __all__ = ["Signer", "same_statement"]
 
-_MEMBER: Final = b"gossipdp member 2\0"
+_MEMBER: Final = b"gossipdp member 3\0"
 _PROGRESS: Final = b"gossipdp progress 2\0"
 _pack = msgspec.msgpack.Encoder().encode
 
@@ -63,7 +63,8 @@ def same_statement(one: Member, other: Member) -> bool:
 def _statement(record: Member) -> tuple[object, ...]:
     leaves = record.state == State.LEFT
     text = (record.name, record.address, record.software)
-    return (record.id, *text, record.incarnation, record.refutation, record.version, leaves)
+    counts = (record.incarnation, record.refutation, record.version, int(record.phase))
+    return (record.id, *text, *counts, leaves, record.calls)
 
 
 def _member_statement(record: Member) -> bytes:

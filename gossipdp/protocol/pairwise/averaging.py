@@ -9,7 +9,7 @@ offer.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Final
 
 from gossipdp.protocol import jobs
@@ -71,6 +71,7 @@ class Averaging:
         self._membership, self._outputs = surroundings.membership, surroundings.outputs
         self._me, self._incarnation = self._membership.me.id, self._membership.me.incarnation
         self._offers = Offers(config, surroundings, terms)
+        self.closing = self._offers.closing
         self._timing = Timing(config.deadlines.ask)
         self._active: Initiator | Responder | None = None
         self._settling: dict[int, Initiator] = {}
@@ -116,6 +117,13 @@ class Averaging:
         self._held = held
         self.step(now)
         return self._active is None
+
+    def close(self, others: Sequence[Member], seed: bytes, now: float) -> None:
+        """Training is over: exchange with `others` alone, until all hold the mean (see `closing`)."""
+        if not self.closing.begun:
+            self._timing = Timing(self._config.deadlines.ask)  # finer codes take longer
+        self._offers.close(others, seed, now)
+        self.step(now)
 
     def slept(self, seconds: float) -> None:
         """This peer did not run for `seconds`. They are no part of the exchange under way."""
@@ -365,7 +373,7 @@ class Averaging:
         chunks, mixing, duration = active.tally.chunks, active.tally.mixing, now - active.tally.started
         # By this host's own rate. A partner that asks for a lower one takes more of this host's time.
         usual = max(self._timing.pace * chunks, active.owed(self._config.rate)) if chunks else 0.0
-        self._offers.parted(active.terms.partner, chunks, duration, usual, mixing, now)
+        self._offers.parted(active.terms.partner, chunks, duration, usual, mixing, active.distance(), now)
         if chunks and mixing > 0.0:
             self._timing.exchanged(chunks, mixing, active.owed(active.terms.rate))
         self._ended(chunks, active.length(), active.distance(), now)

@@ -173,9 +173,10 @@ class Matching:
 
     def idle(self, now: float) -> bool:
         """No partner is to be looked for now, and no notice is due. This is the usual case."""
-        return not self._looks(now) and not self._is_lonely(now)
+        return not self.looks(now) and not self._is_lonely(now)
 
-    def _looks(self, now: float) -> bool:
+    def looks(self, now: float) -> bool:
+        """A partner is wanted, no offer is out, and the pause after a refusal is over."""
         return self.wanted > 0 and self.offered is None and now >= self._not_before
 
     def candidate(
@@ -200,7 +201,7 @@ class Matching:
             rtt: round-trip time to a member, seconds; None if it never answered a ping.
             scheduled: the partner that the schedule names.
         """
-        if not self._looks(now):
+        if not self.looks(now):
             return None
         if self._sought_at is None:
             self._sought_at = now
@@ -224,7 +225,7 @@ class Matching:
         fresh = [peer for peer in possible if peer not in self.refusals] or possible
         fresh = [peer for peer in fresh if peer not in met] or fresh
         if not fresh:
-            self._back_off(now)
+            self.back_off(now)
             return None
         return choose_partner(fresh, rtt, self._config.biased, self._random)
 
@@ -273,7 +274,7 @@ class Matching:
         offered = self.withdraw()
         if offered is not None:
             self.refusals[offered.partner] = self.reasons[offered.partner] = reason
-            self._back_off(now)
+            self.back_off(now)
             if reason == DONE and self._unmet < EXCUSED:
                 # The partner accepts in its next round. Where rounds are long, that may take longer than `lonely`.
                 self._lonely_since = now
@@ -312,7 +313,7 @@ class Matching:
             return
         self.refusals[partner] = self.reasons[partner] = "nothing mixed"
         self._count(counted, +1)
-        self._back_off(now)
+        self.back_off(now)
 
     def _count(self, counted: str, more: int) -> None:
         if counted == "wanted":
@@ -320,7 +321,8 @@ class Matching:
         elif counted == "ahead":
             self.ahead = max(0, self.ahead - more)
 
-    def _back_off(self, now: float) -> None:
+    def back_off(self, now: float) -> None:
+        """Pause, longer each time in a row."""
         pause = min(self._config.pause * 2.0**self._refused, self._config.longest_pause)
         self._refused = min(self._refused + 1, 16)
         self._not_before = now + pause * (1.0 + self._random.random())

@@ -6,12 +6,14 @@ round where peers follow one. The exchanges themselves are in `averaging`.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
+from gossipdp.protocol import jobs
 from gossipdp.protocol.events import Notice, OfferRefused
 from gossipdp.protocol.membership.view import LIVE
 from gossipdp.protocol.model import Model
+from gossipdp.protocol.pairwise.closing import Closing
 from gossipdp.protocol.pairwise.config import PairwiseConfig
 from gossipdp.protocol.pairwise.exchange import Terms, keeps_to
 from gossipdp.protocol.pairwise.matching import BUSY, DONE, IDLE, Matching, guests_per_round, out_of_reach
@@ -45,6 +47,7 @@ class Offers:
         self._known = PartnerHistory()
         self._idle: dict[bytes, float] = {}
         """members without a training process, and when each is asked again"""
+        self.closing = Closing(me, surroundings.random, config.deadlines.silence)
         self._counter = me.incarnation << 32
         self._out: Offer | None = None
         self._first = 0
@@ -64,6 +67,11 @@ class Offers:
         self._position.begin(schedule, number, exchanges)
         self._matching.want(exchanges, now)
 
+    def close(self, others: Sequence[Member], seed: bytes, now: float) -> None:
+        """Training is over: seek exchanges with `others` alone."""
+        self.closing.meet(others, seed, now)
+        self.withdraw()
+
     def stop(self) -> None:
         """Look for no partner any more."""
         self._matching.want_none()
@@ -80,8 +88,8 @@ class Offers:
 
     @property
     def company(self) -> set[bytes]:
-        """The other live members, without those known to be idle."""
-        return {member.id for member in self._membership.alive()} - self._idle.keys()
+        """The other live members, without those known to be idle and those whose training is over."""
+        return {member.id for member in self._membership.alive() if not member.phase} - self._idle.keys()
 
     def rests(self) -> str:
         """Why this peer makes no exchanges, or "".
@@ -89,7 +97,9 @@ class Offers:
         Without a training process it needs none once this round's are made, or while its model is old. With mode sync
         the others wait for the first round of a training process that has begun.
         """
-        around = self._surroundings
+        around, phase = self._surroundings, self._membership.me.phase
+        if phase:
+            return "" if self.closing.begun else IDLE
         if around.trains() or (self.wants and around.drift() <= around.pacing.usual_every):
             return ""
         return BUSY if around.sync and around.attached() else IDLE
@@ -109,6 +119,8 @@ class Offers:
             unsettled: members with which a lost exchange is still open, and the reason to name.
         """
         assert self._model is not None
+        if self.closing.begun:
+            return self._make_closing(unsettled, now)
         if self._matching.idle(now) or self.rests():
             return
         self._idle = {peer: until for peer, until in self._idle.items() if now < until}
@@ -119,27 +131,45 @@ class Offers:
         scheduled = (self._matching.wanted and self._position.next()[0]) or None
         partner = self._matching.candidate(alive, excluded, self._known.meets(self.round), known.rtt, now, scheduled)
         if partner is not None:
-            self._counter += 1
-            self._matching.offer(partner, self._counter, known.rtt(partner), now)
-            self._out = Offer(
-                self._counter,
-                self._model.schema.digest,
-                self._surroundings.settings,
-                self._terms.codec,
-                self._wish(partner),
-                self._terms.pull,
-                self._first,
-                self._terms.window,
-                self._config.rate,
-            )
-            self._send(partner)
+            self._offer(partner, now)
         elif self._matching.lonely(now) and self.company:
             self._outputs.emit(Notice("GD-401", self._matching.loneliness(alive, excluded)))
+
+    def _make_closing(self, unsettled: Mapping[bytes, str], now: float) -> None:
+        """Offer an exchange to the partner of the closing's step."""
+        partner, _ = self.closing.partner
+        if not partner:
+            return self._matching.want_none()
+        if not self.wants:
+            self.begin_round(1, now, 0, None)
+        if not self._matching.looks(now):
+            return None
+        if partner in unsettled or not self._membership.reaches(partner):
+            return self._matching.back_off(now)  # an outbound-only partner makes the offer itself
+        return self._offer(partner, now)
+
+    def _offer(self, partner: bytes, now: float) -> None:
+        assert self._model is not None
+        self._counter += 1
+        self._matching.offer(partner, self._counter, self._membership.rtt(partner), now)
+        self._out = Offer(
+            self._counter,
+            self._model.schema.digest,
+            self._surroundings.settings,
+            self._terms.codec,
+            self._wish(partner),
+            self._terms.pull,
+            self._first,
+            self._terms.window,
+            self._config.rate,
+        )
+        self._send(partner)
 
     def _excluded(self, alive: Iterable[Member], unsettled: Mapping[bytes, str], now: float) -> dict[bytes, str]:
         """Members that are not asked, and why."""
         alive = list(alive)
         excluded = out_of_reach(self._membership.me, alive, self._membership.linked) | dict(unsettled)
+        excluded |= {member.id: "finishing" for member in alive if member.phase}
         excluded |= dict.fromkeys(self._idle, IDLE)
         excluded |= dict.fromkeys(self._surroundings.apart(), "apart")
         excluded |= {member.id: "aside" for member in alive if self._surroundings.shuns(member.id, now)}
@@ -152,14 +182,18 @@ class Offers:
 
     def _wish(self, partner: bytes) -> float:
         """The weight of an exchange with `partner`. Only the schedule may ask for more than gamma."""
-        named, weight = self._position.next()
         share = self._known.share(partner, self.round)
+        if self.closing.begun:
+            named, weight = self.closing.partner
+            return share * (weight if partner == named else 0.5)
+        named, weight = self._position.next()
         return share * self._config.weight * (2.0 * weight if partner == named else 1.0)
 
     def refused(self, source: bytes, exchange: int, reason: str, now: float) -> None:
         """A partner has refused an offer."""
         if self.is_out(source, exchange):
             self._matching.refused(reason, now)
+            self.closing.refused(now)
             self._outputs.emit(OfferRefused(source, reason))
             if reason == IDLE:
                 self._idle[source] = now + IDLE_FOR
@@ -215,6 +249,12 @@ class Offers:
             return BUSY
         if unsuited := self._unsuited(offer, source):
             return unsuited
+        if self.closing.begun:
+            if busy or not self._matching.yields_to(source, self._me):
+                return self._crossing(source)
+            return self.closing.objection(source, now)
+        if member is not None and member.phase:
+            return IDLE
         guests = self._guests(source)
         free = self._matching.accepts(source, self._position.serves(source), self._terms.trains, guests)
         if busy or not free:
@@ -222,10 +262,13 @@ class Offers:
                 self._matching.turned_away(source)
             return BUSY if busy else DONE
         if not self._matching.yields_to(source, self._me):
-            # Of two crossing offers the lower id's holds.
-            offered = self._matching.offered
-            return "crossing" if offered is not None and offered.partner == source else BUSY
+            return self._crossing(source)
         return BUSY if self._matching.offered is None and self._leaves_alone(source, now) else ""
+
+    def _crossing(self, source: bytes) -> str:
+        """Why an offer is refused while another one is out. Of two crossing offers the lower id's holds."""
+        offered = self._matching.offered
+        return "crossing" if offered is not None and offered.partner == source else BUSY
 
     def _unsuited(self, offer: Offer, source: bytes) -> str:
         """Why the two peers cannot exchange at all, or ""."""
@@ -291,6 +334,9 @@ class Offers:
 
     def met(self, partner: bytes, *, initiator: bool) -> None:
         """An exchange with `partner` begins."""
+        if self.closing.begun:
+            # No outer step comes any more that would renew the bounds of clipping.
+            self._outputs.ask(jobs.Renew())
         guest = not initiator and self.is_guest(partner)
         self._matching.matched(self._position.met(partner, initiator=initiator), guest)
         self._known.met(partner, self.round)
@@ -299,7 +345,9 @@ class Offers:
         """The next exchange that this peer initiates begins with `chunk`."""
         self._first = chunk
 
-    def parted(self, partner: bytes, chunks: int, duration: float, usual: float, mixing: float, now: float) -> None:
+    def parted(
+        self, partner: bytes, chunks: int, duration: float, usual: float, mixing: float, distance: float, now: float
+    ) -> None:
         """An exchange has ended.
 
         Args:
@@ -307,7 +355,12 @@ class Offers:
             duration: seconds from its beginning.
             usual: seconds that its chunks usually take.
             mixing: seconds in which chunks were mixed.
+            distance: of the two anchors before it, RMS per parameter; NaN unless all chunks were mixed.
         """
+        if self.closing.begun:
+            self.closing.met(partner, distance, duration, now)
+        else:
+            self.closing.measured(distance)
         self._known.parted(partner, chunks, duration, usual, now)
         if chunks:
             self._matching.parted(partner, mixing)
@@ -326,10 +379,14 @@ class Offers:
 
     def timer(self) -> float | None:
         """When to make, repeat or give up an offer. An offer that is out also expires while this peer rests."""
-        return None if self.rests() and self._matching.offered is None else self._matching.timer()
+        if self.rests() and self._matching.offered is None:
+            return None
+        times = [self._matching.timer(), self.closing.timer()]
+        return min([time for time in times if time is not None], default=None)
 
     def handle_timer(self, now: float) -> None:
         """Repeat an unanswered offer once, then give it up when it expires."""
+        self.closing.handle_timer(now)
         offered = self._matching.offered
         if offered is None:
             return

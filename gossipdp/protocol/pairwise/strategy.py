@@ -5,7 +5,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from gossipdp.protocol import jobs
+from gossipdp.protocol.events import Closeness
 from gossipdp.protocol.model import Model
 from gossipdp.protocol.pairwise.averaging import Averaging
 from gossipdp.protocol.pairwise.config import PairwiseConfig
@@ -82,6 +85,15 @@ class PairwiseStrategy:
 
     def stop(self, now: float) -> None:
         self._averaging.stop(now)
+
+    def close(self, others: Sequence[Member], now: float) -> None:
+        assert self._model is not None
+        self._terms.close(self._pacing)
+        self._averaging.close(others, self._model.schema.digest, now)
+
+    @property
+    def closeness(self) -> Closeness:
+        return self._averaging.closing.closeness
 
     @property
     def satisfied(self) -> bool:

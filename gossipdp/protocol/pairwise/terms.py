@@ -5,6 +5,7 @@ They follow from the pacing and from how much the link carries (`link_load`). No
 
 from __future__ import annotations
 
+from gossipdp.protocol.pairwise.closing import BITS
 from gossipdp.protocol.pairwise.link_load import LinkLoad
 from gossipdp.protocol.rounds.pacing import Pacing
 
@@ -24,6 +25,7 @@ class ExchangeTerms:
 
     def __init__(self, codec: str, bits: int, window: int, kappa: float, patience: float) -> None:
         self._family, self._bits, self._kappa = codec, bits, kappa
+        self._closes = False
         self._load = LinkLoad(window, bits, patience)
         self.codec, self.window, self.pull = "", window, 0.0
         self.trains = False
@@ -38,11 +40,19 @@ class ExchangeTerms:
             bits = max(bits, 8)
         self.trains = pacing.trains
         bits, self.window = self._load.bits(bits), self._load.window
+        if self._closes:
+            self.codec, self.pull = self._family if self._family == "fp32" else f"modulo{BITS}", 0.0
+            return
         self.codec = f"modulo{bits}" if self._family == "modulo" else self._family
         outer = pacing.outer()
         # Momentum fades only in outer steps. Without them the pulls of exchanges would add up for ever.
         pulls = outer.momentum and self.trains
         self.pull = self._kappa / outer.lr if pulls else 0.0
+
+    def close(self, pacing: Pacing) -> None:
+        """Training is over: from now on the codec is fine enough for the final mean, and momentum is at rest."""
+        self._closes = True
+        self.choose(pacing)
 
     def fetched(self) -> None:
         """A transfer of the model is over."""

@@ -59,6 +59,7 @@ class Reunion:
         hold: True: offer and accept no exchange. False: exchange again. Returns True once no exchange is under way.
         done: Callback: a model was fetched for this reason, in this many seconds.
         standby: Says when a peer that does not train fetches the model anew.
+        finishing: Whether the run of this peer ends. Its model is then not given up because the peer lags.
     """
 
     def __init__(
@@ -75,9 +76,10 @@ class Reunion:
         hold: Callable[[bool, float], bool],
         done: Callable[[Arrived, Reason, float], None],
         standby: Standby | None = None,
+        finishing: Callable[[], bool] = lambda: False,
     ) -> None:
         self._membership, self._random, self._outputs = membership, random, outputs
-        self._hold, self._done, self._standby = hold, done, standby
+        self._hold, self._done, self._standby, self._finishing = hold, done, standby, finishing
         self._steps = apart_rounds * every
         self._period = membership.config.join_interval
         self.follower = Follower(joiner, outputs, hold, self._period, random)
@@ -274,7 +276,7 @@ class Reunion:
             self._course.fire(Event.DIVERGED, now)
         elif not self.reason and self._standby is not None and self._standby.reason:
             self._course.fire(Event.OUTDATED, now)
-        elif not self.reason:
+        elif not self.reason and not self._finishing():
             self._watch_lag(now)
 
     def stop(self, now: float) -> None:

@@ -111,6 +111,11 @@ class Rounds:
         return self.open and self.made > 0
 
     @property
+    def at_rest(self) -> bool:
+        """No training process is attached, and no round is under way."""
+        return not self._attached and self._phase is _Phase.IDLE
+
+    @property
     def handed_out(self) -> bool:
         """Every correction so far is in a slot that the training process knows of."""
         return self._phase is _Phase.IDLE and not self._dirty and not self._sealing

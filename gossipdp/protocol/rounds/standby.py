@@ -37,6 +37,8 @@ class Standby:
         waits: Whether a training process waits for the model.
         begins: Whether a training process has the model.
         givers: Members to fetch from. Only those that train, if any does.
+        ends: Whether the run of this peer ends. A model with own training is then kept.
+        last: Whether it ends and no member trains any more. A model without own training is then fetched a last time.
     """
 
     def __init__(
@@ -48,9 +50,11 @@ class Standby:
         waits: Callable[[], bool],
         begins: Callable[[], bool],
         givers: Callable[[], Sequence[bytes]],
+        ends: Callable[[], bool] = lambda: False,
+        last: Callable[[], bool] = lambda: False,
     ) -> None:
         self._clock, self._every, self._behind, self._waits, self._begins = clock, every, behind, waits, begins
-        self.givers = givers
+        self.givers, self._ends, self._last = givers, ends, last
         self.idle = True
         self.trained = False
         """The model contains steps of this peer's own training, and no fetched model has replaced it since."""
@@ -81,12 +85,12 @@ class Standby:
     @property
     def reason(self) -> Reason | None:
         """Why this peer fetches the model anew now: LATE if a training process waits for it, else IDLE. Or None."""
-        if not self.idle:
+        if not self.idle or (self.trained and self._ends()):
             return None
         waits = self._waits()
         soon = waits or self._begins()
         rounds, transfers = (MOST_ROUNDS, TRANSFERS) if soon else (SPARE_ROUNDS, 2 * TRANSFERS)
-        limit = max(rounds * self._every(), transfers * self.transfer)
+        limit = 0 if self._last() else max(rounds * self._every(), transfers * self.transfer)
         fresh = self._clock() - max(self._tried, self.clock) <= limit
         if fresh or (waits and self._fetches >= MOST_FETCHES):
             return None

@@ -73,8 +73,8 @@ def weights(*rounds):
         EpidemicConfig(), surroundings(members, progress=ProgressBoard(members.me.id), random=Random(1))
     )
     strategy.ready(Model.of(SCHEMA.to_bytes(), bytes(16), MOST_EXACT, 0, 0), None, 0)
-    strategy.freeze(lambda: True)
-    strategy.frozen()
+    strategy.shared.freeze(lambda: True)
+    strategy.shared.frozen()
     closed(strategy._shares, 3, (4000, 4), (4000, 4))
     for samples, steps, network in rounds:
         clock += network

@@ -51,8 +51,8 @@ def test_state_that_is_about_to_be_replaced_is_not_given():
     strategy, begun = net.up[0].peer.strategy, []
     while not strategy.hold(True, net.network.now):
         net.run(0.01)
-    strategy.freeze(lambda: bool(begun.append("state")))
+    strategy.shared.freeze(lambda: bool(begun.append("state")))
     assert not begun
     strategy.hold(False, net.network.now)
-    strategy.freeze(lambda: bool(begun.append("state")))
+    strategy.shared.freeze(lambda: bool(begun.append("state")))
     assert begun == ["state"]

@@ -34,7 +34,7 @@ __all__ = [
     "short",
 ]
 
-PROTOCOL_VERSION: Final = 2
+PROTOCOL_VERSION: Final = 3
 
 MAX_HEADER: Final = 4096
 """bytes of one header frame"""

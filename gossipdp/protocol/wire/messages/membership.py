@@ -28,6 +28,7 @@ __all__ = [
     "MAX_RECORDS",
     "Member",
     "Nack",
+    "Phase",
     "Ping",
     "PingRequest",
     "Pong",
@@ -55,6 +56,19 @@ class State(enum.IntEnum):
     LEFT = 3
 
 
+class Phase(enum.IntEnum):
+    """How far a member is with the end of its run (`finishing`)."""
+
+    RUNNING = 0
+    """it trains, or may"""
+    WAITING = 1
+    """its training is over, and it waits for the other members"""
+    CLOSING = 2
+    """it exchanges with the members whose training is over, until all hold their mean"""
+    DONE = 3
+    """it holds that mean"""
+
+
 class Member(Struct, frozen=True, array_like=True):
     """One member as gossiped. A later (incarnation, refutation), compared as a pair, overrides an earlier one.
 
@@ -76,6 +90,9 @@ class Member(Struct, frozen=True, array_like=True):
     accusers: Annotated[tuple[PeerId, ...], Meta(max_length=MAX_ACCUSERS)] = ()
     """of a suspect: the members that got no answer from it themselves; empty in all other states"""
     signature: Signature = UNSIGNED
+    phase: Phase = Phase.RUNNING
+    calls: bool = False
+    """it asks all members to end their training"""
 
 
 class Progress(Struct, frozen=True, array_like=True):

@@ -1,0 +1,189 @@
+"""How a run ends at one peer: its training is over, it waits for others, all come to their mean, then it may leave.
+
+The peer's own record tells its `Phase`, signed and gossiped like all of it. A peer whose training has ended waits for
+live members that still train. At the end of its wait, or when no such member is left, it closes with those whose
+training is over too: the strategy brings their states together. One that closes takes the waiting ones with it. A peer
+that is done stays until all are, because they may need it as a partner. No wait is without end, and a member that fails
+or leaves at any moment is not waited for.
+
+A member may also ask all to finish. Peers follow such a call if their operator lets them, and repeat it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from typing import NamedTuple
+
+from gossipdp.protocol.events import FinishBegan, Finished, FinishPhase
+from gossipdp.protocol.strategy import Strategy
+from gossipdp.protocol.terms import Terms
+from gossipdp.protocol.wire.messages import Member, Phase, State
+
+__all__ = ["FinishProgress", "Finishing"]
+
+
+class FinishProgress(NamedTuple):
+    """What the end of this peer's run waits for."""
+
+    phase: Phase
+    left: float
+    """seconds that this peer waits at most; infinity: it does not wait for members"""
+    awaited: tuple[bytes, ...]
+    """members that are waited for: those that train, or are not done yet"""
+    closers: tuple[bytes, ...]
+    """members whose training is over, this peer included"""
+
+
+class Finishing:
+    """The end of one peer's run.
+
+    Args:
+        over: whether no training process is attached and no round is under way.
+        ready: whether the model is here.
+        whole: whether no other model replaces it or is to.
+        trained: whether this peer's own training is in it.
+        apart: members that nothing is exchanged with.
+    """
+
+    def __init__(
+        self,
+        terms: Terms,
+        strategy: Strategy,
+        *,
+        over: Callable[[], bool],
+        ready: Callable[[], bool],
+        whole: Callable[[], bool],
+        trained: Callable[[], bool],
+        apart: Callable[[], Mapping[bytes, int]],
+    ) -> None:
+        self._membership, self._progress, self._outputs = terms.membership, terms.progress, terms.outputs
+        self._strikes, self._strategy = terms.strikes, strategy
+        self._over, self._ready, self._whole, self._trained, self._apart = over, ready, whole, trained, apart
+        self._wait, self._follows = terms.config.finish_wait, terms.config.finish_follow
+        self._period = terms.membership.config.join_interval
+        self.begun = False
+        """the run of this peer ends: it does not train any more once its training process is gone"""
+        self._ended = False
+        self._until = math.inf
+        """end of the present wait"""
+        self._look_at = math.inf
+        self._others: tuple[bytes, ...] | None = None
+        """the other members that close, as the strategy knows them"""
+        self._gone: list[bytes] = []
+        """members that closed with this peer, were done and have left"""
+
+    # -- commands ---------------------------------------------------------------------------------------------
+
+    def begin(self, now: float, *, calls: bool, wait: float | None = None, by: bytes = b"") -> None:
+        """The run of this peer ends.
+
+        Args:
+            calls: ask all members to finish too.
+            wait: seconds to wait for members that train; None: as configured.
+            by: the member that asked for it; b"" for this host.
+        """
+        if wait is not None:
+            self._wait = wait
+            self._until = now + wait if self._until < math.inf and self._phase <= Phase.WAITING else self._until
+        if not self.begun:
+            self.begun = True
+            self._outputs.emit(FinishBegan(by, calls))
+        if calls:
+            self._membership.finish(self._phase, True, now)
+        self._look_at = now
+
+    # -- inputs -----------------------------------------------------------------------------------------------
+
+    def member_changed(self, member: Member, now: float) -> None:
+        """Membership has news of `member`."""
+        live = member.state in (State.ALIVE, State.SUSPECT)
+        if member.calls and live and self._follows and not self.begun and not self._strikes.shuns(member.id, now):
+            self.begin(now, calls=True, by=member.id)
+        elif self.begun:
+            self._look_at = now
+
+    def timer(self) -> float:
+        """When `step` is to be called at the latest."""
+        return math.inf if self._ended else self._look_at
+
+    def step(self, now: float) -> None:
+        """Draw conclusions after any input."""
+        if not self.begun or self._ended:
+            return
+        news = self._phase is Phase.RUNNING and self._over() and self._until == math.inf
+        news = news or (self._phase >= Phase.CLOSING and self._strategy.closeness.over != (self._phase is Phase.DONE))
+        if news or now >= self._look_at:
+            self._look_at = now + self._period
+            self._look(now)
+
+    # -- the phases -------------------------------------------------------------------------------------------
+
+    def _look(self, now: float) -> None:
+        if self._phase is Phase.RUNNING and self._over():
+            self._until = min(self._until, now + self._wait)
+            if not self._ready():
+                return self._end(())
+            # A model without own training is fetched a last time, once no member trains.
+            if self._whole() and (self._trained() or now >= self._until or not self.trainers()):
+                self._enter(Phase.WAITING, now)
+        if self._phase is Phase.WAITING:
+            closing = any(member.phase >= Phase.CLOSING for member in self._membership.alive())
+            if closing or now >= self._until or not self.trainers():
+                self._enter(Phase.CLOSING, now)
+        if self._phase >= Phase.CLOSING:
+            self._close(now)
+
+    def _close(self, now: float) -> None:
+        others = self._closers(now)
+        ids = tuple(member.id for member in others)
+        if ids != self._others:
+            known = self._membership.members
+            gone = [known[peer] for peer in self._others or () if peer not in ids and peer in known]
+            self._gone += [one.id for one in gone if one.state is State.LEFT and one.phase is Phase.DONE]
+            self._others = ids
+            self._strategy.close(others, now)
+        over = self._strategy.closeness.over
+        if over != (self._phase is Phase.DONE):
+            self._enter(Phase.DONE if over else Phase.CLOSING, now)
+        if over and (now >= self._until or all(member.phase is Phase.DONE for member in others)):
+            self._end((self._membership.me.id, *sorted({*ids, *self._gone})))
+
+    def _end(self, closers: tuple[bytes, ...]) -> None:
+        self._ended = True
+        self._outputs.emit(Finished(closers, self._strategy.closeness))
+
+    def _enter(self, phase: Phase, now: float) -> None:
+        if phase is not Phase.WAITING:
+            self._until = now + self._wait if phase is Phase.DONE else math.inf
+        self._membership.finish(phase, self._membership.me.calls, now)
+        self._outputs.emit(FinishPhase(phase))
+
+    def _closers(self, now: float) -> list[Member]:
+        apart = self._apart()
+        return [
+            member
+            for member in self._membership.alive()
+            if member.phase and member.id not in apart and not self._strikes.shuns(member.id, now)
+        ]
+
+    def trainers(self) -> list[bytes]:
+        """Live members that have trained and have not ended that."""
+        running = [member.id for member in self._membership.alive() if not member.phase]
+        reports = ((peer, self._progress.of(peer)) for peer in running)
+        return [peer for peer, report in reports if report is not None and report.steps > 0]
+
+    # -- for operators ----------------------------------------------------------------------------------------
+
+    @property
+    def _phase(self) -> Phase:
+        return self._membership.me.phase
+
+    def progress(self, now: float) -> FinishProgress:
+        """What is waited for."""
+        others = self._closers(now)
+        awaited = self.trainers() if self._phase <= Phase.WAITING else []
+        if self._phase >= Phase.CLOSING:
+            awaited = [member.id for member in others if member.phase is not Phase.DONE]
+        closers = tuple(member.id for member in (self._membership.me, *others) if member.phase)
+        return FinishProgress(self._phase, self._until - now, tuple(awaited), closers)

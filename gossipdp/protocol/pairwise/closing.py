@@ -1,0 +1,192 @@
+"""The meetings of peers whose training is over: they bring their anchors to their mean (algorithms section 12).
+
+No outer step moves an anchor any more, and every exchange keeps the sum. So the members follow one schedule
+(`schedule`), and after one cycle each holds the mean but for the rounding of the codec. A step is over when the
+exchange with its partner has mixed all chunks. A partner that is not free yet is waited for; after that any member will
+do. If members come or go, a schedule of those left begins anew.
+
+Every exchange measures how far two anchors were apart. A peer agrees once a cycle is over and its last exchanges were
+within TOLERANCE of the usual distance. It then offers nothing, and still accepts, because others may need it. A larger
+distance makes it seek again. No message is sent and no vector is touched here.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from random import Random
+from typing import Final
+
+from gossipdp.protocol.events import Closeness
+from gossipdp.protocol.pairwise.matching import BUSY, DONE
+from gossipdp.protocol.pairwise.schedule import Schedule
+from gossipdp.protocol.wire.messages import Member
+
+__all__ = ["BITS", "TOLERANCE", "Closing"]
+
+BITS: Final = 16
+"""of the modulo codec. With 8 bits the rounding of one cycle leaves about a hundredth of the usual distance, and the
+grid shrinks too slowly to help"""
+TOLERANCE: Final = 1e-3
+"""distance of two anchors that agree, as a share of the usual one"""
+SMALL: Final = 2
+"""exchanges in a row within the tolerance, after a whole cycle"""
+CYCLES: Final = 6
+"""cycles after which a peer stops to seek agreement"""
+MORE: Final = 18
+"""steps beyond these cycles: replicas far apart come together by a bounded distance an exchange"""
+DECAY: Final = 0.7
+"""weight of earlier distances in the usual one"""
+LONGER: Final = 4.0
+"""multiple of the longest exchange for which a partner is waited for"""
+
+
+class Closing:
+    """The steps of one peer.
+
+    Args:
+        me: this peer.
+        patience: seconds for which the partner of a step is waited for, at least.
+    """
+
+    def __init__(self, me: Member, random: Random, patience: float) -> None:
+        self._me, self._random, self._patience = me, random, patience
+        self._usual = math.nan
+        self._others: dict[bytes, bool] = {}
+        """the other members, and whether one of the pair can dial the other"""
+        self._schedule: Schedule | None = None
+        self._begun = False
+        self._step = self._small = self._exchanges = 0
+        self._partner: tuple[bytes, float] = b"", 0.0
+        """of this step, and the weight; b"" if none is sought"""
+        self._near: set[bytes] = set()
+        """without a schedule: members within the tolerance since the last one beyond it"""
+        self._since, self._longest, self._last = 0.0, 0.0, math.nan
+        self.most = 0
+        """steps, at most"""
+
+    # -- what is known ----------------------------------------------------------------------------------------
+
+    @property
+    def begun(self) -> bool:
+        """The peer closes: it exchanges with the other members of the closing alone."""
+        return self._begun
+
+    @property
+    def closeness(self) -> Closeness:
+        """How close the anchors are."""
+        over = self._begun and (self._agrees or self._step >= self.most)
+        return Closeness(over, self._agrees, self._usual, self._last if self._others else 0.0, self._exchanges)
+
+    @property
+    def _agrees(self) -> bool:
+        if self._schedule is None or not self._others:
+            return self._near >= {peer for peer, reached in self._others.items() if reached}
+        return self._step >= self._schedule.period and self._small >= SMALL
+
+    @property
+    def partner(self) -> tuple[bytes, float]:
+        """The partner of this step and the weight of the exchange; b"" if none is sought."""
+        return self._partner
+
+    def measured(self, distance: float) -> None:
+        """An exchange of the training has measured the distance of two anchors, RMS per parameter; NaN: unknown."""
+        if not math.isnan(distance):
+            known = math.isnan(self._usual)
+            self._usual = distance if known else DECAY * self._usual + (1.0 - DECAY) * distance
+
+    # -- the members ------------------------------------------------------------------------------------------
+
+    def meet(self, others: Sequence[Member], seed: bytes, now: float) -> None:
+        """These are the other members that close. If any has come, or has gone too early, begin anew.
+
+        Args:
+            seed: the same for all.
+        """
+        there = {member.id: bool(member.address or self._me.address) for member in others}
+        if self._begun and there == self._others:
+            return
+        settled = self._begun and self._agrees and there.keys() < self._others.keys()
+        self._begun, self._others = True, there
+        if settled:
+            self._near &= there.keys()
+            return
+        # Two outbound-only peers cannot meet, so no schedule is exact with them. Random partners need more steps.
+        hidden = sum(not member.address for member in (self._me, *others))
+        self._schedule = Schedule([self._me.id, *there], seed) if hidden < 2 else None
+        period = self._schedule.period if self._schedule else 2 * len(there)
+        self.most = CYCLES * period + MORE
+        self._step = self._small = 0
+        self._near.clear()
+        self._next(now)
+
+    def _next(self, now: float) -> None:
+        """Choose the partner of this step."""
+        self._partner, self._since = (b"", 0.0), now
+        while self._others and not self._partner[0] and not self.closeness.over:
+            if self._schedule is not None:
+                self._partner = self._schedule.partner(self._me.id, self._step) or (b"", 0.0)
+                self._step += not self._partner[0]
+            else:
+                reached = [peer for peer, reached in self._others.items() if reached]
+                far = [peer for peer in reached if peer not in self._near]
+                self._partner = self._random.choice(far or reached), 0.5
+
+    # -- meetings ---------------------------------------------------------------------------------------------
+
+    def objection(self, source: bytes, now: float) -> str:
+        """Why an offer of `source` is refused, or ""."""
+        if source not in self._others or self._exchanges >= 2 * self.most:
+            return DONE
+        late = now >= self._since + self._wait
+        return "" if late or self._schedule is None or self._partner[0] in (b"", source) else BUSY
+
+    def refused(self, now: float) -> None:
+        """The partner has no time. Without a schedule another one will do."""
+        if self._schedule is None:
+            since = self._since
+            self._next(now)
+            self._since = since
+
+    def met(self, partner: bytes, distance: float, duration: float, now: float) -> None:
+        """An exchange is over.
+
+        Args:
+            distance: of the two anchors before it, RMS per parameter; NaN unless all chunks were mixed.
+            duration: seconds.
+        """
+        if partner not in self._others:
+            return  # an exchange of the training
+        self._exchanges += 1
+        self._longest = max(self._longest, duration)
+        if math.isnan(distance):
+            return
+        self._usual = distance if math.isnan(self._usual) else self._usual
+        self._last = distance
+        if distance <= TOLERANCE * self._usual:
+            self._small += 1
+            self._near.add(partner)
+        else:
+            self._small = 0
+            self._near.clear()
+        if self._schedule is None or partner == self._partner[0]:
+            self._step += 1
+            self._next(now)
+        elif not self._partner[0]:
+            self._next(now)
+
+    @property
+    def _wait(self) -> float:
+        return max(self._patience, LONGER * self._longest)
+
+    def timer(self) -> float | None:
+        """When `handle_timer` is to be called, or None."""
+        return self._since + 2.0 * self._wait if self._partner[0] else None
+
+    def handle_timer(self, now: float) -> None:
+        """Leave a step out whose partner does not come."""
+        due = self.timer()
+        if due is not None and now >= due:
+            self._small = 0
+            self._step += 1
+            self._next(now)
