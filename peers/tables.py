@@ -96,6 +96,8 @@ MEMBER_COLUMNS = (
     Column("out", "sent", quantity, 2, True),
     Column("last", "last_exchange", duration, 1, True),
     Column("strikes", "strikes", str, 4, True),
+    Column("loss", "loss", lambda value: f"{value:.4g}", 8, True),
+    Column("eval", "eval_loss", lambda value: f"{value:.4g}", 9, True),
     Column("version", "version", str, 7),
 )
 
@@ -117,7 +119,8 @@ STATUS_ROWS = (
     Column("samples/s", "samples_per_second", quantity),
     Column("samples/s, network", "network_samples_per_second", quantity),
     Column("every", "every", lambda value: f"{value} steps"),
-    Column("loss", "loss", lambda value: f"{value:.4f}"),
+    Column("loss", "loss", lambda value: f"{value:.4g}"),
+    Column("evaluation", "eval_loss", lambda value: f"{value:.4g}"),
     Column("partner", "partner"),
     Column("exchanges", "exchanges", listed),
     Column("consensus distance", "consensus_distance", lambda value: f"{value:.3g}"),

@@ -42,6 +42,10 @@ class Contribution:
         self.samples += samples
         return self.clock - before
 
+    def note_losses(self, loss: float, eval_loss: float) -> None:
+        """The training script's last losses, NaN if unknown. They go out with the next report of larger counts."""
+        self._progress.note_losses(loss, eval_loss)
+
     def report(self, rounds: int) -> None:
         """Tell the progress board. rounds: of the model, with those of others."""
         made = rounds - self._inherited

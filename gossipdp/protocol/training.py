@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from functools import partial
 
@@ -88,6 +89,7 @@ class Training:
         now: float,
         *,
         state: Buffer | None = None,
+        losses: tuple[float, float] = (math.nan, math.nan),
     ) -> None:
         """The training process has put a snapshot into x, `steps` and `samples` after the one before.
 
@@ -96,8 +98,10 @@ class Training:
             snapshot: its number, from 1.
             applied: the latest slot in it.
             state: what is not exchanged, as of this snapshot (`carried_state`); None if it is unchanged.
+            losses: the script's last training and evaluation loss, for other members to see; NaN if unknown.
         """
         self._wake(now)
+        self._contribution.note_losses(*losses)
         self._pacing.submitted(steps if session == self._rounds.session else 0, now)
         clock = self._contribution.own_clock + steps
         accepted = partial(self._holder.trained, clock, steps, samples, state)

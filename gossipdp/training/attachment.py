@@ -144,14 +144,20 @@ class Attachment:
 
         return at_clock
 
-    def report(self, *, loss: float | torch.Tensor) -> None:
-        """Show the loss in metrics and status.
+    def report(
+        self, *, loss: float | torch.Tensor | None = None, eval_loss: float | torch.Tensor | None = None
+    ) -> None:
+        """Show losses in `gossipdp status`, and in `gossipdp members` on every host. Metrics show that of training.
+
+        Other hosts see them with this peer's next round. Losses that are not given keep their last value.
 
         Args:
-            loss: a number, or a tensor of one element. A tensor is read at once, which on CUDA waits for the device.
+            loss: of training: a number, or a tensor of one element. A tensor is read at once, which on CUDA waits for
+                the device.
+            eval_loss: of an evaluation, in the same way.
         """
         if self._session is not None:
-            self._session.report(loss.item() if isinstance(loss, torch.Tensor) else float(loss))
+            self._session.report(_as_number(loss), _as_number(eval_loss))
 
     def state_dict(self) -> dict[str, torch.Tensor]:
         """The optimizers' state, which the network does not keep, for the script's own checkpoint.
@@ -339,3 +345,7 @@ class Attachment:
             do="step on the parameters themselves: in fp32 under autocast, or in bf16 with an optimizer of torch; turn"
             " master weights off",
         )
+
+
+def _as_number(loss: float | torch.Tensor | None) -> float | None:
+    return loss.item() if isinstance(loss, torch.Tensor) else None if loss is None else float(loss)

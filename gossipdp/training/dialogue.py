@@ -111,8 +111,8 @@ class Dialogue:
         """the daemon has a newer carried state than this model"""
         self._has_moments = self._wants_moments = False
         """the optimizer has moments that can be shared; it has made no step, and can start from some"""
-        self._loss = math.nan
-        """the script's last loss; NaN: not known"""
+        self._loss = self._eval_loss = math.nan
+        """the script's last losses; NaN: not known"""
         self._stall_seconds = 0.0
         """seconds that training has lost to gossip"""
         self._reported_at = -math.inf

@@ -127,9 +127,10 @@ class Session(Dialogue):
         """Training has lost `seconds` to gossip so far."""
         self._stall_seconds = seconds
 
-    def report(self, loss: float | None = None) -> None:
-        """Send the loss and the stall to the daemon, at most every `REPORT_EVERY` seconds."""
+    def report(self, loss: float | None = None, eval_loss: float | None = None) -> None:
+        """Send the losses and the stall to the daemon, at most every `REPORT_EVERY` seconds."""
         self._loss = self._loss if loss is None else loss
+        self._eval_loss = self._eval_loss if eval_loss is None else eval_loss
         now, link = self.now(), self._connection.link
         if self._phase is Phase.OPEN and self._connection.idle and now - self._reported_at >= REPORT_EVERY:
             assert link is not None
@@ -142,7 +143,8 @@ class Session(Dialogue):
             link.send(self._report(uncounted=True))
 
     def _report(self, *, uncounted: bool = False) -> links.Report:
-        return links.Report(self.number, self._loss, self._stall_seconds, self.lost_steps, uncounted)
+        lost, stall = self.lost_steps, self._stall_seconds
+        return links.Report(self.number, self._loss, stall, lost, uncounted, self._eval_loss)
 
     # -- orders -----------------------------------------------------------------------------------------------------
 
@@ -221,7 +223,16 @@ class Session(Dialogue):
             case Snapshot(session, number, applied) if here and self._phase is Phase.OPEN:
                 if number == self.next_snapshot:
                     handed = self._accounts.hand(number)
-                    message = links.Submit(session, number, applied, handed.steps, handed.samples, self._loss, whole)
+                    message = links.Submit(
+                        session,
+                        number,
+                        applied,
+                        handed.steps,
+                        handed.samples,
+                        self._loss,
+                        whole,
+                        eval_loss=self._eval_loss,
+                    )
                     self._connection.send(fence, message, state)
                     self._times.submitted(number, self.now())
             case SendMoment(session, number) if here and self._phase is Phase.OPEN:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 from pathlib import Path
 
 import numpy as np
@@ -185,4 +186,17 @@ def test_reports_reach_the_daemon(daemon: LedgerDaemon, monkeypatch: pytest.Monk
     peer.report(loss=torch.tensor(1.5, requires_grad=True))
     daemon.pump()
     (reported,) = [event for event in daemon.events if isinstance(event, links.Reported)]
-    assert reported.loss == 1.5 and 0.0 < reported.stall_seconds <= peer.stall_seconds < 5.0
+    assert reported.loss == 1.5 and math.isnan(reported.eval_loss)
+    assert 0.0 < reported.stall_seconds <= peer.stall_seconds < 5.0
+
+
+def test_losses_go_with_the_next_snapshot(daemon: LedgerDaemon) -> None:
+    model = small()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    peer = attach(daemon, model, optimizer, every=2)
+    peer.report(loss=1.5, eval_loss=torch.tensor(2.0))
+    peer.report(loss=1.25)
+    train(model, optimizer, 2)
+    daemon.pump()
+    (submitted,) = [event for event in daemon.events if isinstance(event, links.Submitted)]
+    assert (submitted.loss, submitted.eval_loss) == (1.25, 2.0), "one that is not given keeps its value"

@@ -4,6 +4,7 @@ A state-based grow-only counter (Shapiro et al. 2011, "Conflict-free replicated 
 written and signed by that peer alone. Of two reports of a peer, the one that is ahead in every field stands. So order,
 loss and duplication of reports do not matter. A report that is ahead in one field and behind in another comes from a
 restarted peer that does not know its earlier progress yet. It changes nothing, and the peer is told its former report.
+A report also carries the peer's last losses. They decide nothing, and travel when the counts have grown.
 
 The furthest peer leads, by its own steps. If it leaves, dies or stands still, the others may be far behind, and the
 clock would stand until one of them has caught up. So a peer that trained on while the clock stood counts those steps
@@ -24,7 +25,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterable
 from typing import Final, NamedTuple
 
-from gossipdp.protocol.wire.messages import UNSIGNED, Progress
+from gossipdp.protocol.wire.messages import LARGEST_LOSS, UNSIGNED, Progress
 
 __all__ = ["LARGEST", "MAX_REPORTS", "Own", "ProgressBoard"]
 
@@ -78,6 +79,7 @@ class ProgressBoard:
         self._clock = self._furthest = 0
         self._known = 0
         """network clock at the last `report`"""
+        self._losses: tuple[float | None, float | None] = (None, None)
         self._made = 0
         """steps between the last two reports that had any"""
         self.refused = 0
@@ -87,7 +89,8 @@ class ProgressBoard:
         """The own report, earlier lives included."""
         counts = zip(self._base, self._life, self._recovered, strict=True)
         steps, samples, rounds = map(sum, counts)
-        return Progress(self._me, self._clock, min(steps, MOST_COUNTED), min(samples, MOST_COUNTED), min(rounds, _U32))
+        totals = (min(steps, MOST_COUNTED), min(samples, MOST_COUNTED), min(rounds, _U32))
+        return Progress(self._me, self._clock, *totals, UNSIGNED, *self._losses)
 
     def of(self, peer: bytes) -> Progress | None:
         """The report of `peer`; None if there is none."""
@@ -129,6 +132,11 @@ class ProgressBoard:
         self._life = (max(before[0], now[0]), max(before[1], now[1]), max(before[2], now[2]))
         self._write_mine()
         self._known = self._furthest
+
+    def note_losses(self, loss: float, eval_loss: float) -> None:
+        """Put these losses into the next report of larger counts. NaN and what no field holds count as unknown."""
+        known = (each if abs(each) <= LARGEST_LOSS else None for each in (loss, eval_loss))
+        self._losses = (next(known), next(known))
 
     def recover(self, steps: int, samples: int) -> None:
         """Add the progress that a live training process made in an earlier life of this peer and that was not reported.

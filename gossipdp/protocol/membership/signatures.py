@@ -19,7 +19,7 @@ from gossipdp.protocol.wire.messages import Member, Progress, State
 __all__ = ["Signer", "same_statement"]
 
 _MEMBER: Final = b"gossipdp member 3\0"
-_PROGRESS: Final = b"gossipdp progress 2\0"
+_PROGRESS: Final = b"gossipdp progress 3\0"
 _pack = msgspec.msgpack.Encoder().encode
 
 
@@ -72,4 +72,5 @@ def _member_statement(record: Member) -> bytes:
 
 
 def _progress_statement(report: Progress) -> bytes:
-    return _PROGRESS + _pack((report.id, report.clock, report.steps, report.samples, report.rounds))
+    counts = (report.clock, report.steps, report.samples, report.rounds)
+    return _PROGRESS + _pack((report.id, *counts, report.loss, report.eval_loss))

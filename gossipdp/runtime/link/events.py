@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import TypeAlias
 
@@ -76,6 +77,7 @@ class Submitted:
     loss: float
     state: Buffer | None = None
     """tensors that are not exchanged, if they have changed"""
+    eval_loss: float = math.nan
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,6 +94,7 @@ class Reported:
     lost_steps: int = 0
     uncounted: bool = False
     """parameters change and no step is counted"""
+    eval_loss: float = math.nan
 
 
 @dataclass(frozen=True, slots=True)

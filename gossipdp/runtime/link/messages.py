@@ -72,7 +72,7 @@ __all__ = [
     "spans",
 ]
 
-LINK_VERSION: Final = 4
+LINK_VERSION: Final = 5
 MAX_SPANS: Final = 2048
 
 Count = Annotated[int, Meta(ge=1, le=(1 << 63) - 1)]
@@ -140,6 +140,7 @@ class Submit(_Message, frozen=True, tag="submit"):
     """the leader has written all of it"""
     tells: bool = False
     """the state of this snapshot comes with it as a file"""
+    eval_loss: float = math.nan
 
 
 class Copied(_Message, frozen=True, tag="copied"):
@@ -185,6 +186,7 @@ class Report(_Message, frozen=True, tag="report"):
     lost_steps: U63 = 0
     uncounted: bool = False
     """parameters change and no step is counted"""
+    eval_loss: float = math.nan
 
 
 # -- from the daemon ------------------------------------------------------------------------------------------

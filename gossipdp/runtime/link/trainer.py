@@ -251,9 +251,9 @@ class Trainer:
                 events = self._ranks.of_leader(message, Carried(*files))
                 self._ready = bool(events)
                 return events
-            case Submit(session, snapshot, applied, steps, samples, loss, whole) if self._ready:
+            case Submit(session, snapshot, applied, steps, samples, loss, whole, eval_loss=eval_loss) if self._ready:
                 state = files[0] if files else None
-                submitted = Submitted(session, snapshot, applied, steps, samples, loss, state)
+                submitted = Submitted(session, snapshot, applied, steps, samples, loss, state, eval_loss)
                 return self._ranks.whole(("snapshot", session, snapshot), submitted, alone=whole)
             case Applied() if self._ready:
                 return self._ranks.of_leader(message)
@@ -265,8 +265,8 @@ class Trainer:
             case Farewell():
                 self._farewell = True
                 return []
-            case Report(session, loss, stall_seconds, lost_steps, uncounted):
-                return [Reported(session, loss, stall_seconds, lost_steps, uncounted)]
+            case Report(session, loss, stall_seconds, lost_steps, uncounted, eval_loss):
+                return [Reported(session, loss, stall_seconds, lost_steps, uncounted, eval_loss)]
         raise RemoteProtocolError(f"{type(message).__name__} out of turn")
 
 

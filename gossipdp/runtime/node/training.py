@@ -87,7 +87,8 @@ class TrainingSessions:
                     log.info("a training process waits for the model")
             case link.Submitted():
                 submitted = (event.session, event.snapshot, event.applied, event.steps, event.samples)
-                self._peer.training.submit(*submitted, now, state=self._states.submitted(event.session, event.state))
+                state = self._states.submitted(event.session, event.state)
+                self._peer.training.submit(*submitted, now, state=state, losses=(event.loss, event.eval_loss))
             case link.SlotApplied(session, slot):
                 self._peer.training.slot_applied(session, slot, now)
             case link.MomentsWritten():
@@ -136,7 +137,7 @@ class TrainingSessions:
     def _reported(self, event: link.Reported, now: float) -> None:
         if event.uncounted:
             self._notices.notice("GD-321", "the training process changes parameters and counts no step", now)
-        self._status.reported(event.loss, event.stall_seconds)
+        self._status.reported(event.loss, event.eval_loss, event.stall_seconds)
         if event.lost_steps > self._lost_steps:
             self._metrics.count_lost_steps(event.lost_steps - self._lost_steps)
         self._lost_steps = event.lost_steps

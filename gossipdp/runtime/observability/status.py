@@ -69,6 +69,7 @@ class Status:
     """fingerprint of this replica at the end of each settled epoch"""
     distance: float = math.nan
     loss: float = math.nan
+    eval_loss: float = math.nan
     stall_seconds: float = 0.0
     training: bool = False
     attaches: int = 0
@@ -130,10 +131,12 @@ class Status:
         self.training = False
         self._signs.detached(time.monotonic())
 
-    def reported(self, loss: float, stall_seconds: float) -> None:
-        """The training process reports its loss (NaN if unknown), and the seconds it spent in gossipdp so far."""
+    def reported(self, loss: float, eval_loss: float, stall_seconds: float) -> None:
+        """The training process reports its losses (NaN if unknown), and the seconds it spent in gossipdp so far."""
         if math.isfinite(loss):
             self.loss = loss
+        if math.isfinite(eval_loss):
+            self.eval_loss = eval_loss
         self.stall_seconds = stall_seconds
         self._signs.reported(stall_seconds, time.monotonic())
 
@@ -304,6 +307,7 @@ class Status:
             "consensus_distance": _number(self.consensus_distance),
             "consensus_ratio": _number(peer.pacing.ratio),
             "loss": _number(self.loss),
+            "eval_loss": _number(self.eval_loss),
             "stall_seconds": self.stall_seconds,
             "sent_bytes": sum(counters.sent_bytes.values()),
             "received_bytes": sum(counters.received_bytes.values()),
@@ -336,6 +340,8 @@ class Status:
                     "round": None if report is None else report.rounds,
                     "steps": None if report is None else report.steps,
                     "samples_per_second": _number(self.rates.of(member.id, now)),
+                    "loss": None if report is None else report.loss,
+                    "eval_loss": None if report is None else report.eval_loss,
                     "lag": None if report is None else max(0, clock - report.clock),
                     "sent": sum(counters.sent_bytes[(member.id, lane)] for lane in Lane),
                     "received": sum(counters.received_bytes[(member.id, lane)] for lane in Lane),

@@ -6,6 +6,7 @@ This one holds what they share. Nothing here imports a framework.
 from __future__ import annotations
 
 import sys
+from collections.abc import Mapping
 from typing import Any, Final
 
 from torch.optim.lr_scheduler import LambdaLR
@@ -13,10 +14,16 @@ from torch.optim.lr_scheduler import LambdaLR
 from gossipdp.errors import ConfigError, DataError
 from gossipdp.training.attachment import Attachment
 
-__all__ = ["accelerated", "follow_clock", "last_rows", "missing", "taken_apart"]
+__all__ = ["accelerated", "evaluation", "follow_clock", "last_rows", "missing", "taken_apart"]
 
+EVALUATIONS: Final = ("eval_loss", "val_loss", "valid_loss", "validation_loss", "eval/loss", "val/loss", "valid/loss")
 LAYERS: Final = 32
 """nested objects of a loader that are looked at, at most"""
+
+
+def evaluation(values: Mapping[str, Any]) -> Any:
+    """The loss of an evaluation among logged values, under its usual names; None if there is none."""
+    return next((values[name] for name in EVALUATIONS if name in values), None)
 
 
 def missing(framework: str, extra: str, error: ImportError) -> ConfigError:

@@ -16,7 +16,7 @@ from typing import Any, Final
 import torch
 
 from gossipdp.training import attach as training
-from gossipdp.training.adapters import last_rows, missing
+from gossipdp.training.adapters import evaluation, last_rows, missing
 from gossipdp.training.attachment import Attachment
 from gossipdp.training.tensors.optimizers import followed
 from gossipdp.training.tensors.parts import Modules
@@ -49,8 +49,8 @@ class _Tracker(GeneralTracker):  # type: ignore[misc]
 
     def log(self, values: Mapping[str, Any], step: int | None = None, **_: Any) -> None:
         loss = next((values[name] for name in LOSSES if name in values), None)
-        if isinstance(loss, int | float | torch.Tensor):
-            self._peer.report(loss=loss)
+        found = [each if isinstance(each, int | float | torch.Tensor) else None for each in (loss, evaluation(values))]
+        self._peer.report(loss=found[0], eval_loss=found[1])
 
     def finish(self) -> None:
         self._peer.detach()
@@ -71,8 +71,8 @@ def attach(
     """Train `model` together with the network whose daemon runs on this host. Call it on every rank.
 
     Only steps that the optimizer takes count: not those that `accumulate` holds back or that the fp16 scaler skips.
-    Losses of `accelerator.log` are reported, and `accelerator.end_training` detaches. Call `init_trackers` before this
-    in releases of Accelerate whose `init_trackers` forgets trackers.
+    `loss` and `eval_loss` of `accelerator.log` are reported, and `accelerator.end_training` detaches. Call
+    `init_trackers` before this in releases of Accelerate whose `init_trackers` forgets trackers.
 
     Args:
         accelerator, model, optimizer: as `accelerator.prepare` returned them. Several modules or optimizers as

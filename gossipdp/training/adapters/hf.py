@@ -11,7 +11,7 @@ from __future__ import annotations
 import os
 from typing import Any
 
-from gossipdp.training.adapters import follow_clock, last_rows, missing
+from gossipdp.training.adapters import evaluation, follow_clock, last_rows, missing
 from gossipdp.training.attach import attach
 from gossipdp.training.attachment import Attachment
 
@@ -25,7 +25,7 @@ __all__ = ["GossipCallback"]
 
 
 class GossipCallback(TrainerCallback):  # type: ignore[misc]
-    """Trains together with the network whose daemon runs on this host, and reports each loss that the Trainer logs.
+    """Trains together with the network whose daemon runs on this host, and reports the losses that the Trainer logs.
 
     A step is an optimizer step, with any number of accumulated batches. Samples are rows of the data set, of all ranks;
     the last step of an epoch may have fewer.
@@ -100,8 +100,8 @@ class GossipCallback(TrainerCallback):  # type: ignore[misc]
             control.should_training_stop = True
 
     def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **_: Any) -> None:
-        if self.peer is not None and "loss" in (logs or {}):
-            self.peer.report(loss=logs["loss"])
+        if self.peer is not None and logs:
+            self.peer.report(loss=logs.get("loss"), eval_loss=evaluation(logs))
 
     # Before `on_train_end` the Trainer may load its best checkpoint, which must not count as progress. The last step is
     # over at one of the next two calls; the second is for an evaluation that stops training at the end of an epoch.

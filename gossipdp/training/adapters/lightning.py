@@ -15,7 +15,7 @@ from typing import Any
 import torch
 
 from gossipdp.errors import ConfigError
-from gossipdp.training.adapters import follow_clock, missing
+from gossipdp.training.adapters import evaluation, follow_clock, missing
 from gossipdp.training.attach import attach
 from gossipdp.training.attachment import Attachment
 
@@ -35,7 +35,7 @@ class GossipCallback(Callback):  # type: ignore[misc]
 
     A step is an optimizer step, with any number of accumulated batches; with several optimizers, a step of the last.
     The last step of an epoch may have fewer samples. The reported loss is what `training_step` returns, every
-    `log_every_n_steps` steps.
+    `log_every_n_steps` steps. After a validation the logged `val_loss` is reported, or `eval_loss`.
 
     Args:
         batch_size: samples that one process reads per batch; default the data loader's.
@@ -122,6 +122,10 @@ class GossipCallback(Callback):  # type: ignore[misc]
         # Automatic optimization gives the loss divided by the number of accumulated batches.
         share = trainer.accumulate_grad_batches if pl_module.automatic_optimization else 1
         self.peer.report(loss=loss * share)
+
+    def on_validation_end(self, trainer: Any, pl_module: Any) -> None:
+        if self.peer is not None and not trainer.sanity_checking:
+            self.peer.report(eval_loss=evaluation(trainer.callback_metrics))
 
     def on_train_end(self, trainer: Any, pl_module: Any) -> None:
         self.detach()

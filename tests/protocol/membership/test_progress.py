@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -254,3 +256,28 @@ def test_the_clock_is_known_without_looking_at_every_report() -> None:
     board.merge([told(number, number, 1, 1, 0) for number in range(1, 30)])
     board._reports.clear()
     assert board.clock() == 29
+
+
+def test_losses_travel_with_larger_counts_and_never_by_themselves() -> None:
+    board, other = ProgressBoard(peer(1)), ProgressBoard(peer(0))
+    board.report(clock=5, steps=5, samples=40, rounds=1)
+    other.merge(board.page(8))
+    assert (other.of(peer(1)).loss, other.of(peer(1)).eval_loss) == (None, None)
+    signed = board.page(8)
+    board.note_losses(1.5, 2.0)
+    board.report(clock=5, steps=5, samples=40, rounds=1)
+    assert board.page(8) == signed, "the same counts: no new signature, no gossip"
+    board.report(clock=9, steps=9, samples=72, rounds=2)
+    other.merge(board.page(8))
+    assert (other.of(peer(1)).loss, other.of(peer(1)).eval_loss) == (1.5, 2.0)
+    assert not other.news(told(1, 9, 9, 72, 2), peer(1)), "other losses at the same counts are no news"
+
+
+@pytest.mark.parametrize("loss", [math.nan, math.inf, -math.inf, 1e31])
+def test_a_loss_that_no_field_holds_is_unknown_to_others(loss: float) -> None:
+    board = ProgressBoard(peer(1))
+    board.note_losses(loss, 0.5)
+    board.report(clock=5, steps=5, samples=40, rounds=1)
+    (report,) = board.page(8)
+    assert (report.loss, report.eval_loss) == (None, 0.5)
+    assert wire.decode(wire.encode(Ping(1, (), (report,))))[0].progress == (report,)

@@ -169,6 +169,8 @@ def test_progress_is_believed_if_its_own_peer_signed_it() -> None:
         UpdateRefused(peer_id(1), "signature of a progress report")
     ]
     assert peer.board.clock() == 10
+    peer.hear(Ping(1, (), (replace(report(2, 12), eval_loss=0.1),)), 1, 0.0)
+    assert peer.board.of(peer_id(2)).eval_loss is None, "another member cannot say what this one's loss is"
     peer.hear(Ping(1, (), (mine,)), 3, 0.0)
     assert peer.board.mine.clock == 1
     peer.hear(Ping(1, (), (report(0, 20),)), 4, 0.0)

@@ -19,6 +19,7 @@ from gossipdp.protocol.wire.messages import (
     MAX_FRAMES,
     MAX_HEADER,
     PROTOCOL_VERSION,
+    UNSIGNED,
     Data,
     Member,
     Message,
@@ -70,7 +71,7 @@ def test_ids_are_dense_and_every_data_lane_type_has_one() -> None:
 
 def test_the_widest_ordinary_news_and_reports_fit_the_header() -> None:
     member = Member(PEER, "n" * 48, "a" * 80, 0xFFFF_FFFF, 0xFFFF_FFFF, State.ALIVE, 255, "s" * 16)
-    progress = Progress(PEER, 1 << 62, 1 << 62, 1 << 62, 0xFFFF_FFFF)
+    progress = Progress(PEER, 1 << 62, 1 << 62, 1 << 62, 0xFFFF_FFFF, UNSIGNED, 1.5, 1.25)
     message = Ping(1, (member,) * (ROOM // record_size(member)), (progress,) * MAX_REPORTS, 1.0)
     assert wire.decode(wire.encode(message))[0] == message
 
@@ -119,7 +120,7 @@ def trespasses(hint: Any) -> Iterator[Any]:
         yield meta.le + 1
     if bare is float:
         yield math.nan
-        yield meta.ge - 0.01
+        yield meta.ge - max(0.01, abs(meta.ge))
         if meta.le is not None:
             yield meta.le + max(0.01, meta.le)
     if bare is bytes:
@@ -143,7 +144,9 @@ def test_no_field_past_its_limit_is_decoded(kind: type[Message]) -> None:
             pytest.fail(f"{kind.__name__}.{name} took {bad!r}")
 
 
-@pytest.mark.parametrize(("record", "field"), [(MEMBER, "members"), (Progress(PEER, 1, 2, 3, 4), "progress")])
+@pytest.mark.parametrize(
+    ("record", "field"), [(MEMBER, "members"), (Progress(PEER, 1, 2, 3, 4, UNSIGNED, 1.5, 1.25), "progress")]
+)
 def test_no_record_past_its_limit_is_decoded(record: msgspec.Struct, field: str) -> None:
     good = list(msgspec.structs.astuple(record))
     good = [int(value) if isinstance(value, State) else value for value in good]

@@ -35,13 +35,13 @@ def test_the_whole_dialogue(server: links.LinkServer, tmp_path: Path) -> None:
     server.send(links.Session(7, 50, 123, 8192))
     assert link.receive() == [links.Waiting("the network's model", 0.5), links.Session(7, 50, 123, 8192)]
     assert link.region.x[3] == 1.0
-    link.send(links.Submit(7, 1, 0, 50, 400, 2.5))
+    link.send(links.Submit(7, 1, 0, 50, 400, 2.5, eval_loss=2.75))
     link.send(links.Applied(7, 1))
-    link.send(links.Report(7, 2.25, 0.125, 3))
+    link.send(links.Report(7, 2.25, 0.125, 3, eval_loss=2.75))
     assert pump(server) == [
-        links.Submitted(7, 1, 0, 50, 400, 2.5),
+        links.Submitted(7, 1, 0, 50, 400, 2.5, eval_loss=2.75),
         links.SlotApplied(7, 1),
-        links.Reported(7, 2.25, 0.125, 3),
+        links.Reported(7, 2.25, 0.125, 3, eval_loss=2.75),
     ]
     server.region.slots[1][5] = 4.0
     for message in (

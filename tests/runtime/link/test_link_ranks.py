@@ -35,9 +35,9 @@ def test_ranks_share_one_region__and_a_message_counts_once_all_have_sent_it(
     assert server.region is not None and server.region.x[:3].tolist() == [1.0, 2.0, 3.0]
     for order in ((2, 0, 1), (0, 1, 2)):
         number = order[1] + 1
-        submit = links.Submit(1, number, 0, 5, 40, 1.0)
+        submit = links.Submit(1, number, 0, 5, 40, 1.0, eval_loss=2.0)
         said = [
-            ([submit, *[links.Copied(1, number)] * 2], links.Submitted(1, number, 0, 5, 40, 1.0)),
+            ([submit, *[links.Copied(1, number)] * 2], links.Submitted(1, number, 0, 5, 40, 1.0, eval_loss=2.0)),
             ([links.Applied(1, number)] * 3, links.SlotApplied(1, number)),
         ]
         if order[0] == 2:
@@ -46,8 +46,8 @@ def test_ranks_share_one_region__and_a_message_counts_once_all_have_sent_it(
             for count, rank in enumerate(order, 1):
                 ranks[rank].send(words[rank])
                 assert pump(server) == ([event] if count == 3 else [])
-    ranks[0].send(links.Submit(1, 3, 0, 5, 40, 1.0, True))
-    assert pump(server) == [links.Submitted(1, 3, 0, 5, 40, 1.0)], "the leader alone has written it"
+    ranks[0].send(links.Submit(1, 3, 0, 5, 40, 1.0, True, eval_loss=2.0))
+    assert pump(server) == [links.Submitted(1, 3, 0, 5, 40, 1.0, eval_loss=2.0)], "the leader alone has written it"
     for link in reversed(ranks):
         link.send(links.Farewell())
         link.close()

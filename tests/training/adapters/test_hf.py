@@ -93,6 +93,14 @@ def test_hf__averaged_weights_written_by_an_earlier_callback_are_no_progress(
     assert daemon.last is not None and not (daemon.last == 7.0).any()
 
 
+def test_hf__the_loss_of_each_evaluation_is_reported(daemon: LedgerDaemon, tmp_path: Path) -> None:
+    trainer = trainer_of(Line(), framework("hf").GossipCallback(), tmp_path, eval_strategy="steps", eval_steps=2)
+    trainer.train()
+    logged = [entry["eval_loss"] for entry in trainer.state.log_history if "eval_loss" in entry]
+    said = [report.eval_loss for report in seen(daemon, links.Reported)]
+    assert len(logged) == 3 and set(logged[:2]) <= set(said)
+
+
 def test_hf__the_schedule_and_the_end_follow_the_networks_clock(daemon: LedgerDaemon, tmp_path: Path) -> None:
     daemon.clock = 1000
     trainer = trainer_of(

@@ -71,6 +71,21 @@ def test_lightning__a_step_is_an_optimizer_step_and_the_loss_is_whole(daemon: Le
     assert is_what_was_handed_over(module, daemon)
 
 
+def test_lightning__the_logged_loss_of_a_validation_is_reported(daemon: LedgerDaemon, tmp_path: Path) -> None:
+    module = lightning_module(Line())
+    said: list[float] = []
+
+    def validation_step(batch: Any) -> None:
+        said.append(float(module.model(**batch)["loss"]))
+        module.log("val_loss", said[-1])
+
+    module.validation_step = validation_step
+    module.val_dataloader = lambda: torch.utils.data.DataLoader(Rows(4), batch_size=4)
+    fit(module, framework("lightning").GossipCallback(), tmp_path, val_check_interval=6)
+    assert said[0] not in [report.eval_loss for report in seen(daemon, links.Reported)], "the check before training"
+    assert len(said) == 4 and said[-1] == pytest.approx(seen(daemon, links.Reported)[-1].eval_loss)
+
+
 @pytest.mark.parametrize("interval", ["step", "epoch"])
 def test_lightning__the_schedule_and_the_end_follow_the_networks_clock(
     daemon: LedgerDaemon, tmp_path: Path, interval: str

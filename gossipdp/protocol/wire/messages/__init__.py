@@ -10,6 +10,7 @@ extra fields: a new one goes last and has a default.
 """
 
 from gossipdp.protocol.wire.messages.base import (
+    LARGEST_LOSS,
     MAX_BUFFER,
     MAX_FRAMES,
     MAX_HEADER,
@@ -22,6 +23,7 @@ from gossipdp.protocol.wire.messages.base import (
     CodecName,
     Digest,
     Lane,
+    Loss,
     Message,
     Name,
     Norm,
@@ -76,6 +78,7 @@ from gossipdp.protocol.wire.messages.transfer import (
 
 __all__ = [
     "DIGEST_BYTES",
+    "LARGEST_LOSS",
     "MAX_ACCUSERS",
     "MAX_BLOCKS",
     "MAX_BUFFER",
@@ -105,6 +108,7 @@ __all__ = [
     "Lane",
     "Line",
     "Lineage",
+    "Loss",
     "Member",
     "Message",
     "Miss",

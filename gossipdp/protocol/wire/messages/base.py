@@ -8,6 +8,7 @@ from typing import Annotated, Final
 from msgspec import Meta, Struct
 
 __all__ = [
+    "LARGEST_LOSS",
     "MAX_BUFFER",
     "MAX_FRAMES",
     "MAX_HEADER",
@@ -20,6 +21,7 @@ __all__ = [
     "CodecName",
     "Digest",
     "Lane",
+    "Loss",
     "Message",
     "Name",
     "Norm",
@@ -69,6 +71,9 @@ Rate = Annotated[float, Meta(ge=125e3)]
 """bytes a second each way, at least 1 Mbit/s; infinity: no limit"""
 StepRate = Annotated[float, Meta(ge=0.0)]
 """steps a second"""
+LARGEST_LOSS: Final = 1e30
+Loss = Annotated[float, Meta(ge=-LARGEST_LOSS, le=LARGEST_LOSS)]
+"""a loss as a training script reports it; NaN fails the comparison"""
 Norm = Annotated[float, Meta(ge=0.0)]
 """A non-negative norm. Infinity means that no bound is known yet. NaN fails the comparison."""
 

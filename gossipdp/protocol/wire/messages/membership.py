@@ -14,6 +14,7 @@ from gossipdp.protocol.wire.messages.base import (
     U63,
     UNSIGNED,
     Address,
+    Loss,
     Message,
     Name,
     PeerId,
@@ -105,6 +106,10 @@ class Progress(Struct, frozen=True, array_like=True):
     samples: U63
     rounds: U32
     signature: Signature = UNSIGNED
+    loss: Loss | None = None
+    """the script's last loss when these counts were made; None: unknown"""
+    eval_loss: Loss | None = None
+    """the same of its evaluation"""
 
 
 Bucket = Annotated[bytes, Meta(min_length=4, max_length=DIGEST_BYTES)]
