@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import secrets
-import socket
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -173,7 +172,7 @@ def _transport(config: Config, identity: Identity, secret: NetworkSecret, kept: 
 
 def _member(config: Config, identity: Identity, address: str, incarnation: int) -> Member:
     """What this peer tells the other members about itself."""
-    name = config.network.peer if config.network.peer != AUTO else f"{socket.gethostname()[:30]}-{short(identity.id)}"
+    name = homes.peer_name(config, identity)
     return Member(identity.id, name, address, incarnation, 0, State.ALIVE, software=SOFTWARE)
 
 

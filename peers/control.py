@@ -32,6 +32,7 @@ from gossipdp.errors import (
 from gossipdp.runtime import unix_sockets
 from gossipdp.runtime.descriptors import accept
 from gossipdp.runtime.unix_sockets import check_private, user_of
+from peers.log_file import log_file
 
 __all__ = ["VERBS", "ControlServer", "Request", "ask", "runs", "socket_path"]
 
@@ -292,7 +293,7 @@ def ask(home: Path, verb: str, *, timeout: float = 10.0, **args: Any) -> dict[st
                 "GD-105",
                 "the daemon of this home does not answer",
                 seen=f"{socket_path(home)}: nothing in {timeout:g} s",
-                do="see its log; if it hangs, kill it and start it again",
+                do=f"see {log_file(home, 'peer')}; if it hangs, kill it and start it again",
             ) from None
         except PermissionError as error:
             raise UnreachableError(
@@ -306,13 +307,17 @@ def ask(home: Path, verb: str, *, timeout: float = 10.0, **args: Any) -> dict[st
                 "GD-105",
                 "no daemon runs for this home",
                 seen=f"{home}: {error.strerror}",
-                do="start one with `gossipdp up` or `gossipdp join`, or choose another home with --home",
+                do="start one with `gossipdp up` or `gossipdp join`, or choose another home with --home"
+                + (f"; {log} says how the last one ended" if (log := log_file(home, "peer")).exists() else ""),
             ) from None
     try:
         answer = msgspec.json.decode(reply, type=_Answer)
     except (msgspec.MsgspecError, ValueError):
         raise UnreachableError(
-            "GD-105", "the daemon of this home broke off its answer", seen=f"{len(reply)} bytes", do="see its log"
+            "GD-105",
+            "the daemon of this home broke off its answer",
+            seen=f"{len(reply)} bytes",
+            do=f"see {log_file(home, 'peer')}",
         ) from None
     if answer.error is not None:
         kind = _ERRORS.get(answer.error.exit, GossipdpError)

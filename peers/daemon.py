@@ -24,8 +24,10 @@ from peers import home as homes
 from peers import logs
 from peers.assembly import build
 from peers.environment import of_container
+from peers.log_file import log_file
 from peers.memory import keep_memory
 from peers.services import with_code
+from peers.waits import told
 
 log = logging.getLogger("gossipdp.daemon")
 
@@ -71,14 +73,18 @@ def main(argv: Sequence[str] | None = None) -> int:
     keep_memory()
     try:
         home = expanded(arguments.home).absolute()
+        file, name = log_file(home, "peer"), homes.known_name(home, overrides(arguments.set))
+        logs.configure(name, arguments.log_format, verbose=arguments.verbose, file=file)
         descriptors.claim()
         config = homes.read_config(home, overrides(arguments.set))
-        kernels.warm_up()  # before other peers can wait for this one
-        if config.exchange.strategy == "epidemic":
-            increment_kernels.warm_up()
-        node = build(home, config, of_container(os.environ))
+        with told("the kernels to be compiled for this processor, once for each version", log.info):
+            kernels.warm_up()  # before other peers can wait for this one
+            if config.exchange.strategy == "epidemic":
+                increment_kernels.warm_up()
+        with told("the home to be read and this peer's addresses to be found", log.info):
+            node = build(home, config, of_container(os.environ))
         me = node.peer.membership.me
-        logs.configure(me.name, arguments.log_format, id=me.id.hex(), verbose=arguments.verbose)
+        logs.configure(me.name, arguments.log_format, id=me.id.hex(), verbose=arguments.verbose, file=file)
     except (GossipdpError, OSError) as error:
         return failed(with_code(error))
     try:

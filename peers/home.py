@@ -5,6 +5,7 @@
       run.toml          the configuration, from the operator or from the invite
       identity.key      this peer's key (0600)             incarnation    number of its starts
       network.secret    admits hosts to the network (0600) invite         admits another host (0600), see `invites`
+      log/              what daemon and supervisor log, see `log_file`
       run, members.json, checkpoints/, control.sock, and compiled/ if numba has no other place
 
 The home is ``--home``, else ``GOSSIPDP_HOME``, else ``~/.gossipdp/NETWORK``. NETWORK comes from RUN.toml, an invite or
@@ -16,6 +17,7 @@ from __future__ import annotations
 
 import os
 import re
+import socket
 from collections.abc import Callable, Mapping
 from importlib import resources
 from pathlib import Path
@@ -26,7 +28,8 @@ import msgspec
 from gossipdp import config as configuration
 from gossipdp.config import Config
 from gossipdp.config_loading import load
-from gossipdp.errors import ConfigError, HardwareError
+from gossipdp.errors import ConfigError, GossipdpError, HardwareError
+from gossipdp.protocol.wire.messages import short
 from gossipdp.runtime.files import load_state, save_state
 from gossipdp.runtime.home_paths import expanded, homes_of_user
 from gossipdp.runtime.network.identity import Identity, NetworkSecret
@@ -40,7 +43,9 @@ __all__ = [
     "found",
     "invite_file",
     "join",
+    "known_name",
     "network_of",
+    "peer_name",
     "presets",
     "read_config",
     "rotate_secret",
@@ -188,6 +193,20 @@ def find_home(
     more = f" and {len(shown) - MAX_SHOWN} more" if len(shown) > MAX_SHOWN else ""
     do = f"choose one: --home {shown[0]}"
     raise ConfigError("GD-314", "there are several peers on this host", seen=names + more, do=do)
+
+
+def peer_name(config: Config, identity: Identity) -> str:
+    """This peer's name among the members: as configured, or from host and key."""
+    chosen = config.network.peer
+    return chosen if chosen != configuration.AUTO else f"{socket.gethostname()[:30]}-{short(identity.id)}"
+
+
+def known_name(home: Path, flags: Mapping[str, str]) -> str:
+    """The name of this home's peer, for the log of a process that has not read the home yet."""
+    try:
+        return peer_name(read_config(home, flags), Identity.load(home))
+    except (GossipdpError, OSError):
+        return home.name
 
 
 def advertised(config: Config) -> tuple[str, ...]:

@@ -1,7 +1,8 @@
-"""Logging of the daemon and the supervisor, as text or as JSON lines.
+"""Logging of the daemon and the supervisor, as text or as JSON lines, to standard error and to a file in the home.
 
-A JSON line names the peer and, where there is one, the exchange. `initiator` and `exchange` are the same in the logs of
-both peers; `id` is what the other peer's lines call `partner`. No secret may be logged.
+A line of text has date and time with the offset to UTC, level, peer and message. A JSON line names the peer and, where
+there is one, the exchange. `initiator` and `exchange` are the same in the logs of both peers; `id` is what the other
+peer's lines call `partner`. No secret may be logged.
 """
 
 from __future__ import annotations
@@ -9,9 +10,11 @@ from __future__ import annotations
 import json
 import logging
 import sys
-import time
+from datetime import datetime
+from pathlib import Path
 
 from gossipdp.protocol.wire.messages import printable
+from peers.log_file import LogFile
 
 __all__ = ["configure"]
 
@@ -27,9 +30,11 @@ def message_of(record: logging.LogRecord) -> str:
 
 
 class JsonLines(logging.Formatter):
-    def __init__(self, peer: str, id: str) -> None:
+    def __init__(self, peer: str, id: str, process: str) -> None:
         super().__init__()
         self._peer = {"peer": peer, "id": id} if id else {"peer": peer}
+        if process:
+            self._peer["process"] = process
 
     def format(self, record: logging.LogRecord) -> str:
         line = {
@@ -45,29 +50,38 @@ class JsonLines(logging.Formatter):
 
 
 class Text(logging.Formatter):
-    def __init__(self, peer: str) -> None:
+    def __init__(self, peer: str, process: str) -> None:
         super().__init__()
-        self._peer = peer
+        self._peer = f"{peer} {process}" if process else peer
 
     def format(self, record: logging.LogRecord) -> str:
-        clock = time.strftime("%H:%M:%S", time.localtime(record.created))
-        level = "" if record.levelno <= logging.INFO else f" {record.levelname.lower()}:"
-        text = f"{clock} {self._peer}{level} {message_of(record)}"
+        at = datetime.fromtimestamp(record.created).astimezone().isoformat(timespec="seconds")
+        text = f"{at} {record.levelname:<7} {self._peer}: {message_of(record)}"
         return f"{text}\n{self.formatException(record.exc_info)}" if record.exc_info else text
 
 
-def configure(peer: str, style: str, *, id: str = "", verbose: bool = False) -> None:
-    """Log to standard error.
+def configure(
+    peer: str, style: str, *, id: str = "", process: str = "", verbose: bool = False, file: Path | None = None
+) -> None:
+    """Log to standard error, and to a file.
 
     Args:
         peer: name in every line.
-        style: "text" or "json".
+        style: "text" or "json", also of the file.
         id: the peer's id in hexadecimal; empty if unknown.
+        process: name in the lines of another process than the peer's daemon.
         verbose: log every exchange.
+        file: None for no file.
     """
-    handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(JsonLines(peer, id) if style == "json" else Text(peer))
+    formatter = JsonLines(peer, id, process) if style == "json" else Text(peer, process)
+    stream = logging.StreamHandler(sys.stderr)
+    handlers = [stream] if file is None else [stream, LogFile(file, stream)]
+    for handler in handlers:
+        handler.setFormatter(formatter)
     root = logging.getLogger()
-    root.handlers[:] = [handler]
+    for before in root.handlers:
+        if isinstance(before, LogFile):
+            before.close()
+    root.handlers[:] = handlers
     root.setLevel(logging.WARNING)
     logging.getLogger("gossipdp").setLevel(logging.DEBUG if verbose else logging.INFO)

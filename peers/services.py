@@ -15,6 +15,7 @@ from gossipdp.errors import DataError, GossipdpError, refused_here
 from gossipdp.runtime.node import Node
 from peers import invites
 from peers.control import ControlServer, Request
+from peers.log_file import log_file
 
 __all__ = ["Control", "Signals", "with_code"]
 
@@ -45,7 +46,8 @@ class Control:
         """The answer to a request. None if it comes later."""
         match request.verb:
             case "status":
-                return self._node.status.describe(saving=self._node.saving)
+                shown = self._node.status.describe(saving=self._node.saving)
+                return {**shown, "log": str(log_file(self._home, "peer"))}
             case "members":
                 return {"members": self._node.status.members()}
             case "invite":

@@ -39,11 +39,14 @@ from gossipdp.errors import (
     RefusedError,
     UnreachableError,
 )
+from gossipdp.runtime.link import WaitLines
 from gossipdp.runtime.network.duplicate_identity import CopyError
 from gossipdp.runtime.unix_sockets import socket_path
 from peers import environment, logs
 from peers.child import Backoff, Child, Policy, ended
 from peers.daemon_questions import AttachWatch, saving
+from peers.home import known_name
+from peers.log_file import log_file
 from peers.processes import LOOK, Guard, adopt, bury, orphans
 from peers.relay import Relay
 from peers.verdict import Verdict, gives_up, not_attached
@@ -87,6 +90,7 @@ class Supervisor:
         self._ask_at = math.inf
         """time of the next question whether the training command has attached"""
         self._code: int | None = None
+        self._waits = WaitLines()
         self._on_terminal = any(os.isatty(descriptor) for descriptor in (1, 2))  # asked now: false after the hang-up
         self._why: GossipdpError | None = None
         """logged when all children are gone"""
@@ -112,6 +116,8 @@ class Supervisor:
                     level = logging.ERROR if self._code else logging.WARNING
                     log.log(level, "%s", self._why, extra={"code": self._why.code})
                 return self._code
+            if line := self._waits.look(self._waits_for(), now):
+                log.info(line)
             sources: list[socket.socket | Relay] = [wake]
             sources += [child.relay for child in self._children if child.relay is not None and child.relay.open]
             readable, _, _ = select.select(sources, [], [], self._wait(now))
@@ -192,8 +198,16 @@ class Supervisor:
             waiting = self._training is not None and self._training.quiet and self._training.due <= now
             if self._daemon.running and (waiting or not self._has_listened):
                 due.append(now + LOOK)
-        soonest = min(due, default=math.inf)
+        soonest = min(self._waits.due, *due)
         return max(0.0, soonest - now) if soonest < math.inf else None
+
+    def _waits_for(self) -> str:
+        """What this process waits for, "" for nothing."""
+        if self._code is None:
+            starts = self._daemon.running and not self._daemon_listens()
+            return f"the {self._daemon.name} to listen" if starts else ""
+        names = [f"the {child.name}" for child in self._children if not child.quiet]
+        return f"{' and '.join(names)} to end" if names else ""
 
     def _signals(self, numbers: bytes) -> None:
         for number in numbers:
@@ -243,7 +257,7 @@ def run(
     _check(command)
     policy = policy or Policy()
     style = "json" if log_format == "json" else "text"
-    logs.configure("supervisor", style)
+    logs.configure(known_name(home, overrides), style, process="supervisor", file=log_file(home, "supervisor"))
     if founder:
         log.info("this host founds the network, unless its home already belongs to a run")
     if daemon is None:

@@ -111,6 +111,7 @@ STATUS_ROWS = (
     Column("address", "address", lambda value: str(value) or "none: this peer only dials out"),
     Column("chosen as", "address_why"),
     Column("metrics", "metrics"),
+    Column("log", "log"),
     Column("members", "members", listed),
     Column("round", "round"),
     Column("clock", "clock", lambda value: f"{value} steps"),

@@ -22,8 +22,6 @@ log = logging.getLogger("gossipdp.training")
 
 GRACE: Final = 10.0
 """seconds that `ModelWait` gives a daemon that is being started or restarted (`link.expected`)"""
-SAY_EVERY: Final = 10.0
-"""seconds between log lines that say what `ModelWait` waits for"""
 MOMENT_WITHIN: Final = 60.0
 MOMENT_EACH: Final = 100e-9
 """seconds for the daemon to bring one moment, and additional seconds per parameter"""
@@ -52,15 +50,14 @@ class ModelWait:
         """
         session = self._session
         reached = session.now() - self._began
-        say_at = reached + SAY_EVERY
+        lines = links.WaitLines()
         while True:
             session.poll()
             waited = session.now() - self._began
             if session.phase is Phase.ARRIVED or (session.phase is Phase.WRITING and waited < self._limit):
                 return
-            if waited >= say_at:
-                say_at += SAY_EVERY
-                log.warning("training has waited %.0f s for its model: %s", waited, session.waiting_for)
+            if line := lines.look("the model to start from", session.now()):
+                log.warning("training is %s: %s", line, session.waiting_for)
             error = session.error
             if isinstance(error, UnreachableError) and error.code == "GD-105":
                 if not links.expected(session.home) or waited - reached >= min(GRACE, self._limit):
@@ -91,11 +88,13 @@ def wait_for_order(session: Session, within: float = math.inf) -> Order | None:
     Returns:
         None when the round is over, the daemon is gone, or `within` has passed.
     """
-    until = session.now() + within
+    until, lines = session.now() + within, links.WaitLines()
     while True:
         session.poll()
         if (order := session.next_order()) is not None:
             return order
+        if line := lines.look("the exchanges of its round (mode sync)", session.now()):
+            log.warning("training is %s", line)
         left = min(session.patience, until - session.now())
         if not session.connected or left <= 0:
             return None
@@ -112,11 +111,13 @@ def wait_for_moment(session: Session, which: links.Moment) -> LoadMoment | None:
         return None
     session.ask_moment(which)
     within = MOMENT_WITHIN + session.layout.schema.size * MOMENT_EACH
-    until = session.now() + within
+    until, lines = session.now() + within, links.WaitLines()
     while not session.alone and (left := until - session.now()) > 0:
         session.poll()
         if (order := session.given_moment(which)) is not None:
             return order
+        if line := lines.look("the optimizer's moments", session.now()):
+            log.warning("training is %s", line)
         session.wait(min(left, 1.0))
     if not session.alone:
         session.lose(f"the optimizer's moments did not come within {within:.0f} s")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -87,8 +88,10 @@ def checkpoint_save(ctx: click.Context) -> None:
     """
     from gossipdp.errors import DataError
     from peers.control import ask
+    from peers.waits import told
 
-    saved = ask(find_home(ctx), "checkpoint", timeout=SAVED_WITHIN).get("saved")
+    with told("the daemon to write the checkpoint", partial(click.echo, err=True)):
+        saved = ask(find_home(ctx), "checkpoint", timeout=SAVED_WITHIN).get("saved")
     if not saved:
         seen = "the peer has no whole model yet, or is still writing the previous checkpoint"
         raise DataError(

@@ -15,7 +15,7 @@ from gossipdp.errors import GossipdpError, HardwareError
 
 __all__ = ["Process"]
 
-_RESTART = re.compile(rb" supervisor \w+: (?:peer daemon|training command) .*; again in [\d.]+ s$")
+_RESTART = re.compile(rb" supervisor: (?:peer daemon|training command) .*; again in [\d.]+ s$")
 """the supervisor's line about a child that it will restart"""
 
 

@@ -241,7 +241,7 @@ def gone(what: str, code: int) -> bytes:
         child.postpone(1.0, code)
     finally:
         supervisor.log.removeHandler(catcher)
-    return (logs.Text("supervisor").format(seen[0]) + "\n").encode()
+    return (logs.Text("peer2", "supervisor").format(seen[0]) + "\n").encode()
 
 
 def fails(demo: Demo) -> HardwareError:

@@ -4,10 +4,16 @@ from __future__ import annotations
 
 import json
 import logging
+import os
+import re
+import stat
+import time
+from pathlib import Path
 
 import pytest
 
 from peers import logs
+from peers.log_file import LogFile, log_file
 
 
 @pytest.fixture(autouse=True)
@@ -29,13 +35,80 @@ def test_a_json_line_has_peer_code_and_exchange(capsys: pytest.CaptureFixture[st
     assert (line["code"], line["exchange"], line["round"]) == ("GD-401", 7, 3)
 
 
-def test_a_text_line_names_the_peer_and_only_levels_that_matter(capsys: pytest.CaptureFixture[str]) -> None:
-    logs.configure("p1", "text")
-    log = logging.getLogger("gossipdp.node")
-    log.info("fine")
-    log.error("not fine")
+def test_a_text_line_has_date_offset_level_and_peer(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TZ", "Asia/Kolkata")
+    time.tzset()
+    try:
+        logs.configure("p1", "text")
+        logging.getLogger("gossipdp.node").info("fine")
+        logs.configure("p1", "text", process="supervisor")
+        logging.getLogger("gossipdp.supervisor").error("not fine")
+    finally:
+        monkeypatch.undo()
+        time.tzset()
+    when = r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\+05:30"
     fine, bad = capsys.readouterr().err.splitlines()
-    assert fine.endswith(" p1 fine") and bad.endswith(" p1 error: not fine")
+    assert re.fullmatch(rf"{when} INFO    p1: fine", fine)
+    assert re.fullmatch(rf"{when} ERROR   p1 supervisor: not fine", bad)
+
+
+@pytest.mark.parametrize("style", ["text", "json"])
+def test_the_file_has_the_lines_of_standard_error_and_no_other_user_may_read_it(
+    style: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = log_file(tmp_path, "peer")
+    for message in ("first", "second"):
+        logs.configure("p1", style, file=file)
+        logging.getLogger("gossipdp.node").info(message)
+    assert file.read_text() == capsys.readouterr().err and len(file.read_text().splitlines()) == 2
+    assert [stat.S_IMODE(path.stat().st_mode) for path in (file, file.parent)] == [0o600, 0o700]
+
+
+def written(file: LogFile, text: str) -> None:
+    file.handle(logging.makeLogRecord({"msg": text}))
+
+
+def test_files_are_rotated_and_the_oldest_goes(tmp_path: Path) -> None:
+    file = LogFile(tmp_path / "log" / "peer.log", logging.NullHandler(), most_bytes=20, files=3)
+    for number in range(9):
+        written(file, f"line {number}")
+    file.close()
+    kept = {path.name: path.read_text().split("\n")[:-1] for path in (tmp_path / "log").iterdir()}
+    assert kept == {
+        "peer.log": ["line 8"],
+        "peer.log.1": ["line 6", "line 7"],
+        "peer.log.2": ["line 4", "line 5"],
+    }
+
+
+def test_a_full_disk_is_told_once_and_stops_nothing(tmp_path: Path) -> None:
+    told: list[str] = []
+    fallback = logging.Handler()
+    fallback.emit = lambda record: told.append(record.getMessage())  # type: ignore[method-assign]
+    (tmp_path / "log").mkdir()
+    (tmp_path / "log" / "peer.log").symlink_to("/dev/full")
+    file = LogFile(tmp_path / "log" / "peer.log", fallback)
+    written(file, "lost: the file must not lead elsewhere")
+    (tmp_path / "log" / "peer.log").unlink()
+    written(file, "kept")
+    with open("/dev/full", "wb") as full:
+        assert file._descriptor is not None
+        os.dup2(full.fileno(), file._descriptor)
+    written(file, "lost")
+    assert len(told) == 2 and "No space left" in told[1]
+    written(file, "kept again")
+    file.close()
+    assert (tmp_path / "log" / "peer.log").read_text() == "kept\nkept again\n"
+    assert len(told) == 2
+
+
+def test_no_file_is_made_for_a_home_that_does_not_exist(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    logs.configure("p1", "text", file=log_file(tmp_path / "none", "peer"))
+    logging.getLogger("gossipdp.daemon").error("GD-314 no home")
+    assert not (tmp_path / "none").exists()
+    assert "GD-314 no home" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("style", ["text", "json"])

@@ -53,6 +53,7 @@ from gossipdp.runtime.link.messages import (
 )
 from gossipdp.runtime.link.region import Region, write_sealed
 from gossipdp.runtime.link.server import LinkServer
+from gossipdp.runtime.link.wait_lines import WaitLines
 from gossipdp.runtime.unix_sockets import default_home, expected, socket_path
 
 __all__ = [
@@ -95,6 +96,7 @@ __all__ = [
     "Submit",
     "Submitted",
     "Taken",
+    "WaitLines",
     "Waiting",
     "WantMoments",
     "data_path",

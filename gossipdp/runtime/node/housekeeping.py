@@ -1,7 +1,8 @@
-"""What a node does twice a second: metrics, memory, reminders, and the members to dial after a restart."""
+"""What a node does twice a second: metrics, memory, lines for the operator, and the members to dial after a restart."""
 
 from __future__ import annotations
 
+import logging
 import math
 from collections.abc import Callable, Sequence
 
@@ -9,10 +10,14 @@ from gossipdp.errors import GossipdpError
 from gossipdp.protocol.wire.messages import Member
 from gossipdp.runtime.network.transport import Transport
 from gossipdp.runtime.node.context import NodeContext
+from gossipdp.runtime.observability.health import judge
 from gossipdp.runtime.observability.join_progress import JoinProgress
 from gossipdp.runtime.observability.memory_watch import MemoryWatch
+from gossipdp.runtime.observability.status_lines import StatusLines
 
 __all__ = ["Housekeeping"]
+
+log = logging.getLogger("gossipdp.node")
 
 REMEMBER_EVERY = 5.0
 """least seconds between two writes of the members to dial: each waits for the disk"""
@@ -41,11 +46,13 @@ class Housekeeping:
             context.notices,
         )
         self._transport, self._join_progress, self._memory, self._remember = transport, join_progress, memory, remember
+        self._lines = StatusLines(context.clock())
         self._remembered: dict[bytes, str] = {}
         """addresses of the members that were written last"""
         self._remember_at = -math.inf
 
-    def tick(self, now: float, jobs_waiting: int) -> None:
+    def tick(self, now: float, jobs_waiting: int, *, saving: bool) -> None:
+        """Do it. saving: the peer leaves, and its last checkpoint is not written yet."""
         peer = self._peer
         self._status.rates.look(peer.progress.reports(), now)
         self._metrics.update(self._status, queued=jobs_waiting)
@@ -53,6 +60,9 @@ class Housekeeping:
         if text := self._memory.look(0 if peer.replica.model is None else peer.replica.model.schema.size):
             self._notices.notice("GD-506", text, now)
         self._notices.remind(self._join_progress.look(peer, self._status.transfer, now))
+        signs = self._status.signs(saving=saving)
+        if (line := self._lines.look(signs, judge(signs), self._status.totals(), now)) is not None:
+            log.log(line.level, "%s", line.text)
         self._remember_members(now)
 
     def _remember_members(self, now: float) -> None:

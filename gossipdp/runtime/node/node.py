@@ -295,7 +295,7 @@ class Node:
         self._next_tick = now + TICK
         if self._data is not None:
             self._data.tick(now)
-        self._housekeeping.tick(now, self._jobs.waiting)
+        self._housekeeping.tick(now, self._jobs.waiting, saving=self.saving)
         self._checkpoints.tick(now)
 
     def _end(self, now: float) -> None:

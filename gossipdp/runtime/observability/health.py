@@ -14,13 +14,13 @@ from typing import Final, NamedTuple
 
 from gossipdp.protocol.rounds.consensus_ratio import FARTHEST
 
-__all__ = ["GONE", "STATES", "Kind", "Signs", "Silent", "Verdict", "agreement", "judge", "spoken"]
+__all__ = ["GONE", "STATES", "Kind", "Signs", "Silent", "Verdict", "agreement", "facts", "judge", "spoken"]
 
 WIDE: Final = 2.5
 """consensus ratio above which agreement is called wide: 1.4 to 1.8 is usual, 3.5 among hosts of speeds 1 : 2 : 4"""
 FAR: Final = 0.95 * FARTHEST
 """consensus ratio from which replicas are too far apart: each exchange counts as `FARTHEST` at most"""
-MOST_STALL: Final = 0.1
+MOST_STALL: Final = 0.2
 """share of the training time spent in gossipdp above which a peer is degraded, except with mode sync"""
 GONE: Final = 3600.0
 """seconds after which a member that failed or left is not counted and not listed any more"""
@@ -146,6 +146,15 @@ def agreement(ratio: float, *, exact: bool = False) -> str:
     return "unknown yet" if math.isnan(ratio) else "normal" if ratio <= WIDE else "wide"
 
 
+def facts(signs: Signs) -> list[str]:
+    """How a peer that trains gets on with the others."""
+    ago = "no exchange yet"
+    if signs.exchanged < math.inf:
+        ago = f"last exchange {spoken(signs.exchanged)} ago with {signs.partner}"
+    waits = [] if math.isnan(signs.stall) else [f"training waits {100 * signs.stall:.1f} %"]
+    return [ago, f"agreement {agreement(signs.ratio, exact=signs.exact)}", *waits]
+
+
 def _leaving(signs: Signs) -> list[str]:
     if not signs.leaving:
         return []
@@ -213,17 +222,13 @@ def _alone(signs: Signs) -> list[str]:
     if signs.live <= 1:
         told = _unanswered(signs)
         return ["no other member", *told, "training goes on; `gossipdp invite` lets another host in"]
-    return [] if signs.train else [f"none of {_members(signs.live - 1)} trains"]
+    return [] if signs.train else [f"{_members(signs.live - 1)}, and none that trains"]
 
 
 def _healthy(signs: Signs) -> list[str]:
     lately = [each for each in signs.failed if each[1] < GONE]
     peers = f"{signs.live} of {signs.live + len(lately)} peers" + (f" ({_failed(lately)})" if lately else "")
-    ago = "no exchange yet"
-    if signs.exchanged < math.inf:
-        ago = f"last exchange {spoken(signs.exchanged)} ago with {signs.partner}"
-    waits = [] if math.isnan(signs.stall) else [f"training waits {100 * signs.stall:.1f} %"]
-    return [", ".join([peers, ago, f"agreement {agreement(signs.ratio, exact=signs.exact)}", *waits])]
+    return [", ".join([peers, *facts(signs)])]
 
 
 STATES: Final = (

@@ -19,8 +19,9 @@ from gossipdp.protocol.peer import Peer
 from gossipdp.protocol.schema import chunk_parameters, chunk_spans
 from gossipdp.protocol.wire.messages import Lane, State, short
 from gossipdp.runtime.network.transport import Transport
-from gossipdp.runtime.observability.health import Verdict, judge
+from gossipdp.runtime.observability.health import Signs, judge
 from gossipdp.runtime.observability.sample_rates import SampleRates
+from gossipdp.runtime.observability.status_lines import Totals
 from gossipdp.runtime.observability.unanswered import Unanswered
 from gossipdp.runtime.observability.vital_signs import VitalSigns
 
@@ -237,16 +238,25 @@ class Status:
         others = [member.address for member in membership.alive() if member.state == State.ALIVE]
         return [address for address in (membership.me.address, *others) if address][:MAX_INVITED]
 
-    def verdict(self, *, saving: bool = False) -> Verdict:
-        """How this peer is doing. saving: it leaves, and its last checkpoint is not written yet."""
-        signs = self._signs.collect(
+    def signs(self, *, saving: bool) -> Signs:
+        """What the verdict depends on. saving: this peer leaves, and its last checkpoint is not written yet."""
+        return self._signs.collect(
             time.monotonic(),
             training=self.training,
             partner=self.last_partner,
             transfer=self.transfer,
             saving=saving,
         )
-        return judge(signs)
+
+    def totals(self) -> Totals:
+        counters = self.transport.counters
+        traffic = sum(counters.received_bytes.values()), sum(counters.sent_bytes.values())
+        return Totals(self.round, self.peer.replica.clock, self.loss, *traffic)
+
+    @property
+    def round(self) -> int:
+        """Rounds that this peer has made, in all its lives, as the others know it too."""
+        return self.peer.progress.mine.rounds
 
     def samples_per_second(self) -> tuple[float | None, float | None]:
         """Of this peer, and of all live members of which it is known; None if it is unknown."""
@@ -263,7 +273,7 @@ class Status:
         shares = sorted(self._shares)
         state = "leaving" if self.leaving else "ready" if peer.replica.ready else "joining"
         return {
-            "verdict": self.verdict(saving=saving)._asdict(),
+            "verdict": judge(self.signs(saving=saving))._asdict(),
             "id": peer.id.hex(),
             "name": peer.membership.me.name,
             "network": self.network,
@@ -281,7 +291,8 @@ class Status:
             "set_aside": [other.hex() for other in peer.strikes.aside(time.monotonic())],
             "training": "attached" if self.training else "none",
             "attaches": self.attaches,
-            "round": peer.rounds.rounds,
+            "round": self.round,
+            "model_rounds": peer.rounds.rounds,
             "clock": peer.replica.clock,
             "steps": peer.contribution.steps,
             "samples": peer.contribution.samples,

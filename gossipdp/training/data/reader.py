@@ -189,7 +189,7 @@ class Reader:
     # -- the daemon -------------------------------------------------------------------------------------------
 
     def _connect(self, home: Path, *, patient: bool) -> links.DataLink | None:
-        until = time.monotonic() + (RECONNECT_WITHIN if patient else 0.0)
+        until, lines = time.monotonic() + (RECONNECT_WITHIN if patient else 0.0), links.WaitLines()
         while True:
             try:
                 return links.DataLink(home)
@@ -199,6 +199,8 @@ class Reader:
                     if not self._waits:
                         return None
                     until = time.monotonic() + RECONNECT_WITHIN
+                if line := lines.look("the daemon, to read on", time.monotonic()):
+                    log.warning("data is %s", line)
                 time.sleep(PAUSE)
 
     def _come_back(self) -> None:

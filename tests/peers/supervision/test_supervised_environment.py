@@ -90,7 +90,7 @@ def started(monkeypatch: pytest.MonkeyPatch) -> Callable[..., tuple[list[str], d
         return argv, env
 
     monkeypatch.setattr("peers.child.subprocess.Popen", popen)
-    monkeypatch.setattr("peers.supervisor.logs.configure", lambda *_: None)
+    monkeypatch.setattr("peers.supervisor.logs.configure", lambda *_, **__: None)
     return start
 
 

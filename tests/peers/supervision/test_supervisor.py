@@ -138,7 +138,7 @@ def test_training_ends_well__told_whether_it_never_attached(
     running.number("daemon")
     assert running.rest() == ["trained", "daemon leaves"]
     assert running.code() == 0
-    assert ("warning: GD-503 the training command has not attached" in running.log()) == told
+    assert ("supervisor: GD-503 the training command has not attached" in running.log()) == told
 
 
 class Attached(AttachWatch):

@@ -55,7 +55,7 @@ BANNED = Silent("1.2.3.4:4710", "GD-204", "does not let this peer in")
             replace(HEALTHY, live=1, train=0),
             "alone: no other member; training goes on; `gossipdp invite` lets another host in",
         ),
-        (replace(HEALTHY, train=0), "alone: none of 2 other members trains"),
+        (replace(HEALTHY, train=0), "alone: 2 other members, and none that trains"),
         (
             Signs(live=3, train=2, idle=300.0),
             "idle: no training process is attached for 5 min: this peer keeps the model and exchanges nothing",
