@@ -1,7 +1,7 @@
 """Prints the daemon's answers as tables, or as JSON.
 
-A missing key is shown as "-". A narrow terminal loses the columns of the highest rank. Other outputs get all columns as
-aligned text. Nothing here may ask a daemon.
+A missing key is shown as "-". A terminal gets no column of "-" alone, and a narrow one loses the columns of the highest
+rank. Other outputs get all columns as aligned text. Nothing here may ask a daemon.
 """
 
 from __future__ import annotations
@@ -51,6 +51,7 @@ class Column(NamedTuple):
     show: Callable[[Any], str] = str
     rank: int = 0
     right: bool = False
+    meaning: str = ""
 
 
 def quantity(value: float, unit: str = "") -> str:
@@ -82,23 +83,27 @@ def listed(value: Any) -> str:
     return ", ".join(f"{key} {count}" for key, count in value.items()) if isinstance(value, Mapping) else str(value)
 
 
+def loss(value: float) -> str:
+    return f"{value:.4g}"
+
+
 MEMBER_COLUMNS = (
-    Column("name", "name"),
-    Column("id", "id", lambda value: str(value)[:8], 1),
-    Column("state", "state"),
-    Column("address", "address", str, 5),
-    Column("path", "path", str, 6),
-    Column("rtt", "rtt", milliseconds, 2, True),
-    Column("round", "round", str, 0, True),
-    Column("samples/s", "samples_per_second", quantity, 1, True),
-    Column("lag", "lag", str, 3, True),
-    Column("in", "received", quantity, 2, True),
-    Column("out", "sent", quantity, 2, True),
-    Column("last", "last_exchange", duration, 1, True),
-    Column("strikes", "strikes", str, 4, True),
-    Column("loss", "loss", lambda value: f"{value:.4g}", 8, True),
-    Column("eval", "eval_loss", lambda value: f"{value:.4g}", 9, True),
-    Column("version", "version", str, 7),
+    Column("name", "name", meaning="[network] peer of that host; this host's peer is first"),
+    Column("id", "id", lambda value: str(value)[:8], 3, meaning="begin of its key's id, as in the log"),
+    Column("state", "state", meaning="alive; suspect (silent); failed (silent for long); left (said goodbye)"),
+    Column("address", "address", str, 5, meaning="where other peers dial it"),
+    Column("path", "path", str, 6, meaning="direct, or outbound-only: no other peer can dial it"),
+    Column("rtt", "rtt", milliseconds, 4, True, "round-trip time of pings from here"),
+    Column("round", "round", str, 0, True, "rounds that it has made, in all its lives"),
+    Column("samples/s", "samples_per_second", quantity, 1, True, "samples a second that it trains"),
+    Column("loss", "loss", loss, 1, True, "its training loss, last reported"),
+    Column("eval", "eval_loss", loss, 1, True, "its evaluation loss, last reported"),
+    Column("lag", "lag", str, 4, True, "steps by which it is behind the network's clock"),
+    Column("in", "received", quantity, 3, True, "bytes that this host received from it"),
+    Column("out", "sent", quantity, 3, True, "bytes that this host sent to it"),
+    Column("last", "last_exchange", duration, 1, True, "time since this host's last exchange with it"),
+    Column("strikes", "strikes", str, 5, True, "proven faults; after three it is set aside for a time"),
+    Column("version", "version", str, 7, meaning="its version of gossipdp"),
 )
 
 STATUS_ROWS = (
@@ -159,7 +164,8 @@ def print_table(columns: Sequence[Column], rows: Sequence[Mapping[str, Any]]) ->
     from rich.text import Text
 
     console = Console()
-    kept = fitting(columns, widths, console.width)
+    told = [at for at in range(len(columns)) if not rows or any(line[at] != NONE for line in cells)]
+    kept = [told[at] for at in fitting([columns[at] for at in told], [widths[at] for at in told], console.width)]
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
     for at in kept:
         table.add_column(columns[at].title, justify="right" if columns[at].right else "left", no_wrap=True)
@@ -167,8 +173,8 @@ def print_table(columns: Sequence[Column], rows: Sequence[Mapping[str, Any]]) ->
         # Text, not str: rich would read a member's name as markup.
         table.add_row(*(Text(line[at], style=STYLES.get(line[at], "")) for at in kept))
     console.print(table)
-    if len(kept) < len(columns):
-        console.print(f"({len(columns) - len(kept)} more columns on a wider terminal, or with --json)", style="dim")
+    if len(kept) < len(told):
+        console.print(f"({len(told) - len(kept)} more columns on a wider terminal, or with --json)", style="dim")
 
 
 def fitting(columns: Sequence[Column], widths: Sequence[int], room: int) -> list[int]:

@@ -71,14 +71,22 @@ def _show(answer: Mapping[str, Any]) -> None:
         click.echo(f"\n{code}: {do}")
 
 
-@click.command()
+def _columns() -> tuple[str, list[tuple[str, str]]]:
+    from peers.tables import MEMBER_COLUMNS
+
+    return "Columns", [(column.title, column.meaning) for column in MEMBER_COLUMNS]
+
+
+@click.command(cls=Explained, terms=_columns)
+@click.option("--all", "show_all", is_flag=True, help="Also list members that left or failed over an hour ago.")
 @click.option("--expect", type=click.IntRange(1), metavar="N", help="Exit with 4 if fewer than N are alive.")
 @json_option
 @home_option
 @click.pass_context
-def members(ctx: click.Context, expect: int | None, as_json: bool) -> None:
+def members(ctx: click.Context, show_all: bool, expect: int | None, as_json: bool) -> None:
     """List the network's members, as this host's peer sees them."""
     from gossipdp.errors import UnreachableError
+    from gossipdp.runtime.observability.health import GONE
     from peers import tables
     from peers.control import ask
 
@@ -86,7 +94,10 @@ def members(ctx: click.Context, expect: int | None, as_json: bool) -> None:
     if as_json:
         tables.print_json(rows)
     else:
-        tables.print_table(tables.MEMBER_COLUMNS, rows)
+        shown = [row for row in rows if show_all or (row.get("gone") or 0.0) < GONE]
+        tables.print_table(tables.MEMBER_COLUMNS, shown)
+        if hidden := len(rows) - len(shown):
+            click.echo(f"({hidden} that left or failed over an hour ago: --all lists them)")
     alive = sum(row.get("state") == "alive" for row in rows)
     if expect is not None and alive < expect:
         raise UnreachableError(

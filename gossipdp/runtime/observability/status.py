@@ -334,7 +334,7 @@ class Status:
         """The answer to `members`: this peer first, then by name."""
         peer, counters = self.peer, self.transport.counters
         reports = {report.id: report for report in peer.progress.reports()}
-        clock, now = peer.replica.clock, time.monotonic()
+        clock, now, membership = peer.replica.clock, time.monotonic(), peer.membership
         rows = []
         for member in peer.membership.members.values():
             report, partner = reports.get(member.id), self._partners.get(member.id, _Partner())
@@ -344,6 +344,7 @@ class Status:
                     "id": member.id.hex(),
                     "me": member.id == peer.id,
                     "state": member.state.name.lower(),
+                    "gone": membership.dead_for(member.id, now) or None,
                     "incarnation": member.incarnation,
                     "address": member.address,
                     "path": "direct" if member.address else "outbound-only",

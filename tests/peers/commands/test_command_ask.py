@@ -38,18 +38,38 @@ def test_members_as_text_and_json(gossipdp: Run, answering: Any, tmp_path: Path)
             "12.3ms",
             "41",
             "1.23k",
+            "1.683",
+            "1.7",
             "0",
             "2k",
             "1.5M",
             "3s",
             "0",
-            "1.683",
-            "1.7",
             "0.1.0",
         ]
     )
     assert lines[2].split() == ["host2?[31m[red]", "cdcdcdcd", "failed", *["-"] * 13]
     assert json.loads(gossipdp("members", "--json", "--home", tmp_path).out) == ROWS
+
+
+def test_members_that_are_gone_for_long_are_hidden_and_counted(gossipdp: Run, answering: Any, tmp_path: Path) -> None:
+    gone = [{"name": f"gone{seconds}", "state": "failed", "gone": seconds} for seconds in (30, 3599, 3601, 80_000)]
+    answering(tmp_path, {"members": {"members": [*ROWS, *gone]}})
+    shown, everything = (
+        gossipdp("members", "--home", tmp_path).out,
+        gossipdp("members", "--all", "--home", tmp_path).out,
+    )
+    assert [f"gone{seconds}" in shown for seconds in (30, 3599, 3601, 80_000)] == [True, True, False, False]
+    assert shown.endswith("\n(2 that left or failed over an hour ago: --all lists them)\n")
+    assert "gone80000" in everything and "--all" not in everything
+    assert len(json.loads(gossipdp("members", "--json", "--home", tmp_path).out)) == 6
+
+
+def test_help_of_members_explains_every_column(gossipdp: Run) -> None:
+    out = gossipdp("members", "--help").out
+    assert all(column.meaning for column in tables.MEMBER_COLUMNS)
+    assert all(re.search(rf"^  {re.escape(column.title)} {{2,}}\S", out, re.M) for column in tables.MEMBER_COLUMNS)
+    assert all(len(line) <= 80 for line in out.splitlines())
 
 
 def test_members_expect_counts_the_living(gossipdp: Run, answering: Any, tmp_path: Path) -> None:
@@ -108,7 +128,7 @@ def test_a_narrow_terminal_gets_the_columns_that_matter(capsys: pytest.CaptureFi
     tables.print_table(tables.MEMBER_COLUMNS, ROWS)
     lines = capsys.readouterr().out.splitlines()
     assert all(len(line) <= 80 for line in lines)
-    assert {"name", "id", "state", "rtt", "round", "samples/s", "last"} <= set(lines[0].split())
+    assert {"name", "id", "state", "round", "samples/s", "loss", "eval", "last"} <= set(lines[0].split())
     assert "host2?[31m[red]" in lines[2], "a name is text, never markup"
 
 
