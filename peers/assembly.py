@@ -12,14 +12,14 @@ from pathlib import Path
 from random import Random
 from typing import NamedTuple
 
-from gossipdp.config import AUTO, Config
+from gossipdp.config import Config
 from gossipdp.errors import ConfigError, DataError
 from gossipdp.protocol.peer import Peer
 from gossipdp.protocol.transfer.claims import Held
 from gossipdp.protocol.wire.messages import Member, State, short
 from gossipdp.runtime import files
 from gossipdp.runtime.link import LinkServer
-from gossipdp.runtime.network.addresses import Choice, choose, doubt
+from gossipdp.runtime.network.addresses import Choice, doubt
 from gossipdp.runtime.network.identity import Identity, NetworkSecret
 from gossipdp.runtime.network.incarnation import next_incarnation
 from gossipdp.runtime.network.limits import LIMITS
@@ -30,6 +30,7 @@ from gossipdp.runtime.storage.checkpoint import CheckpointMeta
 from gossipdp.runtime.storage.store import Store
 from peers import home as homes
 from peers import invites
+from peers.advertising import addresses_to_advertise, listen_host
 from peers.control import ControlServer
 from peers.home import HomeNetwork
 from peers.memory import usable
@@ -42,7 +43,6 @@ __all__ = ["build"]
 log = logging.getLogger("gossipdp.daemon")
 
 MEMBERS = "members.json"
-RUN = "run"
 
 
 class _Kept(NamedTuple):
@@ -108,7 +108,7 @@ def build(home: Path, config: Config, environment: Mapping[str, str] = {}) -> No
         store=store,
         metrics=metrics,
         incarnation=incarnation,
-        learned_run=partial(files.save_run, home / RUN),
+        learned_run=partial(files.save_run, home / homes.RUN),
         found_run=partial(_found_run, home),
         remember=partial(_remember, home / MEMBERS),
     )
@@ -140,20 +140,6 @@ def metrics_address(metrics: Metrics, listen: str) -> str:
         return ""
     host, port = metrics.serve(listen)
     return f"http://{f'[{host}]' if ':' in host else host}:{port}/metrics"
-
-
-def addresses_to_advertise(config: Config, port: int, environment: Mapping[str, str]) -> Choice:
-    """The addresses that other peers dial, and the reason for them. An outbound-only peer has none."""
-    chosen = config.network.advertise
-    if port == 0 or chosen == ("none",):
-        return Choice((), "outbound-only: no other peer can dial this one")
-    if chosen != (AUTO,):
-        return Choice(tuple(homes.with_port(address, port) for address in chosen), "as configured")
-    return choose(_listen_host(config), port, config.network.seeds, environment)
-
-
-def _listen_host(config: Config) -> str:
-    return config.network.listen.removeprefix("tcp://").rpartition(":")[0]
 
 
 def _transport(config: Config, identity: Identity, secret: NetworkSecret, kept: _Kept, incarnation: int) -> Transport:
@@ -206,17 +192,17 @@ def _run(home: Path, network: str, newest: tuple[Path, CheckpointMeta] | None) -
 
     A checkpoint proves that the home belongs to a run even if the file that names the run is lost.
     """
-    run = files.load_run(home / RUN) or b""
+    run = files.load_run(home / homes.RUN) or b""
     if not run and newest is not None and newest[1].network == network and newest[1].run:
         run = bytes.fromhex(newest[1].run)
-        files.save_run(home / RUN, run)
+        files.save_run(home / homes.RUN, run)
         log.warning("restored the run id %s of this home from the checkpoint %s", run.hex()[:8], newest[0])
     return run
 
 
 def _found_run(home: Path) -> bytes:
     run = secrets.token_bytes(16)
-    files.save_run(home / RUN, run)
+    files.save_run(home / homes.RUN, run)
     return run
 
 
@@ -244,7 +230,7 @@ def _give_notice(node: Node, config: Config, transport: Transport, choice: Choic
         node.notice("GD-104", transport.scarce)
     if kept.damage:
         node.notice("GD-603", kept.damage)
-    doubts = [doubt(address, _listen_host(config), config.network.seeds) for address in choice.addresses]
+    doubts = [doubt(address, listen_host(config), config.network.seeds) for address in choice.addresses]
     unsure = None if None in doubts else next(iter(doubts), None)
     if choice.lacks:
         node.notice("GD-103", f"others will hardly reach this peer: {choice.lacks}")

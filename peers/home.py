@@ -54,6 +54,8 @@ __all__ = [
 ]
 
 NETWORK = "network.json"
+RUN = "run"
+"""the file with the id of the run that this home belongs to"""
 MAX_SHOWN = 8
 """homes that an error names, at most"""
 MAX_RUN_FILE = 1 << 20

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shlex
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -27,16 +29,46 @@ _FLAGS = "gossipdp.flags"
 
 
 class WithCommand(click.Command):
-    """A command that takes ``-- CMD...``. Plain click would read CMD as the command's first argument."""
+    """A command with at most one argument that takes ``-- CMD...``. Plain click would read CMD as that argument."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        if "--" in args:
-            at = args.index("--")
-            args, command = args[:at], args[at + 1 :]
+        own = args[: args.index("--")] if "--" in args else args
+        if not ctx.resilient_parsing:
+            self._check_separator(ctx, own, args)
+        if len(own) < len(args):
+            command = args[len(own) + 1 :]
             if not command and not ctx.resilient_parsing:
                 raise click.UsageError("no command after --", ctx)
             ctx.meta[_COMMAND] = command
-        return super().parse_args(ctx, args)
+        return super().parse_args(ctx, own)
+
+    def _check_separator(self, ctx: click.Context, own: list[str], args: list[str]) -> None:
+        """Raise UsageError with the corrected line if CMD begins in `own`, before any ``--``."""
+        at = self._command_at(own)
+        if at is None:
+            return
+        home = ["--home", ctx.obj] if ctx.obj else []
+        before = shlex.join(["gossipdp", *home, str(ctx.info_name), *args[:at]])
+        command = shlex.join(["python", *args[at:]] if args[at].endswith(".py") else args[at:])
+        raise click.UsageError(f"write -- before the training command:\n\n  {before} -- {command}", ctx)
+
+    def _command_at(self, own: list[str]) -> int | None:
+        """Where CMD begins in `own`; None if it does not."""
+        switches = {name for option in self.params if getattr(option, "is_flag", False) for name in option.opts}
+        known = {name for option in self.params for name in option.opts}
+        arguments, at = 0, 0
+        while at < len(own):
+            word = own[at]
+            if word.startswith("-") and word != "-":
+                if word.partition("=")[0] not in known:
+                    return None
+                at += 1 if word in switches or "=" in word else 2
+                continue
+            if word.endswith(".py") or shutil.which(word) or (arguments and len(own) > at + 1):
+                return at
+            arguments += 1
+            at += 1
+        return None
 
 
 def home_option(function: Callable[..., Any]) -> Callable[..., Any]:

@@ -233,7 +233,6 @@ def run(
     home: Path,
     command: Sequence[str],
     *,
-    founder: bool,
     overrides: Mapping[str, str],
     log_format: str = "text",
     verbose: bool = False,
@@ -244,7 +243,6 @@ def run(
 
     Args:
         command: argv of the training command; empty for none.
-        founder: whether this host may give the network its first model. Only logged: the daemon reads it in the home.
         overrides: configuration keys and values from the command line.
         log_format: "text" or "json".
         verbose: whether the daemon logs every exchange.
@@ -258,8 +256,6 @@ def run(
     policy = policy or Policy()
     style = "json" if log_format == "json" else "text"
     logs.configure(known_name(home, overrides), style, process="supervisor", file=log_file(home, "supervisor"))
-    if founder:
-        log.info("this host founds the network, unless its home already belongs to a run")
     if daemon is None:
         settings = ["--verbose"] if verbose else []
         settings += [word for key, value in overrides.items() for word in ("--set", f"{key}={value}")]

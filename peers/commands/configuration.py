@@ -29,21 +29,15 @@ def config() -> None:
 def config_check(ctx: click.Context, run_toml: str | None, as_json: bool) -> None:
     """Check the configuration. Exit with 3 and name file, line, value and range on an error."""
     from peers import tables
+    from peers.announcement import inherited
 
     checked = _config(ctx, run_toml)
-    chosen = {key: origin for key, origin in checked.origins.items() if not _inherited(origin)}
+    chosen = {key: origin for key, origin in checked.origins.items() if not inherited(origin)}
     if as_json:
         tables.print_json({"network": checked.network.name, "preset": checked.preset, "set": chosen})
         return
     keys = "1 key" if len(chosen) == 1 else f"{len(chosen)} keys"
     click.echo(f"ok: network {checked.network.name}, preset {checked.preset}, {keys} set")
-
-
-def _inherited(origin: str) -> bool:
-    """Whether a value comes from a preset or the home's network, and not from the operator."""
-    from peers.home import NETWORK
-
-    return origin.startswith("preset ") or origin.endswith(f"/{NETWORK}")
 
 
 @config.command("show")

@@ -38,9 +38,11 @@ def up(ctx: click.Context, run_toml: str | None, network: str | None, log_format
     In a new home this founds a network. In a home that belongs to a network it continues there. RUN.toml is copied to
     the home. Flags apply to this start only.
     """
+    from peers import announcement, invites
     from peers import home as homes
-    from peers import invites
 
+    if run_toml is not None and run_toml.startswith("@"):
+        raise click.UsageError(f"an invite is for join: gossipdp join {run_toml} -- CMD")
     flags = flags_of(ctx) | ({"network.name": network} if network else {})
     file = Path(run_toml) if run_toml else None
     if file is not None or network:
@@ -53,10 +55,12 @@ def up(ctx: click.Context, run_toml: str | None, network: str | None, log_format
     known = homes.found(home, config, homes.read_text(file) if file is not None else None)
     if addresses := homes.advertised(config):
         invites.write_invite(home, addresses, config)
-    _print(f"network {known.name}, home {home}; to let another host in: gossipdp --home {home} invite", log_format)
+    founds = known.founder and not (home / homes.RUN).exists()
+    said = announcement.founding(home, config, os.environ) if founds else announcement.continuing(home, known.name)
+    _print(said, log_format)
     from peers.supervisor import run
 
-    return run(home, command_of(ctx), founder=known.founder, overrides=flags, log_format=log_format, verbose=verbose)
+    return run(home, command_of(ctx), overrides=flags, log_format=log_format, verbose=verbose)
 
 
 @click.command(cls=WithCommand, options_metavar="[OPTIONS]")
@@ -79,8 +83,8 @@ def join(ctx: click.Context, invite: str | None, run_toml: str | None, log_forma
     The invite comes from @FILE, from standard input (-), or from the variable GOSSIPDP_INVITE. It cannot be an argument
     itself: every user of this host can read the arguments of a command.
     """
+    from peers import announcement, invites
     from peers import home as homes
-    from peers import invites
 
     network = invites.read_invite(_invite_text(invite))
     flags = flags_of(ctx)
@@ -88,27 +92,27 @@ def join(ctx: click.Context, invite: str | None, run_toml: str | None, log_forma
     file = Path(run_toml) if run_toml else None
     text = homes.read_text(file) if file is not None else None
     homes.join(home, network.invite, text if text is not None else network.settings or None)
-    homes.read_config(home, flags)
-    _print(f"network {network.invite.network}, home {home}", log_format)
+    config = homes.read_config(home, flags)
+    _print(announcement.joining(home, network.invite.network, config.network.seeds), log_format)
     if "GOSSIPDP_INVITE" in os.environ:
         logged = ["--log-format", log_format, *(["--verbose"] if verbose else [])]
         _restart_without_invite(home, flags, logged, command_of(ctx))
     from peers.supervisor import run
 
-    return run(home, command_of(ctx), founder=False, overrides=flags, log_format=log_format, verbose=verbose)
+    return run(home, command_of(ctx), overrides=flags, log_format=log_format, verbose=verbose)
 
 
-def _print(text: str, log_format: str) -> None:
-    """Print `text`, or log it as a line of JSON."""
+def _print(lines: Sequence[str], log_format: str) -> None:
+    """Print `lines`, or log them as one line of JSON."""
     if log_format == "json":
         import logging
 
         from peers import logs
 
         logs.configure("gossipdp", "json")
-        logging.getLogger("gossipdp").info(text)
+        logging.getLogger("gossipdp").info("; ".join(" ".join(line.split()) for line in lines))
     else:
-        click.echo(text, err=True)
+        click.echo("\n".join(lines), err=True)
 
 
 def _restart_without_invite(
@@ -124,6 +128,13 @@ def _restart_without_invite(
     os.execve(sys.executable, [*arguments, *(["--", *command] if command else [])], environment)
 
 
+def _is_file(name: str) -> bool:
+    try:
+        return Path(name).is_file()
+    except (OSError, ValueError):  # too long for a name, as an invite may be
+        return False
+
+
 def _invite_text(argument: str | None) -> str:
     from gossipdp.errors import ConfigError
     from gossipdp.runtime.home_paths import expanded
@@ -132,13 +143,18 @@ def _invite_text(argument: str | None) -> str:
     if argument is None:
         if text := os.environ.get("GOSSIPDP_INVITE"):
             return text
-        raise click.UsageError("no invite: give @FILE or -, or set GOSSIPDP_INVITE")
+        near = " (did you mean @invite?)" if Path("invite").is_file() else ""
+        raise click.UsageError(f"no invite: give @FILE or -, or set GOSSIPDP_INVITE{near}")
     if argument == "-":
+        if sys.stdin.isatty():
+            click.echo("Paste the invite here, then press Enter and Ctrl-D.", err=True)
         return sys.stdin.read(limit)
     if not argument.startswith("@"):
+        if _is_file(argument):
+            raise click.UsageError(f"did you mean @{argument}? The @ reads the invite from that file")
         raise click.UsageError(
-            "an invite holds a secret, and every user of this host can read a command's arguments: "
-            "write it to a file and give @FILE, pipe it in and give -, or set GOSSIPDP_INVITE"
+            "give the invite as @FILE, as - to read it from standard input, or in GOSSIPDP_INVITE;\n"
+            "an invite holds a secret, and every user of this host can read a command's arguments"
         )
     try:
         with open(expanded(argument[1:]), encoding="utf-8") as file:

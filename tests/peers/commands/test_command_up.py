@@ -18,7 +18,6 @@ def test_up_makes_a_home_that_others_cannot_read(gossipdp: Run, started: list[An
         {
             "home": where,
             "command": ["torchrun", "--nproc-per-node", "8", "train.py", "--", "-x"],
-            "founder": True,
             "overrides": {"network.name": "tiny"},
             "log_format": "text",
             "verbose": False,
@@ -69,8 +68,8 @@ def test_verbose_and_json_reach_the_daemon__and_what_is_said_is_json_too(gossipd
     done = gossipdp("up", "--verbose", "--log-format", "json")
     assert started[0]["verbose"] is True
     (line,) = [json.loads(line) for line in done.err.splitlines()]
-    assert line["level"] == "info" and "to let another host in" in line["message"]
-    assert gossipdp("up").err.startswith("network gossipdp, home ") and started[1]["verbose"] is False
+    assert line["level"] == "info" and "lets another host join" in line["message"]
+    assert gossipdp("up").err.startswith("founding network gossipdp; home ") and started[1]["verbose"] is False
 
 
 def test_a_home_of_one_network_is_not_used_for_another(gossipdp: Run, started: list[Any], tmp_path: Path) -> None:

@@ -19,7 +19,7 @@ from gossipdp.runtime.network.identity import NetworkSecret
 from gossipdp.runtime.network.invite import Invite
 from gossipdp.runtime.node import Node
 from gossipdp.runtime.unix_sockets import socket_path as link_path
-from peers import assembly, daemon, home, invites, services
+from peers import advertising, assembly, daemon, home, invites, services
 from peers.control import socket_path
 from peers.home import HomeNetwork
 from peers.supervisor import FINAL
@@ -175,7 +175,7 @@ def test_container_of_a_marketplace__its_mapped_address_goes_into_the_record_and
     flags = {"network.name": "tiny", "preset": "local", "network.listen": "tcp://127.0.0.1:0", "metrics.listen": "off"}
     config = home.read_config(where, flags, {})
     environment = {"VAST_TCP_PORT_22": "33526", "PUBLIC_IPADDR": "8.8.4.4"}
-    choice = assembly.addresses_to_advertise(config, int(port), environment)
+    choice = advertising.addresses_to_advertise(config, int(port), environment)
     node = assembly.build(where, config, environment)
     try:
         status, seeds = node.status.describe(), invites.read_invite((where / "invite").read_text()).invite.seeds

@@ -63,7 +63,7 @@ from peers.supervisor import run
 home, grace, daemon, *command = sys.argv[1:]
 policy = Policy(first=0.01, longest=0.05, grace=float(grace))
 daemon = [sys.executable, "-I", "-S", "-c", daemon]
-sys.exit(run(Path(home), command, founder=False, overrides={}, policy=policy, daemon=daemon))
+sys.exit(run(Path(home), command, overrides={}, policy=policy, daemon=daemon))
 """
 DEADLINE = 20.0
 

@@ -85,7 +85,7 @@ def started(monkeypatch: pytest.MonkeyPatch) -> Callable[..., tuple[list[str], d
 
     def start(home: Path, **options: Any) -> tuple[list[str], dict[str, str]]:
         with pytest.raises(Found) as found:
-            run(home, [], founder=True, **{"overrides": {}, **options})
+            run(home, [], **{"overrides": {}, **options})
         argv, env = found.value.args
         return argv, env
 
@@ -151,7 +151,7 @@ def test_daemon_command_line_carries_home_format_and_overrides__and_finds_no_mod
 
 def test_command_that_does_not_exist_is_a_configuration_error(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"GD-316 .*\n.*no-such-trainer"):
-        run(tmp_path, ["no-such-trainer"], founder=False, overrides={})
+        run(tmp_path, ["no-such-trainer"], overrides={})
 
 
 def test_port_map_that_a_session_over_ssh_lacks_comes_from_the_first_process(tmp_path: Path) -> None:
