@@ -35,15 +35,11 @@ DOTTED = re.compile(r"`((?:\w+\.){2,})(\w+)`")
 """a name after its module, such as `protocol.presets.PRESETS`"""
 
 
-def prose(page: Path) -> str:
-    """Its text without blocks of code."""
-    return re.sub(r"^( *)```.*?^\1```", "", page.read_text("utf-8"), flags=re.M | re.S)
-
-
 @cache
-def generated(name: str) -> str:
-    text: str = getattr(load("reference"), name)()
-    return text
+def prose(page: Path) -> str:
+    """Its text as the site shows it, without blocks of code."""
+    text = GENERATED.sub(lambda match: getattr(load("reference"), match[1])(), page.read_text("utf-8"))
+    return re.sub(r"^( *)```.*?^\1```", "", text, flags=re.M | re.S)
 
 
 def headings(page: Path) -> list[str]:
@@ -58,8 +54,7 @@ def anchors(page: Path) -> set[str]:
         name = re.sub(r"[^\w\- ]", "", re.sub(r"\]\([^)]*\)", "", heading).lower()).replace(" ", "-")
         names.add(f"{name}-{found[name]}" if found[name] else name)
         found[name] += 1
-    text = GENERATED.sub(lambda match: generated(match[1]), page.read_text("utf-8"))
-    return names | set(re.findall(r"^\(([\w-]+)\)=$", text, re.M))
+    return names | set(re.findall(r"^\(([\w-]+)\)=$", prose(page), re.M))
 
 
 def numbers(page: str) -> set[str]:

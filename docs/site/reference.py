@@ -110,6 +110,10 @@ def described(command: click.Command, path: str) -> Iterator[str]:
     rows = [f"| `{code(name)}` | {cell(text)} |" for name, text in records]
     if rows:
         yield from ("| option | meaning |", "|---|---|", *rows, "")
+    formatter = context.make_formatter()
+    command.format_epilog(context, formatter)
+    if epilog := inspect.cleandoc(formatter.getvalue()):
+        yield from ("```text", epilog, "```", "")
 
 
 def usage(command: click.Command, context: click.Context) -> str:
