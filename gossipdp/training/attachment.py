@@ -7,14 +7,16 @@ optimizer, its state and the loop stay the user's own.
 from __future__ import annotations
 
 import logging
+import os
 import sys
 import threading
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import TracebackType
-from typing import Final, NoReturn
+from typing import Any, Final, NoReturn
 
+import msgspec
 import torch
 from torch import nn
 
@@ -23,6 +25,7 @@ from gossipdp.training import open_attachments
 from gossipdp.training.boundaries import Boundaries
 from gossipdp.training.last_step import LastStep
 from gossipdp.training.optimizer_state.followed import Optimizers
+from gossipdp.training.optimizer_state.state_file import Counts, load_state_file, save_state_file
 from gossipdp.training.ranks.group import ReplicaGroup
 from gossipdp.training.ranks.single import SingleReplica
 from gossipdp.training.session import Session
@@ -73,7 +76,7 @@ class Attachment:
         self._last_step = None if layout is None or layout.sharded else LastStep(layout.parameters())
         self._counter: StepCounter | None = None
         self.steps = 0
-        """steps since `attach`; with several optimizers, those of the last"""
+        """steps since `attach`, and before the file that `load` read; with several optimizers, those of the last"""
         self.samples_per_step = samples_per_step
         """samples that one process takes per step; set it before a step that takes another number"""
         self._samples = 0
@@ -185,6 +188,47 @@ class Attachment:
             DataError: GD-608, the state is of another model or optimizer, or empty; GD-610, as `state_dict`.
         """
         self._optimizers.restore(tensors)
+
+    def save(self, path: str | os.PathLike[str], *, extra: Mapping[str, Any] | None = None) -> None:
+        """Save what this script needs to go on after a restart: the optimizers' state, its counts, and `extra`.
+
+        Every rank calls it; the first one writes. The model is not in there, because the daemon keeps it; it is while
+        gossip is off. A crash leaves the old file or the new one.
+
+        Args:
+            path: of a safetensors file. Missing folders are made.
+            extra: values of the script's own that JSON can hold.
+
+        Raises:
+            DataError: GD-602, it cannot be written; GD-610, as `state_dict`.
+        """
+        counts = Counts(self.steps, self._samples, self.clock)
+        save_state_file(path, self._model, self._optimizers, counts, extra or {}, whole=self._layout is None)
+
+    def load(self, path: str | os.PathLike[str], *, missing_ok: bool = False) -> dict[str, Any] | None:
+        """Go on from what `save` wrote, in a group of any size. Every rank calls it, before the first step.
+
+        `steps` counts on. The clock stays the network's.
+
+        Args:
+            path: of the file, on the first rank.
+            missing_ok: return None if there is no file, as at the first start of a script.
+
+        Returns:
+            The `extra` that `save` was given; {} if it was given none.
+
+        Raises:
+            DataError: GD-601, the file is damaged; GD-604, there is none; GD-608, it is of another model or optimizer,
+                or was saved in a network while gossip is off; GD-610, as `state_dict`.
+        """
+        whole = self._layout is None
+        found = load_state_file(path, self._model, self._optimizers, whole=whole, missing_ok=missing_ok)
+        if found is None:
+            return None
+        self.steps, self._samples, clock = msgspec.structs.astuple(found.counts)
+        if self.clock < clock:
+            log.warning("the network's model is of step %d, older than the saved state of step %d", self.clock, clock)
+        return found.extra
 
     def detach(self) -> None:
         """Hand over the last steps and leave the network. Training may go on with the bare optimizer."""

@@ -18,7 +18,6 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from safetensors.torch import load_file, save_file
 from torch import nn
 from torch.distributed.fsdp import FullyShardedDataParallel, fully_shard
 from torch.distributed.tensor import DTensor, Shard, distribute_tensor, init_device_mesh
@@ -145,8 +144,7 @@ def main() -> None:
     resumed = 0.0
     DTensor.full_tensor = gathered  # type: ignore[method-assign]
     began = {"clock": peer.clock, "weights": values(model)}
-    if kept.exists():
-        peer.load_state_dict(load_file(kept) if rank == 0 else {})
+    if peer.load(kept, missing_ok=True) is not None:
         resumed = float(peer.state_dict()["first.weight::step"]) if rank == 0 else peer.state_dict().get("none", -1.0)
     trail, stop = [], torch.zeros(1)
     while not stop:
@@ -160,10 +158,7 @@ def main() -> None:
             os.kill(os.getpid(), signal.SIGKILL)
         if peer.steps % 4 == 0 and kind != "zero":
             evaluate(replica)
-            moments = peer.state_dict()
-            if rank == 0:
-                save_file(moments, home / "moments.new")
-                os.replace(home / "moments.new", kept)
+            peer.save(kept)
         if rank == 0:
             stop += (home / "stop").exists()
         dist.broadcast(stop, 0)
