@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
+from gossipdp.error_codes import EXITS
 from gossipdp.runtime.observability.health import STATES, Signs, Silent, agreement, judge, spoken
 
 HEALTHY = Signs(
@@ -110,6 +112,15 @@ def test_each_state_has_its_exit_code_and_zero_is_healthy_alone() -> None:
     assert len(set(codes.values())) == len(STATES) and 4 not in codes.values()
     assert [name for name, code in codes.items() if code == 0] == ["healthy"]
     assert {name for name, code in codes.items() if 0 < code < 10} == {"degraded", "refused"}
+
+
+def test_the_operators_page_and_the_exit_codes_name_each_state() -> None:
+    page = (Path(__file__).parents[3] / "docs" / "operate.md").read_text()
+    for kind in STATES:
+        assert f"\n| {kind.name} | {kind.exit_code} | " in page
+        assert kind.exit_code in (0, 5) or f"`status --check`: {kind.name}" in EXITS[kind.exit_code]
+    order = ", ".join(kind.name for kind in STATES[:-1])
+    assert order in " ".join(page.split())
 
 
 def test_agreement_in_words() -> None:
