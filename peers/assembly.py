@@ -88,11 +88,10 @@ def build(home: Path, config: Config, environment: Mapping[str, str] = {}) -> No
     metrics_at = metrics_address(metrics, config.metrics.listen)
     transport = _transport(config, identity, secret, kept, incarnation)
     choice = addresses_to_advertise(config, transport.port, environment)
-    address = choice.addresses[0] if choice.addresses else ""
-    transport.advertise(address)
+    transport.advertise(choice.addresses)
     peer = Peer(
         peer_config(config),
-        _member(config, identity, address, incarnation),
+        _member(config, identity, choice.addresses, incarnation),
         random=Random(secrets.randbits(64)),
         sign=identity.sign,
         verify=Identity.verify,
@@ -156,10 +155,11 @@ def _transport(config: Config, identity: Identity, secret: NetworkSecret, kept: 
     )
 
 
-def _member(config: Config, identity: Identity, address: str, incarnation: int) -> Member:
+def _member(config: Config, identity: Identity, addresses: Sequence[str], incarnation: int) -> Member:
     """What this peer tells the other members about itself."""
     name = homes.peer_name(config, identity)
-    return Member(identity.id, name, address, incarnation, 0, State.ALIVE, software=SOFTWARE)
+    first, others = (addresses[0], tuple(addresses[1:])) if addresses else ("", ())
+    return Member(identity.id, name, first, incarnation, 0, State.ALIVE, software=SOFTWARE, others=others)
 
 
 def _node_config(home: Path, config: Config, kept: _Kept, metrics_at: str, why: str) -> NodeConfig:
@@ -208,7 +208,9 @@ def _found_run(home: Path) -> bytes:
 
 def _remember(path: Path, members: Sequence[Member]) -> None:
     """Save the members that can be dialled, for a restart without seeds."""
-    kept = [files.Remembered(id=m.id.hex(), name=m.name, address=m.address) for m in members if m.address]
+    kept = [
+        files.Remembered(id=m.id.hex(), name=m.name, address=m.address, others=m.others) for m in members if m.address
+    ]
     files.save_members(path, kept)
 
 
@@ -219,7 +221,10 @@ def _remembered(path: Path) -> tuple[list[Member], str]:
     except DataError as error:
         return [], files.set_aside(path, error)
     # Only the address counts. Incarnation 0 yields to whatever the member says about itself.
-    return [Member(bytes.fromhex(known.id), known.name, known.address, 0, 0, State.FAILED) for known in kept], ""
+    return [
+        Member(bytes.fromhex(known.id), known.name, known.address, 0, 0, State.FAILED, others=known.others)
+        for known in kept
+    ], ""
 
 
 # -- the start ---------------------------------------------------------------------------------------------------
@@ -242,7 +247,9 @@ def _renew_invite(home: Path, config: Config, addresses: Sequence[str], kept: _K
     if kept.founds:
         invites.write_invite(home, addresses, config)
     else:
-        invites.renew_invite(home, addresses, [member.address for member in kept.members], config)
+        invites.renew_invite(
+            home, addresses, [address for member in kept.members for address in member.addresses], config
+        )
 
 
 def _start(node: Node, config: Config, store: Store, kept: _Kept) -> None:

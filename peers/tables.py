@@ -113,7 +113,7 @@ STATUS_ROWS = (
     Column("run", "run"),
     Column("state", "state"),
     Column("training", "training"),
-    Column("address", "address", lambda value: str(value) or "none: this peer only dials out"),
+    Column("address", "addresses", lambda value: ", ".join(value) or "none: this peer only dials out"),
     Column("chosen as", "address_why"),
     Column("metrics", "metrics"),
     Column("log", "log"),

@@ -30,6 +30,8 @@ class Envelope(NamedTuple):
     frames: list[Buffer]
     message: Message
     """for drivers that name what they send (logs, fault points)"""
+    others: tuple[str, ...] = ()
+    """further addresses of the receiver; the driver decides which to dial first"""
 
 
 class Outputs:

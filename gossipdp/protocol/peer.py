@@ -161,9 +161,9 @@ class Peer:
         self.strategy.link_down(peer, now)
         self._step(now)
 
-    def advertise(self, address: str, now: float) -> None:
-        """Other peers can dial this one at `address`. "": they cannot dial it."""
-        self.membership.advertise(address, now)
+    def advertise(self, addresses: Sequence[str], now: float) -> None:
+        """Other peers can dial this one at `addresses`, 4 at most. Without any they cannot dial it."""
+        self.membership.advertise(addresses, now)
         self._step(now)
 
     def job_done(self, job: jobs.Job[object], result: object, now: float) -> None:
@@ -193,11 +193,12 @@ class Peer:
     # -- outputs ----------------------------------------------------------------------------------------------
 
     def messages_to_send(self) -> Iterator[Envelope]:
-        """Messages to send now, in order, each with the address to dial if no link is up."""
+        """Messages to send now, in order, each with the addresses to dial if no link is up."""
         while self._outputs.messages:
             envelope = self._outputs.messages.popleft()
-            if envelope.to and not envelope.address:
-                envelope = envelope._replace(address=self.membership.address_of(envelope.to))
+            if envelope.to:
+                address = envelope.address or self.membership.address_of(envelope.to)
+                envelope = envelope._replace(address=address, others=self.membership.others_of(envelope.to))
             yield envelope
 
     def next_job(self) -> jobs.Job[object] | None:

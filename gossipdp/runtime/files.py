@@ -18,6 +18,7 @@ import msgspec
 from msgspec import Meta
 
 from gossipdp.errors import DataError
+from gossipdp.protocol.wire.messages import MAX_OTHERS
 from gossipdp.protocol.wire.messages.base import MAX_ADDRESS
 from gossipdp.runtime.descriptors import spare
 
@@ -143,6 +144,7 @@ class Remembered(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     id: Annotated[str, Meta(pattern=r"^[0-9a-f]{64}$")]
     name: Annotated[str, Meta(max_length=48)]
     address: Annotated[str, Meta(max_length=MAX_ADDRESS)]
+    others: Annotated[tuple[Annotated[str, Meta(max_length=MAX_ADDRESS)], ...], Meta(max_length=MAX_OTHERS)] = ()
 
 
 def save_members(path: Path, members: Sequence[Remembered]) -> None:

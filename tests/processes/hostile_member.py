@@ -47,7 +47,7 @@ class HostileMember:
             listen="tcp://127.0.0.1:0",
         )
         address = f"127.0.0.1:{self.transport.port}"
-        self.transport.advertise(address)
+        self.transport.advertise([address])
         me = Member(self.identity.id, "hostile", address, 1, 0, State.ALIVE, software=SOFTWARE)
         now = time.monotonic()
         self.peer = Peer(

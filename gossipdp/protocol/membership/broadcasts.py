@@ -20,7 +20,8 @@ ROOM: Final = 3200
 
 def record_size(record: Member) -> int:
     """Upper bound, in bytes, of the space that `record` takes in a header."""
-    return 128 + 34 * len(record.accusers) + len((record.name + record.address + record.software).encode())
+    texts = (record.name, record.address, record.software, *record.others)
+    return 128 + 34 * len(record.accusers) + 2 * len(record.others) + len("".join(texts).encode())
 
 
 def pages(me: Member, records: Iterable[Member]) -> list[tuple[Member, ...]]:

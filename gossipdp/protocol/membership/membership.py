@@ -108,17 +108,17 @@ class Membership:
         """Tell some members directly that this peer leaves. They tell the rest. Probing stops."""
         if self.me.state == State.LEFT:
             return
-        self._own_record.change(now, state=State.LEFT)
+        self._own_record.leave(now)
         self._prober.stop()
         live = [peer for peer in self._view.candidates(self._random) if self._view.reaches(peer)]
         for peer in self._random.sample(live, min(_TELLS, len(live))):
             self._dissemination.send(peer, Pong(UNASKED, self._dissemination.records(peer, now)), now)
 
-    def advertise(self, address: str, now: float) -> None:
-        """Other members are to dial this peer at `address` from now on; with "" it only dials out."""
-        if address != self.me.address and self.me.state != State.LEFT:
+    def advertise(self, addresses: Sequence[str], now: float) -> None:
+        """Other members are to dial this peer at one of `addresses` from now on; without any it only dials out."""
+        if tuple(addresses) != self.me.addresses and self.me.state != State.LEFT:
             self._relay_links.hurry(now)
-            self._own_record.change(now, address=address)
+            self._own_record.move(addresses, now)
 
     def finish(self, phase: Phase, calls: bool, now: float) -> None:
         """Tell all members how far this peer is with the end of its run, and whether it asks them to end theirs."""
@@ -221,6 +221,10 @@ class Membership:
     def address_of(self, peer: bytes) -> str:
         """Where to dial `peer`, or ""."""
         return self._view.address_of(peer)
+
+    def others_of(self, peer: bytes) -> tuple[str, ...]:
+        """Where else to dial `peer`."""
+        return self._view.others_of(peer)
 
     def left(self, address: str) -> bool:
         """Whether the member at `address` left, and no live member has that address."""

@@ -6,7 +6,7 @@ References: Das, Gupta, Motivala, "SWIM" (DSN 2002), section 4.2, for refutation
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Final
 
 from msgspec.structs import replace
@@ -53,21 +53,21 @@ class OwnRecord:
         self.buried = 0
         """times that other members thought this peer failed, or may have"""
 
-    def change(self, now: float, *, state: State | None = None, address: str | None = None) -> None:
-        """Leave, or move to another address: both are news of the same incarnation."""
-        me = self._view.me
-        changed = replace(
-            me,
-            state=me.state if state is None else state,
-            address=me.address if address is None else address,
-            refutation=me.refutation + 1,
-        )
-        self._publish(changed, now)
+    def leave(self, now: float) -> None:
+        """This peer leaves: news of the same incarnation."""
+        self._change(replace(self._view.me, state=State.LEFT), now)
+
+    def move(self, addresses: Sequence[str], now: float) -> None:
+        """This peer is dialled at other addresses: news of the same incarnation."""
+        first, others = (addresses[0], tuple(addresses[1:])) if addresses else ("", ())
+        self._change(replace(self._view.me, address=first, others=others), now)
 
     def finish(self, phase: Phase, calls: bool, now: float) -> None:
         """The end of this peer's run is at `phase`. calls: this peer asks all members to end their training."""
-        me = self._view.me
-        self._publish(replace(me, phase=phase, calls=calls, refutation=me.refutation + 1), now)
+        self._change(replace(self._view.me, phase=phase, calls=calls), now)
+
+    def _change(self, me: Member, now: float) -> None:
+        self._publish(replace(me, refutation=me.refutation + 1), now)
 
     def slept(self, seconds: float) -> None:
         """This peer did not run for `seconds`, so other members may have failed it."""

@@ -54,8 +54,8 @@ class Seeds:
 
     def join(self, addresses: Sequence[str], now: float) -> None:
         """Dial `addresses` and the remembered members until one answers."""
-        own = self._view.me.address
-        self._seeds = tuple(dict.fromkeys(address for address in addresses if address != own))
+        own = self._view.me.addresses
+        self._seeds = tuple(dict.fromkeys(address for address in addresses if address not in own))
         self._wait = self._config.join_interval
         self._round = []
         self._dial(now)
@@ -96,7 +96,7 @@ class Seeds:
         if not self._round:
             self._round = self._next_round(alone, now)
         if not alone:
-            known = {member.address for member in view.members.values()}
+            known = {address for member in view.members.values() for address in member.addresses}
             self._round = [(peer, address) for peer, address in self._round if not peer and address not in known]
         if self._round:
             peer, address = self._round.pop()
@@ -112,10 +112,11 @@ class Seeds:
         view = self._view
         remembered = [peer for peer in view.remembered if peer not in view.members] if alone else []
         chosen = self._random.sample(remembered, min(_SOME, len(remembered)))
-        left = {member.address for member in view.members.values() if member.state == State.LEFT}
+        gone = (member for member in view.members.values() if member.state == State.LEFT)
+        left = {address for member in gone for address in member.addresses}
         if left and now >= self._goodbyes_at:
             self._goodbyes_at, left = now + _SELDOM, set()
-        round = [(peer, view.remembered[peer]) for peer in chosen]
+        round = [(peer, view.remembered[peer].address) for peer in chosen]
         round += [(b"", address) for address in self._seeds if address not in left]
         self._random.shuffle(round)
         return round
@@ -130,4 +131,4 @@ class Seeds:
         if view.remembered and random.random() < self._config.reconnect_interval / _SELDOM:
             unknown = [peer for peer in view.remembered if peer not in view.members]
             for peer in random.sample(unknown, min(1, len(unknown))):
-                self._outputs.send(peer, PushPull(True, (view.me,)), address=view.remembered[peer])
+                self._outputs.send(peer, PushPull(True, (view.me,)), address=view.remembered[peer].address)

@@ -1,9 +1,9 @@
 """The statements that a member signs, as bytes, and the check of a signature.
 
 A member signs its own record and its own progress report. A record may reach a peer with a suspicion or a failure that
-other members have added. The signature still covers the member's own *statement*: identity, name, address, incarnation,
-refutation, versions, whether it leaves, and how its run ends. So another member can invent no goodbye, no restart, no
-address, no clock and no end of the run. It can only doubt, and the member itself refutes a doubt.
+other members have added. The signature still covers the member's own *statement*: identity, name, addresses,
+incarnation, refutation, versions, whether it leaves, and how its run ends. So another member can invent no goodbye, no
+restart, no address, no clock and no end of the run. It can only doubt, and the member itself refutes a doubt.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ def _statement(record: Member) -> tuple[object, ...]:
     leaves = record.state == State.LEFT
     text = (record.name, record.address, record.software)
     counts = (record.incarnation, record.refutation, record.version, int(record.phase))
-    return (record.id, *text, *counts, leaves, record.calls)
+    return (record.id, *text, record.others, *counts, leaves, record.calls)
 
 
 def _member_statement(record: Member) -> bytes:

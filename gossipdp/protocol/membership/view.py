@@ -60,8 +60,8 @@ class View:
         """member -> when its pair last changed"""
         self._forged: dict[bytes, tuple[int, int]] = {}
         """member -> the latest pair that it has disproved itself"""
-        self.remembered: dict[bytes, str] = {}
-        """addresses of members of an earlier life, and of failed members that were forgotten"""
+        self.remembered: dict[bytes, Member] = {}
+        """members of an earlier life, and failed members that were forgotten; only their addresses count"""
         self.refused = 0
         """records refused, because the table was full or their sender introduced too many members"""
         self._alive: list[Member] | None = None
@@ -124,20 +124,25 @@ class View:
         """Where to dial `peer`, or "". A member that left is not dialled: it dials when it comes back."""
         member = self.members.get(peer)
         if member is None:
-            return self.remembered.get(peer, "")
+            return self.remembered[peer].address if peer in self.remembered else ""
         return "" if member.state == State.LEFT else member.address
+
+    def others_of(self, peer: bytes) -> tuple[str, ...]:
+        """Where else to dial `peer`."""
+        member = self.members.get(peer) or self.remembered.get(peer)
+        return () if member is None else member.others
 
     def left(self, address: str) -> bool:
         """Whether the member at `address` left, and no live member has that address."""
-        states = [self.members[peer].state for peer in self.dead if self.members[peer].address == address]
-        return State.LEFT in states and not any(member.address == address for member in self.alive())
+        states = [self.members[peer].state for peer in self.dead if address in self.members[peer].addresses]
+        return State.LEFT in states and not any(address in member.addresses for member in self.alive())
 
     def remember(self, members: Iterable[Member]) -> None:
         """Keep the addresses of `members`. The table is bounded; the oldest entry goes first."""
         for member in members:
             if member.id != self.me.id and member.address:
                 self.remembered.pop(member.id, None)
-                self.remembered[member.id] = member.address
+                self.remembered[member.id] = member
                 if len(self.remembered) > MAX_MEMBERS:
                     del self.remembered[next(iter(self.remembered))]
 
@@ -147,8 +152,8 @@ class View:
         lost = [self.members[peer] for peer in self.dead if self.members[peer].state == State.FAILED]
         met = [member for member in [*self.alive(), *lost] if heard(member.id)]
         left = {self.members[peer].address for peer in self.dead if self.members[peer].state == State.LEFT}
-        earlier = [(peer, address) for peer, address in self.remembered.items() if not heard(peer)]
-        return met + [Member(peer, "", at, 0, 0, State.FAILED) for peer, at in earlier if at not in left]
+        earlier = [member for peer, member in self.remembered.items() if not heard(peer)]
+        return met + [member for member in earlier if member.address not in left]
 
     def lost_elsewhere(self) -> list[bytes]:
         """The lost members, without failed ones at an address that a live member has now.
@@ -270,10 +275,10 @@ class View:
 def overrides(new: Member, old: Member) -> bool:
     """Whether `new` replaces `old`: a later pair; at equal pairs left > failed > suspect > alive (SWIM section 4.2).
 
-    A peer has one address per pair. Two addresses belong to two daemons with one identity; the order by address makes
-    all members believe the same one.
+    A peer has one list of addresses per pair. Two lists belong to two daemons with one identity; the order by address
+    makes all members believe the same one.
     """
-    return (*_pair(new), new.state, new.address) > (*_pair(old), old.state, old.address)
+    return (*_pair(new), new.state, new.addresses) > (*_pair(old), old.state, old.addresses)
 
 
 def _pair(member: Member) -> tuple[int, int]:

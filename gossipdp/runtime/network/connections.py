@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections import deque
 from collections.abc import Sequence
+from typing import Final
 
 from gossipdp.protocol.wire.encoding import Buffer
 from gossipdp.protocol.wire.messages import Lane
@@ -13,6 +14,9 @@ from gossipdp.runtime.network.resolver import Target
 from gossipdp.runtime.network.signed_hello import DiallerHello, ListenerHello
 
 __all__ = ["Connection", "Dial", "Link"]
+
+MAX_TRIED: Final = 8
+"""attempts of one dial: a member may name four addresses, and a name may stand for several"""
 
 
 class Connection:
@@ -128,16 +132,33 @@ class Link:
 
 
 class Dial:
-    """One address being dialled, and the messages that wait for it."""
+    """One peer being dialled, at one address after the other, and the messages that wait for it.
 
-    def __init__(self, address: str) -> None:
+    Args:
+        address: the peer's first address, which names the dial.
+        places: its addresses, in the order in which they are tried.
+        asked: members asked for it, and no message waits.
+    """
+
+    def __init__(self, address: str, places: Sequence[str], *, asked: bool = False) -> None:
         self.address = address
+        self.key = (address, asked)
+        self.places = deque(places)
+        """addresses that are not tried yet"""
+        self.place = ""
+        """the address tried now"""
+        self.resolving = False
+        """the name in `place` is being looked up"""
+        self.tried = 0
+        """attempts"""
+        self.patience = 0.0
+        """seconds that the present attempt waits for a connection"""
         self.wanted: set[bytes] = set()
         """peers that messages wait for"""
         self.askers: set[bytes] = set()
         """members that asked to be dialled back there"""
         self.targets: deque[Target] = deque()
-        """IP addresses that are not tried yet"""
+        """IP addresses of `place` that are not tried yet"""
         self.target = ""
         """the IP address tried now"""
         self.failures: list[Cause] = []
@@ -148,8 +169,6 @@ class Dial:
         """CURVE is complete on one connection of the present attempt"""
         self.look = ""
         """key of the second look at the address, while one is under way"""
-        self.leads_back = False
-        """this peer itself answers there"""
         self.ours = False
         """this peer's own lists exclude the peer there"""
         self.link: Link | None = None
@@ -158,11 +177,26 @@ class Dial:
         self.queue: deque[tuple[bytes, Lane, Sequence[Buffer], int]] = deque()
         self.queued_bytes = 0
 
-    def begin_attempt(self, target: str, nonce: bytes, now: float, deadline: float) -> Link:
+    @property
+    def more(self) -> bool:
+        """Whether addresses are left to try."""
+        return bool(self.targets or self.places) and self.tried < MAX_TRIED
+
+    def next_place(self) -> str:
+        """Go on to the next address."""
+        self.place = self.places.popleft()
+        return self.place
+
+    def await_name(self, resolving: bool) -> None:
+        self.resolving = resolving
+
+    def begin_attempt(self, target: str, nonce: bytes, now: float, patience: float, handshake: float) -> Link:
         """Try `target`; returns the link that it is to become."""
-        self.target, self.nonce, self.began, self.deadline = target, nonce, now, deadline
-        self.opened, self.look = False, ""
-        self.link = Link(self.address, inbound=False, now=now, dial=self)
+        self.target, self.nonce, self.began = target, nonce, now
+        self.deadline = now + patience + handshake
+        self.opened, self.look, self.patience = False, "", patience
+        self.tried += 1
+        self.link = Link(self.place, inbound=False, now=now, dial=self)
         return self.link
 
     def skip(self, target: str) -> None:
@@ -179,9 +213,6 @@ class Dial:
     def await_look(self, key: str) -> None:
         """A second look under `key` will tell the cause."""
         self.look, self.deadline = key, math.inf
-
-    def lead_back(self) -> None:
-        self.leads_back = True
 
     def exclude(self) -> None:
         self.ours = True

@@ -75,5 +75,5 @@ class LinkTable(Protocol):
 
     def close_connections(self, link: Link, linger: float = 0.0) -> None: ...
 
-    def tell_in_vain(self, asker: bytes, address: str) -> None:
-        """Tell `asker` that it was not met at the `address` at which it asked to be dialled back."""
+    def tell_dialled(self, asker: bytes, address: str, *, met: bool, tried: bool = True) -> None:
+        """Tell `asker` whether it was met at the `address` at which it asked to be dialled back."""

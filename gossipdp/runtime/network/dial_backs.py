@@ -6,7 +6,7 @@ What follows from the answers is decided in `reachability`.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from gossipdp.protocol.wire.messages import Lane
 from gossipdp.runtime.network import signed_hello
@@ -23,21 +23,28 @@ __all__ = ["DialBacks"]
 class DialBacks:
     def __init__(self, context: LinksContext, queues: SendQueues) -> None:
         self._context, self._queues = context, queues
-        self.reachability = Reachability("", context.limits.dial_back)
+        self.reachability = Reachability((), context.limits.dial_back)
+        self._told: tuple[str, ...] = ()
         self._answered: dict[bytes, float] = {}
         """when each member was last dialled back"""
 
-    def advertise(self, address: str) -> None:
-        """Find out whether other peers can dial `address`."""
-        self.reachability = Reachability(address, self._context.limits.dial_back)
+    def advertise(self, addresses: Sequence[str]) -> None:
+        """Find out whether other peers can dial `addresses`."""
+        self.reachability = Reachability(addresses, self._context.limits.dial_back)
+        self._told = self.reachability.usable
 
     def link_up(self, inbound: bool) -> None:
-        if self.reachability.link_up(inbound, self._context.turn.now):
-            self._tell(True)
+        self.reachability.link_up(inbound, self._context.turn.now)
+        self._tell()
 
-    def in_vain(self, peer: bytes, address: str) -> None:
+    def met(self, peer: bytes, address: str) -> None:
+        """`peer` met this peer at `address`."""
+        self.reachability.met(peer, address, self._context.turn.now)
+        self._tell()
+
+    def in_vain(self, peer: bytes, address: str, *, tried: bool) -> None:
         """`peer` did not meet this peer at `address`."""
-        self.reachability.in_vain(peer, address, self._context.turn.now)
+        self.reachability.in_vain(peer, address, self._context.turn.now, tried=tried)
 
     def may_ask(self, asker: bytes) -> bool:
         """Whether `asker` is dialled back now: rarely, so that a member cannot have others probe addresses."""
@@ -55,16 +62,21 @@ class DialBacks:
         now = self._context.turn.now
         if now < self.reachability.timer():
             return
-        if self.reachability.end_round(now):
-            self._tell(False)
+        self.reachability.end_round()
+        self._tell()
         latest = {link.peer: link for link in sorted(links, key=lambda link: link.used, reverse=True)}
-        question = pack(signed_hello.DialBack(self.reachability.address))
         for peer in self.reachability.begin_round(latest, now):
+            question = pack(signed_hello.DialBack(self.reachability.address))
             self._queues.write(latest[peer].connections[Lane.CONTROL], question)
 
     def sweep(self) -> None:
         recent = self._context.turn.now - self._context.limits.dial_back
         self._answered = {peer: when for peer, when in self._answered.items() if when > recent}
 
-    def _tell(self, dialable: bool) -> None:
-        self._context.turn.tell(Dialable(self.reachability.address, dialable, self.reachability.opinions))
+    def _tell(self) -> None:
+        """Tell the driver if the addresses at which this peer can be dialled have changed."""
+        reach = self.reachability
+        if reach.usable != self._told:
+            gone = tuple(address for address in reach.dropped if address in self._told)
+            self._told = reach.usable
+            self._context.turn.tell(Dialable(reach.usable, gone, sum(reach.opinions[address] for address in gone)))

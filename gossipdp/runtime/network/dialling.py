@@ -1,7 +1,8 @@
-"""Dialling: which addresses are being dialled, which messages wait for them, and what came of each.
+"""Dialling: which peers are being dialled, which messages wait for them, and what came of each address.
 
-A dial tries the IP addresses of its name in turn. It needs a hello on both connections (see `signed_hello`). With both
-there is a link; otherwise an event says what came of each address. No socket may stand here.
+A dial tries the addresses of a peer in the order of `reach`, and the IP addresses of each name in turn. It needs a
+hello on both connections (see `signed_hello`). With both there is a link; otherwise an event says what came of each
+address. No socket may stand here.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from gossipdp.runtime.network.context import LinksContext, LinkTable
 from gossipdp.runtime.network.dial_causes import SILENT, Cause, Looks, timed_out, unreachable, unresolved
 from gossipdp.runtime.network.events import CopyMet, DialFailed
 from gossipdp.runtime.network.host_port import split_address
+from gossipdp.runtime.network.reach import Reach
 from gossipdp.runtime.network.resolver import Resolver, Target
 from gossipdp.runtime.network.send_queues import SendQueues
 from gossipdp.runtime.network.signed_hello import DiallerHello
@@ -32,6 +34,9 @@ OWN: Final = 600.0
 """Seconds for which a member's address that led back to this peer is not dialled. A seed's address still is: its name
 may stand for several hosts."""
 MAX_OWN: Final = 64
+NEAR: Final = 1.5
+"""Seconds for a connection in a network that this host seems to share, while other addresses are left. Other numbers of
+the same private network may belong to another one."""
 POLL: Final = 0.02
 """seconds between looks for answers of the resolver and of second looks"""
 
@@ -40,21 +45,23 @@ class Dialling:
     def __init__(self, context: LinksContext, queues: SendQueues, links: LinkTable) -> None:
         self._context, self._queues, self._links = context, queues, links
         self._limits, self._turn = context.limits, context.turn
-        self._dials: dict[str, Dial] = {}
+        self._dials: dict[tuple[str, bool], Dial] = {}
         self._failed: dict[str, float] = {}
-        """when each address last failed"""
+        """until when each address is not dialled, after a dial that failed"""
         self._own: dict[str, float] = {}
         """when each address that led back to this peer was found"""
-        self._resolver = Resolver()
+        self._resolver, self._reach = Resolver(), Reach()
         self._looks = Looks(context.limits.connect)
 
     @property
     def queued_bytes(self) -> int:
         return sum(dial.queued_bytes for dial in self._dials.values())
 
-    def send(self, to: bytes, address: str, lane: Lane, frames: Sequence[Buffer], size: int) -> bool:
-        """Queue a message for the link that dialling `address` will bring."""
-        dial = self._dials.get(address) or self._start(address, to)
+    def send(
+        self, to: bytes, address: str, lane: Lane, frames: Sequence[Buffer], size: int, others: Sequence[str] = ()
+    ) -> bool:
+        """Queue a message for the link that dialling `address`, or one of the `others`, will bring."""
+        dial = self._dials.get((address, False)) or self._start(address, to, others)
         if dial is None:
             return False
         if not self._queues.fits(len(dial.queue), dial.queued_bytes, size):
@@ -63,21 +70,21 @@ class Dialling:
         return True
 
     def dial_back(self, asker: bytes, address: str) -> None:
-        """Find out whether `asker` is met at the `address` that it advertises, and tell it if it is not.
+        """Find out whether `asker` is met at the `address` that it advertises, and tell it.
 
-        If it is met, the link that comes in there tells it. These dials never delay this peer's own.
+        These dials make no link, and never delay this peer's own.
         """
-        dial = self._dials.get(address)
+        dial = self._dials.get((address, True))
         if dial is None:
             if self._failed_lately(address):
-                self._links.tell_in_vain(asker, address)
+                self._links.tell_dialled(asker, address, met=False)
                 return
             asked = sum(bool(dial.askers) for dial in self._dials.values())
             if asked >= MAX_DIAL_BACKS or len(self._dials) >= self._limits.dials:
                 return
-            dial = Dial(address)
+            dial = Dial(address, [address], asked=True)
             dial.askers.add(asker)
-            self._look_up(dial)
+            self._begin(dial)
         else:
             dial.askers.add(asker)
 
@@ -85,59 +92,72 @@ class Dialling:
         """Whether this peer itself sent the hello with this `nonce`. Then the dialled address leads back to it."""
         own = [dial for dial in self._dials.values() if dial.nonce == nonce]
         for dial in own:
-            dial.lead_back()
+            if dial.place in self._own or len(self._own) < MAX_OWN:
+                self._own[dial.place] = self._turn.now
         return bool(own)
 
     # -- one address after the other -----------------------------------------------------------------------------
 
     def _failed_lately(self, address: str) -> bool:
-        return self._turn.now < self._failed.get(address, -math.inf) + self._limits.redial
+        return self._turn.now < self._failed.get(address, -math.inf)
 
-    def _start(self, address: str, to: bytes) -> Dial | None:
-        own = bool(to) and self._turn.now < self._own.get(address, -math.inf) + OWN
-        if own or self._failed_lately(address):
+    def _start(self, address: str, to: bytes, others: Sequence[str]) -> Dial | None:
+        places = self._reach.order(to, (address, *others), self._turn.now)
+        if to:
+            places = [each for each in places if self._turn.now >= self._own.get(each, -math.inf) + OWN]
+        if not places or self._failed_lately(address):
             self._context.drop("redial")
             return None
         if len(self._dials) >= self._limits.dials or not self._links.room():
             self._context.drop("links")
             return None
-        dial = Dial(address)
+        dial = Dial(address, places)
         dial.wanted.add(to)
-        self._look_up(dial)
-        if address not in self._dials:
+        self._begin(dial)
+        if dial.key not in self._dials:
             self._context.drop("unreachable")
             return None
         return dial
 
-    def _look_up(self, dial: Dial) -> None:
-        self._dials[dial.address] = dial
+    def _begin(self, dial: Dial) -> None:
+        self._dials[dial.key] = dial
+        self._dial_next(dial)
+
+    def _look_up(self, dial: Dial, place: str) -> None:
+        """Find the IP addresses of `place`. A name takes until `collect` of the resolver returns it."""
         try:
-            host, port = split_address(dial.address)
+            host, port = split_address(place)
         except ConfigError as error:
-            dial.failures.append(Cause(error.code, f"{dial.address} is not host:port"))
-            self._give_up(dial)
+            dial.failures.append(Cause(error.code, f"{place} is not host:port"))
             return
-        found = self._resolver.look_up(dial.address, host, port)
+        found = self._resolver.look_up(place, host, port)
+        dial.await_name(found is None)
         if found is not None:
             self._resolved(dial, found)
 
     def _resolved(self, dial: Dial, found: list[Target] | str) -> None:
+        dial.await_name(False)
         if isinstance(found, str):
-            dial.failures.append(unresolved(found).at(dial.address))
+            dial.failures.append(unresolved(found).at(dial.place))
         else:
             dial.targets.extend(found)
-        self._dial_next(dial)
 
     def _dial_next(self, dial: Dial) -> None:
-        """Try the next IP address of the name."""
-        while dial.targets:
+        """Try the next IP address."""
+        while dial.more:
+            if not dial.targets:
+                self._look_up(dial, dial.next_place())
+                if dial.resolving:
+                    return
+                continue
             target = dial.targets.popleft()
             if not target.routable:
                 dial.skip(target.text)
                 dial.failures.append(unreachable("no route").at(target.text))
                 continue
-            deadline = self._turn.now + self._limits.connect + self._limits.handshake
-            link = dial.begin_attempt(target.text, secrets.token_bytes(32), self._turn.now, deadline)
+            shared = bool(dial.targets or dial.places) and self._reach.near(target.text, self._turn.now)
+            patience, handshake = (NEAR, 0.0) if shared else (self._limits.connect, self._limits.handshake)
+            link = dial.begin_attempt(target.text, secrets.token_bytes(32), self._turn.now, patience, handshake)
             try:
                 for lane in Lane:
                     self._open(link, lane, target.endpoint, dial.nonce)
@@ -154,17 +174,16 @@ class Dialling:
         self._context.wire.open(connection, endpoint)
 
     def _give_up(self, dial: Dial) -> None:
-        del self._dials[dial.address]
-        self._failed[dial.address] = self._turn.now
-        if dial.leads_back and len(self._own) < MAX_OWN:
-            self._own[dial.address] = self._turn.now
+        del self._dials[dial.key]
+        # A member that names many addresses is dialled less often.
+        self._failed[dial.address] = self._turn.now + self._limits.redial * max(1, dial.tried)
         first = min(dial.failures, key=lambda cause: cause.code == "GD-101", default=Cause("GD-101", ""))
         reason = "; ".join(cause.text for cause in dial.failures)
         failed = [DialFailed(to, dial.address, reason, first.code, dial.ours, first.do) for to in sorted(dial.wanted)]
         self._turn.tell(*failed)
         self._context.drop("unreachable", len(dial.queue))
         for asker in sorted(dial.askers):
-            self._links.tell_in_vain(asker, dial.address)
+            self._links.tell_dialled(asker, dial.address, met=False, tried=dial.tried > 0)
 
     # -- what happens on its connections -------------------------------------------------------------------------
 
@@ -209,6 +228,9 @@ class Dialling:
             if isinstance(message, signed_hello.Answer) and not connection.proof_sent:
                 proof = hello.answer(message)
                 signed_hello.check_alone(hello.peer, self._links.live(hello.peer), hello.incarnation, hello.start)
+                if dial.askers:
+                    self._dialled_back(dial, hello.peer)
+                    return
                 connection.sent_proof(self._queues.write(connection, proof))
                 self._links.learn_run(hello.run, hello.peer)
             elif isinstance(message, signed_hello.Welcome):
@@ -226,6 +248,14 @@ class Dialling:
             self._context.drop("malformed")
             self.failed(dial, "GD-101", f"answered out of order: {error}", "broken")
 
+    def _dialled_back(self, dial: Dial, peer: bytes) -> None:
+        """`peer` has proven itself to a dial that members asked for. Without this side's proof no link comes up."""
+        del self._dials[dial.key]
+        assert dial.link is not None
+        self._links.close_connections(dial.link)
+        for asker in sorted(dial.askers):
+            self._links.tell_dialled(asker, dial.address, met=asker == peer)
+
     def _welcomed(self, link: Link, dial: Dial) -> None:
         """The listener has verified both connections. This side must have verified both, too, or the listener lies."""
         hellos = [connection.hello for connection in link.connections.values()]
@@ -235,8 +265,16 @@ class Dialling:
         first = hellos[0]
         assert isinstance(first, DiallerHello)
         link.verify(first.peer, first.incarnation, first.start, first.said_run)
-        del self._dials[dial.address]
+        if dial.more and b"" not in dial.wanted and link.peer not in dial.wanted:
+            # Another network may have the same private numbers.
+            self._links.bring_up(link)
+            dial.end_attempt()
+            dial.failures.append(Cause("GD-101", f"{dial.target} is another peer, {short(link.peer)}"))
+            self._dial_next(dial)
+            return
+        del self._dials[dial.key]
         self._failed.pop(dial.address, None)
+        self._reach.remember(link.peer, dial.place)
         stays = self._links.bring_up(link)
         others = dial.wanted - {link.peer, b""}
         reason = f"{dial.target} is another peer now, {short(link.peer)}"
@@ -246,8 +284,6 @@ class Dialling:
                 self._context.drop("unreachable")
             else:
                 self._queues.write(stays.connections[lane], frames, size)
-        for asker in sorted(dial.askers - {link.peer}):
-            self._links.tell_in_vain(asker, dial.address)
 
     def take_over(self, link: Link) -> None:
         """`link` came up during other dials: send on it what waits there for the same peer."""
@@ -257,7 +293,7 @@ class Dialling:
             proven = dial.link is not None and any(x.proof_sent for x in dial.link.connections.values())
             # Of two crossing dials the lower id's stays. A dial whose link may be up at the other side goes on.
             if dial.wanted == {link.peer} and self._context.me.identity.id > link.peer and not proven:
-                del self._dials[dial.address]
+                del self._dials[dial.key]
                 if dial.link is not None:
                     self._links.close_connections(dial.link)
 
@@ -272,9 +308,10 @@ class Dialling:
     def run_timers(self) -> None:
         if not self._dials and not self._resolver.pending and not self._looks.pending:
             return
-        for address, found in self._resolver.collect():
-            if (dial := self._dials.get(address)) and dial.link is None:
+        for place, found in self._resolver.collect():
+            for dial in [dial for dial in self._dials.values() if dial.resolving and dial.place == place]:
                 self._resolved(dial, found)
+                self._dial_next(dial)
         for key, cause in self._looks.collect(self._turn.now):
             for dial in [dial for dial in self._dials.values() if dial.look == key]:
                 self._failed_for(dial, cause, "unreachable")
@@ -288,11 +325,11 @@ class Dialling:
         elif dial.opened:
             reason = f"connected, then silent for {self._limits.hello:g} s"
         else:
-            reason = timed_out(dial.target, self._limits.connect).text
+            reason = timed_out(dial.target, dial.patience).text
         self.failed(dial, "GD-101", reason, "timeout")
 
     def sweep(self) -> None:
         now = self._turn.now
-        self._failed = {address: when for address, when in self._failed.items() if when > now - self._limits.redial}
+        self._failed = {address: until for address, until in self._failed.items() if until > now}
         self._own = {address: when for address, when in self._own.items() if when > now - OWN}
         self._looks.sweep(now)

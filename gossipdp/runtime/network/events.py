@@ -113,13 +113,15 @@ class RunLearned(TransportEvent):
 
 @dataclass(frozen=True, slots=True)
 class Dialable(TransportEvent):
-    """Whether members can dial this peer at the `address` it advertises, whenever the answer changes.
+    """Members can dial this peer at `addresses`, of those that it advertises. Told whenever that changes.
 
-    opinions: failed attempts of members. A peer that cannot be dialled becomes outbound-only (GD-102).
+    addresses: empty if members cannot dial this peer. It becomes outbound-only (GD-102).
+    dropped: addresses that were dialled in vain.
+    opinions: failed attempts of members at them.
     """
 
-    address: str
-    dialable: bool
+    addresses: tuple[str, ...]
+    dropped: tuple[str, ...]
     opinions: int
 
 

@@ -69,10 +69,10 @@ class Links:
         for link in self._all_links():
             self._tell_run(link)
 
-    def advertise(self, address: str) -> None:
-        self._dial_backs.advertise(address)
+    def advertise(self, addresses: Sequence[str]) -> None:
+        self._dial_backs.advertise(addresses)
 
-    def send(self, to: bytes, address: str, lane: Lane, frames: Sequence[Buffer]) -> bool:
+    def send(self, to: bytes, address: str, lane: Lane, frames: Sequence[Buffer], others: Sequence[str] = ()) -> bool:
         """See `Transport.send`."""
         size = sum(memoryview(frame).nbytes for frame in frames)
         link = self._links.get(to) if to else self._linked_at(address)
@@ -81,7 +81,7 @@ class Links:
             return self._queues.write(link.connections[lane], frames, size)
         if not address:
             return self._context.drop("unroutable")
-        return self._dialling.send(to, address, lane, frames, size)
+        return self._dialling.send(to, address, lane, frames, size, others)
 
     @property
     def queued_bytes(self) -> int:
@@ -257,7 +257,9 @@ class Links:
                 if self._dial_backs.may_ask(link.peer):
                     self._dialling.dial_back(link.peer, message.address)
             elif isinstance(message, signed_hello.InVain):
-                self._dial_backs.in_vain(link.peer, message.address)
+                self._dial_backs.in_vain(link.peer, message.address, tried=message.tried)
+            elif isinstance(message, signed_hello.Met):
+                self._dial_backs.met(link.peer, message.address)
             elif not isinstance(message, signed_hello.Welcome | signed_hello.Probe):
                 raise RemoteProtocolError("a hello on a link that is up")
         except RemoteProtocolError:
@@ -277,10 +279,11 @@ class Links:
             link.tell_run(run)
             self._queues.write(link.connections[Lane.CONTROL], pack(signed_hello.Learned(run)))
 
-    def tell_in_vain(self, asker: bytes, address: str) -> None:
+    def tell_dialled(self, asker: bytes, address: str, *, met: bool, tried: bool = True) -> None:
         link = self._links.get(asker)
         if link is not None:
-            self._queues.write(link.connections[Lane.CONTROL], pack(signed_hello.InVain(address)))
+            answer = signed_hello.Met(address) if met else signed_hello.InVain(address, tried)
+            self._queues.write(link.connections[Lane.CONTROL], pack(answer))
 
     def _close_link(self, link: Link, reason: str) -> None:
         if self._links.get(link.peer) is link:

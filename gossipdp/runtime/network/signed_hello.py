@@ -26,8 +26,7 @@ from msgspec import Meta, Struct
 
 from gossipdp.errors import MismatchError, RefusedError, RemoteProtocolError
 from gossipdp.protocol.wire.encoding import Buffer
-from gossipdp.protocol.wire.messages import PRINTABLE, PROTOCOL_VERSION, U32, Lane, Name, PeerId, short
-from gossipdp.protocol.wire.messages.base import MAX_ADDRESS
+from gossipdp.protocol.wire.messages import PRINTABLE, PROTOCOL_VERSION, U32, Lane, Name, PeerId, Place, short
 from gossipdp.runtime.network.identity import Identity, curve_public_key
 
 MARK: Final = b"\xc1"
@@ -40,8 +39,6 @@ Run = Annotated[bytes, Meta(max_length=16)]
 Start = Annotated[bytes, Meta(min_length=8, max_length=8)]
 """mark of one start of a daemon (`identity.draw_start`): it tells two daemons with one identity apart"""
 Text = Annotated[str, Meta(max_length=160, pattern=PRINTABLE)]
-Place = Annotated[str, Meta(min_length=1, max_length=MAX_ADDRESS, pattern=PRINTABLE)]
-"""``host:port``"""
 
 
 class Service(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
@@ -101,21 +98,26 @@ class Probe(Service, frozen=True, tag=8):
 
 
 class DialBack(Service, frozen=True, tag=9):
-    """Please dial the sender at the `address` it advertises. The link that comes up is the answer."""
+    """Please find out whether the sender is met at the `address` it advertises."""
 
     address: Place
 
 
 class InVain(Service, frozen=True, tag=10):
-    """The sender dialled `address`, as asked, and did not meet the asker.
+    """The sender did not meet the asker at `address`. The cause is not told: a peer is no port scanner."""
 
-    The cause is not told: a peer must not serve as a port scanner.
-    """
+    address: Place
+    tried: bool
+    """a route from the sender leads there, and no dial succeeded"""
+
+
+class Met(Service, frozen=True, tag=11):
+    """The sender dialled `address`, as asked, and the asker has proven its identity there."""
 
     address: Place
 
 
-ServiceMessage: TypeAlias = Hello | Answer | Proof | Welcome | Refuse | Bye | Learned | Probe | DialBack | InVain
+ServiceMessage: TypeAlias = Hello | Answer | Proof | Welcome | Refuse | Bye | Learned | Probe | DialBack | InVain | Met
 
 _encoder = msgspec.msgpack.Encoder()
 _decoder: msgspec.msgpack.Decoder[ServiceMessage] = msgspec.msgpack.Decoder(ServiceMessage)

@@ -124,25 +124,26 @@ class Transport:
         """
         self._links.found(run)
 
-    def advertise(self, address: str) -> None:
-        """Other peers are told to dial `address`. Find out whether they can; `Dialable` tells if they cannot.
+    def advertise(self, addresses: Sequence[str]) -> None:
+        """Other peers are told to dial `addresses`. Find out whether they can; `Dialable` tells if they cannot.
 
-        An inbound link is proof. Without one, members are asked to dial back.
+        An inbound link proves that one of them works. Members are asked to dial back at the others.
         """
-        self._links.advertise(address)
+        self._links.advertise(addresses)
 
-    def send(self, to: bytes, address: str, lane: Lane, frames: Sequence[Buffer]) -> bool:
+    def send(self, to: bytes, address: str, lane: Lane, frames: Sequence[Buffer], others: Sequence[str] = ()) -> bool:
         """Send `frames` to the peer `to`, dialling `address` if no link is up; never blocks.
 
         Args:
             to: peer id, or b"" if only the address is known.
             address: ``host:port``, or "" for a peer that can only dial out.
             frames: contiguous; they belong to the transport from now on and must not be written to again.
+            others: further addresses of the peer. `reach` decides which is dialled first.
 
         Returns:
             False if the message was dropped; `counters.drops` has the reason. True promises no arrival.
         """
-        return self._links.send(to, address, lane, frames)
+        return self._links.send(to, address, lane, frames, others)
 
     def poll(self, timeout: float, readable: Collection[int] = ()) -> tuple[list[TransportEvent], set[int]]:
         """One turn: wait at most `timeout` seconds for the network or for one of the descriptors `readable`.

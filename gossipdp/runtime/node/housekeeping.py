@@ -47,7 +47,7 @@ class Housekeeping:
         )
         self._transport, self._join_progress, self._memory, self._remember = transport, join_progress, memory, remember
         self._lines = StatusLines(context.clock())
-        self._remembered: dict[bytes, str] = {}
+        self._remembered: dict[bytes, tuple[str, ...]] = {}
         """addresses of the members that were written last"""
         self._remember_at = -math.inf
 
@@ -67,7 +67,7 @@ class Housekeeping:
 
     def _remember_members(self, now: float) -> None:
         members = self._peer.membership.restart_contacts()
-        addresses = {member.id: member.address for member in members}
+        addresses = {member.id: member.addresses for member in members}
         if not addresses or addresses == self._remembered or now < self._remember_at:
             return
         self._remember_at = now + REMEMBER_EVERY

@@ -67,8 +67,8 @@ class NetworkEvents:
                 if error is not None and not self._leaving():
                     raise error
                 self._notices.notice("GD-205", f"a copy of this home was started at {address}", now)
-            case network.Dialable(address, dialable, opinions):
-                self._dialable(address, dialable, opinions, now)
+            case network.Dialable():
+                self._dialable(event, now)
             case network.RunLearned(run):
                 self._learned_run(run)
                 log.info("this peer belongs to run %s", run.hex()[:8])
@@ -85,12 +85,16 @@ class NetworkEvents:
         if (error := self._refusals.failed(event.address, code, event.reason, ours=event.ours)) is not None:
             raise error
 
-    def _dialable(self, address: str, dialable: bool, opinions: int, now: float) -> None:
-        if dialable:
-            log.info("members can dial this peer at %s again", address)
+    def _dialable(self, event: network.Dialable, now: float) -> None:
+        dropped, usable = ", ".join(event.dropped), ", ".join(event.addresses)
+        if not event.dropped:
+            log.info("members can dial this peer at %s again", usable)
+        elif event.addresses:
+            text = "members tried %s %d times in vain: it is not advertised any longer, and %s is"
+            log.warning(text, dropped, event.opinions, usable)
         else:
-            port = address.rpartition(":")[2]
-            seen = f"members tried {address} {opinions} times in vain"
-            do = f"open TCP port {port} to the other hosts, or set [network] advertise to where they reach it"
+            ports = " and ".join(dict.fromkeys(address.rpartition(":")[2] for address in event.dropped))
+            seen = f"members tried {dropped} {event.opinions} times in vain"
+            do = f"open TCP port {ports} to the other hosts, or set [network] advertise to where they reach it"
             self._notices.notice("GD-102", f"nobody can dial this peer, it goes on outbound-only: {seen}; {do}", now)
-        self._peer.advertise(address if dialable else "", now)
+        self._peer.advertise(event.addresses, now)

@@ -232,7 +232,7 @@ class Node:
     def _drain(self, now: float) -> None:
         """Send the peer's messages, submit its jobs, act on its events."""
         for envelope in self.peer.messages_to_send():
-            self._transport.send(envelope.to, envelope.address, envelope.lane, envelope.frames)
+            self._transport.send(envelope.to, envelope.address, envelope.lane, envelope.frames, envelope.others)
             self._pass_points(envelope)
         while (job := self.peer.next_job()) is not None:
             if isinstance(job, jobs.Keep):

@@ -27,7 +27,7 @@ from gossipdp.runtime.observability.vital_signs import VitalSigns
 
 __all__ = ["Status"]
 
-MAX_INVITED: Final = 4
+MAX_INVITED: Final = 6
 """most addresses in an invite"""
 MAX_FINGERPRINTS: Final = 8
 """newest epochs whose fingerprints are shown"""
@@ -233,10 +233,10 @@ class Status:
         return {state.name.lower(): counts[state.name.lower()] for state in State}
 
     def seeds(self) -> list[str]:
-        """Addresses for an invite: this peer's, if it can be dialled, and those of some members."""
+        """Addresses for an invite: all of this peer, if it can be dialled, and the first ones of some members."""
         membership = self.peer.membership
-        others = [member.address for member in membership.alive() if member.state == State.ALIVE]
-        return [address for address in (membership.me.address, *others) if address][:MAX_INVITED]
+        others = [member.address for member in membership.alive() if member.state == State.ALIVE and member.address]
+        return [*membership.me.addresses, *others][:MAX_INVITED]
 
     def signs(self, *, saving: bool) -> Signs:
         """What the verdict depends on. saving: this peer leaves, and its last checkpoint is not written yet."""
@@ -280,6 +280,7 @@ class Status:
             "run": self.transport.run.hex(),
             "incarnation": peer.membership.me.incarnation,
             "address": peer.membership.me.address,
+            "addresses": list(peer.membership.me.addresses),
             "address_why": self.address_why,
             "metrics": self.metrics,
             "home": self.home,
@@ -347,6 +348,7 @@ class Status:
                     "gone": membership.dead_for(member.id, now) or None,
                     "incarnation": member.incarnation,
                     "address": member.address,
+                    "others": list(member.others),
                     "path": "direct" if member.address else "outbound-only",
                     "rtt": _number(peer.membership.rtt(member.id)),
                     "round": None if report is None else report.rounds,

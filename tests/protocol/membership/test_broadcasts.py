@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from gossipdp.protocol.membership.broadcasts import ROOM, Broadcasts, pages, record_size
-from gossipdp.protocol.wire.messages import MAX_RECORDS, Member, State
+from gossipdp.protocol.wire.messages import MAX_OTHERS, MAX_RECORDS, Member, State
+from gossipdp.protocol.wire.messages.base import MAX_ADDRESS
 
 
 def record(number: int, refutation: int = 0, name: str = "peer") -> Member:
@@ -108,3 +109,8 @@ def test_pages_hold_all_records_each_with_the_senders_own_first(names: list[str]
     assert [item for page in made for item in page[1:]] == records
     for page in made:
         assert page[0] == me and len(page) <= MAX_RECORDS and sum(map(record_size, page)) <= ROOM
+
+
+def test_record_with_all_addresses_fits_its_bound() -> None:
+    member = replace(record(1), address="a" * MAX_ADDRESS, others=("é" * MAX_ADDRESS,) * MAX_OTHERS)
+    assert len(msgpack.packb(msgspec.structs.astuple(member))) <= record_size(member)

@@ -31,5 +31,5 @@ def test_peer_that_has_left_changes_its_record_no_more() -> None:
     peer = Peer(record(0))
     peer.membership.leave(1.0)
     left = peer.membership.me
-    peer.membership.advertise("10.9.9.9:4710", 2.0)
+    peer.membership.advertise(["10.9.9.9:4710"], 2.0)
     assert peer.membership.me == left

@@ -109,3 +109,13 @@ def test_own_address_among_the_seeds_is_not_dialled() -> None:
     peer = Peer(record(1))
     peer.membership.join([record(1).address], 0.0)
     assert peer.sent() == []
+
+
+def test_further_address_of_a_known_member_among_the_seeds_is_not_dialled() -> None:
+    peer = Peer(record(1))
+    known = replace(record(2), others=("10.9.9.9:4710",))
+    peer.membership.join(["10.9.9.9:4710"], 0.0)
+    assert [message.address for message in peer.outputs.messages] == ["10.9.9.9:4710"]
+    peer.outputs.messages.clear()
+    peer.hear(PushPull(False, (known,)), 2, 0.1)
+    assert "10.9.9.9:4710" not in [message.address for message in peer.run_to(3.0)]

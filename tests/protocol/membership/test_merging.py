@@ -99,7 +99,7 @@ def test_where_its_own_identity_is_said_to_be_live_it_asks__once_a_minute(incarn
 
 def test_no_copy_is_sought_at_a_former_own_address_nor_at_an_outbound_only_peer() -> None:
     peer = Peer(record(0))
-    peer.membership.advertise("192.0.2.7:4710", 0.0)
+    peer.membership.advertise(["192.0.2.7:4710"], 0.0)
     for rumour in (record(0), replace(record(0, incarnation=2), address="")):
         said = peer.hear(Ping(1, (record(1), rumour)), 1, 1.0)
         assert not any(isinstance(envelope.message, PushPull) and not envelope.to for envelope in said)

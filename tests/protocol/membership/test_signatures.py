@@ -180,7 +180,7 @@ def test_progress_is_believed_if_its_own_peer_signed_it() -> None:
 def test_own_record_and_report_are_signed_anew_when_they_change_and_only_then() -> None:
     peer, other = Peer(), Peer(1)
     peer.board.report(clock=1, steps=1, samples=1, rounds=1)
-    peer.membership.advertise("10.0.0.77:4710", 0.0)
+    peer.membership.advertise(["10.0.0.77:4710"], 0.0)
     peer.membership.join(["10.0.0.1:4710"], 0.0)
     for turn in range(3):
         peer.membership._prober._ping(peer_id(1), 0.1 * turn)
@@ -188,3 +188,19 @@ def test_own_record_and_report_are_signed_anew_when_they_change_and_only_then() 
         other.hear(envelope.message, 0, 1.0)
     assert other.of(0).address == "10.0.0.77:4710" and other.board.clock() == 1
     assert other.checks == {peer_id(0): 2}
+
+
+def test_addresses_are_part_of_the_statement_and_all_of_them_travel() -> None:
+    peer, other = Peer(), Peer(1)
+    peer.membership.advertise(["8.8.4.4:1", "[2600::4]:4710", "10.0.0.4:4710"], 0.0)
+    me = peer.membership.me
+    assert me.addresses == ("8.8.4.4:1", "[2600::4]:4710", "10.0.0.4:4710")
+    forged = replace(me, others=("6.6.6.6:1",), refutation=me.refutation + 1)
+    assert UpdateRefused(peer_id(2), "signature of a member record") in other.hear(Ping(1, (forged,)), 2, 0.0)
+    other.hear(Ping(2, (me,)), 0, 10.0)
+    assert other.of(0).addresses == me.addresses
+    assert other.membership.others_of(peer_id(0)) == ("[2600::4]:4710", "10.0.0.4:4710")
+    peer.membership.advertise(me.addresses, 1.0)
+    assert peer.membership.me is me, "nothing has changed"
+    peer.membership.advertise([], 2.0)
+    assert peer.membership.me.addresses == ()

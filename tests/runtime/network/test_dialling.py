@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+import time
 from dataclasses import replace
 from typing import Any
 
@@ -10,9 +11,10 @@ import pytest
 
 from gossipdp.errors import UnreachableError
 from gossipdp.protocol.wire.messages import Lane
-from gossipdp.runtime.network import resolver, signed_hello
+from gossipdp.runtime.network import dialling, reachability, resolver, signed_hello
+from gossipdp.runtime.network.connections import MAX_TRIED
 from gossipdp.runtime.network.dialling import MAX_DIAL_BACKS
-from gossipdp.runtime.network.events import Dialable, DialFailed, LinkDown, Received
+from gossipdp.runtime.network.events import Dialable, DialFailed, LinkDown, LinkUp, Received
 from gossipdp.runtime.network.identity import Identity
 from gossipdp.runtime.network.limits import TransportLimits
 from gossipdp.runtime.network.signed_hello import pack
@@ -148,18 +150,19 @@ def test_busy_port_is_gd_104(net: Net) -> None:
 ASKING = replace(FAST, dial_back=0.3)
 
 
-def dialable(net: Net, transport: Transport) -> list[tuple[str, bool, int]]:
-    return [(event.address, event.dialable, event.opinions) for event in net.events(transport, Dialable)]
+def dialable(net: Net, transport: Transport) -> list[Dialable]:
+    return net.events(transport, Dialable)
 
 
 def test_dialled_back_with_success__no_event_and_the_link_stays(net: Net) -> None:
     asker, other = net.peer(limits=ASKING), net.peer(limits=ASKING)
-    asker.advertise(at(asker))
+    asker.advertise([at(asker)])
     net.link(asker, other)
-    net.until(lambda: asker.counters.handshakes["ok"] == 2)  # its own dial, and the one it asked for
-    net.settle(1.0)
-    assert dialable(net, asker) == []
-    assert asker.counters.handshakes["ok"] == 2  # no need to ask again
+    net.until(lambda: asker._links._dial_backs.reachability.dialable)
+    net.settle(0.7)
+    assert dialable(net, asker) == [] and other.queued_bytes == 0
+    # The dial that it asked for made no second link, and there was no need to ask again.
+    assert asker.counters.handshakes == {"ok": 1, "broken": 2} and other.counters.handshakes == {"ok": 1}
     assert not net.events(asker, LinkDown) and not net.events(other, LinkDown)
     assert asker.send(name(other), "", Lane.CONTROL, PING) and other.send(name(asker), "", Lane.CONTROL, PING)
     net.until(lambda: net.events(asker, Received) and net.events(other, Received))
@@ -167,7 +170,7 @@ def test_dialled_back_with_success__no_event_and_the_link_stays(net: Net) -> Non
 
 def test_dialled_already__no_member_is_asked_to_dial_back(net: Net) -> None:
     peer, other = net.peer(limits=ASKING), net.peer(limits=ASKING)
-    peer.advertise(at(peer))
+    peer.advertise([at(peer)])
     net.link(other, peer)
     net.settle(0.7)
     assert peer.counters.handshakes == other.counters.handshakes == {"ok": 1}
@@ -180,35 +183,35 @@ def test_advertised_at_a_wrong_address__told_after_two_rounds_and_again_when_a_p
     asker, first, second = (net.peer(limits=ASKING) for _ in range(3))
     port = {"nobody": closed_port, "itself": first.port, "another member": second.port}[elsewhere]
     net.link(asker, second)
-    asker.advertise(f"127.0.0.1:{port}")
+    asker.advertise([f"127.0.0.1:{port}"])
     net.link(asker, first)  # asking begins with this link, and both are there for both rounds
     net.until(lambda: net.events(asker, Dialable))
     (told,) = dialable(net, asker)
-    assert told == (f"127.0.0.1:{port}", False, 4)  # two members, twice
+    assert told == Dialable((), (f"127.0.0.1:{port}",), 4)  # two members, twice
     # Those asked report no trouble of their own: the address is not theirs.
     assert not net.events(first, DialFailed) and not net.events(second, DialFailed)
     assert not net.events(asker, LinkDown)
     late = net.peer()
     assert late.send(name(asker), at(asker), Lane.CONTROL, PING)
     net.until(lambda: len(dialable(net, asker)) == 2)
-    assert dialable(net, asker)[1][1] is True
+    assert dialable(net, asker)[1] == Dialable((f"127.0.0.1:{port}",), (), 0)
 
 
 def test_first_round_fails_by_chance__not_told(net: Net, closed_port: int) -> None:
     asker, other = net.peer(limits=ASKING), net.peer(limits=ASKING)
-    asker.advertise(f"127.0.0.1:{closed_port}")
+    asker.advertise([f"127.0.0.1:{closed_port}"])
     net.link(asker, other)
-    reachability = asker._links._dial_backs.reachability
-    net.until(lambda: any(reachability.asked.values()))
-    reachability.address = at(asker)  # the port is open now
-    net.until(lambda: reachability.dialable)
-    assert dialable(net, asker) == []
+    found = asker._links._dial_backs.reachability
+    net.until(lambda: any(found.asked.values()))
+    found.addresses = (at(asker),)  # the port is open now
+    net.until(lambda: found.dialable)
+    assert not any(event.dropped for event in dialable(net, asker))
 
 
 def test_no_member_answers__nothing_is_known(net: Net, monkeypatch: pytest.MonkeyPatch) -> None:
     asker, other = net.peer(limits=ASKING), net.peer(limits=ASKING)
     monkeypatch.setattr(other._links._dialling, "dial_back", lambda *_: None)
-    asker.advertise(at(asker))
+    asker.advertise([at(asker)])
     net.link(asker, other)
     net.settle(1.2)
     assert dialable(net, asker) == [] and asker._links._dial_backs.reachability.dialable is None
@@ -242,3 +245,91 @@ def test_dial_backs_under_way_are_few_and_leave_room_for_own_dials(net: Net) -> 
             asker._links._queues.write(link.connections[Lane.CONTROL], question)
         net.settle(0.2)
         assert len(answering._links._dialling._dials) == MAX_DIAL_BACKS
+
+
+# -- several addresses of one peer -------------------------------------------------------------------------------
+
+
+def test_first_address_is_dead__the_next_one_is_dialled_and_remembered(net: Net, closed_port: int) -> None:
+    a, b = net.peer(), net.peer()
+    dead = f"127.0.0.1:{closed_port}"
+    assert a.send(name(b), dead, Lane.CONTROL, PING, [at(b)])
+    net.until(lambda: net.events(b, Received))
+    (up,) = net.events(a, LinkUp)
+    assert up.address == at(b) and not net.events(a, DialFailed)
+    assert a.counters.handshakes == {"unreachable": 1, "ok": 1}
+    # The peer is known to be at the second address, and is dialled there first from now on.
+    link = a._links.linked(name(b))
+    assert link is not None
+    a._links._close_link(link, "a test")
+    net.until(lambda: net.events(b, LinkDown))
+    net.forget()
+    assert a.send(name(b), dead, Lane.CONTROL, PING, [at(b)])
+    net.until(lambda: net.events(b, Received))
+    assert a.counters.handshakes == {"unreachable": 1, "ok": 2}
+
+
+def test_another_member_or_the_dialler_itself_has_the_same_private_address__the_next_one_is_dialled(net: Net) -> None:
+    a, b, other = net.peer(), net.peer(), net.peer()
+    assert a.send(name(b), at(a), Lane.CONTROL, PING, [at(other), at(b)])
+    net.until(lambda: net.events(b, Received))
+    assert not net.events(other, Received) and not net.events(a, DialFailed)
+    assert {up.peer for up in net.events(a, LinkUp)} == {name(b), name(other)}
+
+
+def test_all_addresses_are_dead__one_failure_names_each_and_the_pause_grows_with_their_number(
+    net: Net, closed_port: int
+) -> None:
+    a = net.peer(limits=replace(FAST, redial=0.2))
+    first, second = f"127.0.0.1:{closed_port}", f"127.0.0.2:{closed_port}"
+    assert a.send(bytes(32), first, Lane.CONTROL, PING, [second, "bad"])
+    net.until(lambda: net.events(a, DialFailed))
+    (event,) = net.events(a, DialFailed)
+    assert event.reason == f"bad is not host:port; {first} refused; {second} refused" and event.address == first
+    net.settle(0.3)
+    assert not a.send(bytes(32), first, Lane.CONTROL, PING, [second, "bad"])
+    net.until(lambda: a.send(bytes(32), first, Lane.CONTROL, PING, [second, "bad"]))
+
+
+def test_member_names_many_hosts__one_dial_makes_few_attempts(
+    net: Net, closed_port: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def four(host: str, port: int, *_: object, flags: int = 0, **__: object) -> list[Any]:
+        if flags & socket.AI_NUMERICHOST:
+            raise socket.gaierror(socket.EAI_NONAME, "not numeric")
+        places = [(f"127.0.{host[4]}.{number}", port) for number in range(1, 5)]
+        return [(socket.AF_INET, socket.SOCK_STREAM, 6, "", place) for place in places]
+
+    monkeypatch.setattr(resolver.socket, "getaddrinfo", four)
+    a = net.peer()
+    first, *others = (f"host{number}:{closed_port}" for number in range(1, 5))
+    assert a.send(bytes(32), first, Lane.CONTROL, PING, others)
+    net.until(lambda: net.events(a, DialFailed))
+    (event,) = net.events(a, DialFailed)
+    assert event.reason.count("refused") == MAX_TRIED
+
+
+def test_silent_host_of_the_same_private_network__given_up_soon(net: Net, monkeypatch: pytest.MonkeyPatch) -> None:
+    a, b = net.peer(), net.peer()
+    monkeypatch.setattr(dialling, "NEAR", 0.1)
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        near = f"127.0.0.1:{silent.getsockname()[1]}"
+        monkeypatch.setattr(a._links._dialling._reach, "near", lambda address, now: address == near)
+        started = time.monotonic()
+        assert a.send(name(b), at(b), Lane.CONTROL, PING, [near])
+        net.until(lambda: net.events(b, Received))
+        assert time.monotonic() - started < FAST.connect and a.counters.handshakes["timeout"] == 1
+
+
+def test_one_of_two_public_addresses_is_dead__it_is_dropped_and_the_other_stays(
+    net: Net, closed_port: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(reachability, "is_public", lambda address: True)
+    asker, other = net.peer(limits=ASKING), net.peer(limits=ASKING)
+    dead = f"127.0.0.1:{closed_port}"
+    asker.advertise([dead, at(asker)])
+    net.link(asker, other)
+    net.until(lambda: dialable(net, asker))
+    assert dialable(net, asker) == [Dialable((at(asker),), (dead,), 2)]
+    net.settle(0.7)
+    assert len(dialable(net, asker)) == 1 and not net.events(asker, LinkDown)

@@ -14,39 +14,43 @@ ADDRESS = "192.0.2.1:4710"
 
 def asking(said: int = 0) -> tuple[Reachability, float]:
     """A peer in its first round, in which `said` peers have answered that their dials failed."""
-    reachability = Reachability(ADDRESS, 10.0)
-    assert not reachability.link_up(False, 100.0)
+    reachability = Reachability([ADDRESS], 10.0)
+    reachability.link_up(False, 100.0)
     now = reachability.timer()
-    assert not reachability.end_round(now)
+    reachability.end_round()
     for peer in reachability.begin_round(PEERS, now)[:said]:
-        reachability.in_vain(peer, ADDRESS, now)
+        reachability.in_vain(peer, ADDRESS, now, tried=True)
     return reachability, now
 
 
 def test_nothing_advertised__never_asks() -> None:
-    reachability = Reachability("", 10.0)
+    reachability = Reachability([], 10.0)
     reachability.link_up(False, 1.0)
     reachability.link_up(True, 2.0)
-    assert reachability.timer() == math.inf and reachability.dialable is None
+    assert reachability.timer() == math.inf and reachability.dialable is None and reachability.usable == ()
 
 
 def test_no_link_yet__waits_for_one() -> None:
-    assert Reachability(ADDRESS, 10.0).timer() == math.inf
+    assert Reachability([ADDRESS], 10.0).timer() == math.inf
 
 
 def test_dialled_out__asks_some_peers_soon_after() -> None:
     reachability, now = asking()
-    assert now == 102.0 and list(reachability.asked) == PEERS[:OPINIONS]
+    assert now == 102.0 and list(reachability.asked) == PEERS[:OPINIONS] and reachability.address == ADDRESS
     assert reachability.timer() == 112.0
 
 
 @pytest.mark.parametrize("said", [0, 3])
-def test_link_comes_in__dialable_and_never_asks_again(said: int) -> None:
+@pytest.mark.parametrize("met", [False, True])
+def test_link_comes_in_or_peer_met_it__dialable_and_never_asks_again(said: int, met: bool) -> None:
     reachability, now = asking(said)
-    assert not reachability.link_up(True, now)
+    if met:
+        reachability.met(PEERS[0], ADDRESS, now)
+    else:
+        reachability.link_up(True, now)
     assert reachability.dialable is True and reachability.timer() == math.inf
-    assert not reachability.link_up(False, now + 1)
-    assert reachability.timer() == math.inf
+    reachability.link_up(False, now + 1)
+    assert reachability.timer() == math.inf and reachability.usable == (ADDRESS,)
 
 
 def test_two_failed_rounds__not_dialable_and_asks_less_and_less_often() -> None:
@@ -54,22 +58,23 @@ def test_two_failed_rounds__not_dialable_and_asks_less_and_less_often() -> None:
     pauses = []
     for number in range(10):
         now = reachability.timer()
-        assert reachability.end_round(now) is (number == 1)
-        reachability.begin_round(PEERS[:1], now)
-        reachability.in_vain(PEERS[0], ADDRESS, now)
-        pauses.append(reachability.timer() - now)
+        reachability.end_round()
         assert reachability.dialable is (None if number == 0 else False)
+        reachability.begin_round(PEERS[:1], now)
+        reachability.in_vain(PEERS[0], ADDRESS, now, tried=False)
+        pauses.append(reachability.timer() - now)
+    assert reachability.usable == () and reachability.dropped == (ADDRESS,)
     # The first verdict is not waited for longer than those asked take to answer.
     assert pauses == [6, 20, 40, 80, 160, 320, 640, 640, 640, 640]
-    assert reachability.link_up(True, now)
-    assert reachability.dialable is True
+    reachability.link_up(True, now)
+    assert reachability.dialable is True and reachability.usable == (ADDRESS,) and reachability.dropped == ()
 
 
 def test_no_answers__nothing_is_known() -> None:
     reachability, _ = asking()
     for _ in range(5):
         now = reachability.timer()
-        assert not reachability.end_round(now)
+        reachability.end_round()
         reachability.begin_round(PEERS, now)
     assert reachability.dialable is None
 
@@ -77,12 +82,72 @@ def test_no_answers__nothing_is_known() -> None:
 @pytest.mark.parametrize(("peer", "address"), [(PEERS[4], ADDRESS), (PEERS[0], "192.0.2.2:4710")])
 def test_answer_that_was_not_asked_for__ignored(peer: bytes, address: str) -> None:
     reachability, now = asking()
-    reachability.in_vain(peer, address, now)
-    assert not any(reachability.asked.values())
+    reachability.in_vain(peer, address, now, tried=True)
+    reachability.met(peer, address, now)
+    assert not any(reachability.asked.values()) and reachability.dialable is None
 
 
 def test_last_answer_is_late__the_round_ends_at_once() -> None:
     reachability, now = asking(said=2)
     assert reachability.timer() == now + 10.0
-    reachability.in_vain(PEERS[2], ADDRESS, now + 8.0)
+    reachability.in_vain(PEERS[2], ADDRESS, now + 8.0, tried=True)
     assert reachability.timer() == now + 8.0
+
+
+# -- several addresses -------------------------------------------------------------------------------------------
+
+PUBLIC, SIX, PRIVATE = "8.8.4.4:4710", "[2600::4]:4710", "10.0.0.4:4710"
+
+
+def settled(answers: dict[str, str], *, inbound: bool = False, rounds: int = 12) -> Reachability:
+    """A peer with three addresses after some rounds, in which peers answer "met", "tried" or "no way" to each."""
+    reachability = Reachability([PUBLIC, SIX, PRIVATE], 10.0)
+    reachability.link_up(inbound, 0.0)
+    for _ in range(rounds):
+        if (now := reachability.timer()) == math.inf:
+            break
+        reachability.end_round()
+        for peer in reachability.begin_round(PEERS, now):
+            if answers[reachability.address] == "met":
+                reachability.met(peer, reachability.address, now)
+            else:
+                reachability.in_vain(peer, reachability.address, now, tried=answers[reachability.address] == "tried")
+    return reachability
+
+
+@pytest.mark.parametrize("inbound", [False, True])
+@pytest.mark.parametrize(
+    ("public", "six", "private", "usable"),
+    [
+        ("met", "met", "met", (PUBLIC, SIX, PRIVATE)),
+        ("tried", "met", "tried", (SIX, PRIVATE)),
+        ("met", "tried", "tried", (PUBLIC, PRIVATE)),
+        ("met", "no way", "no way", (PUBLIC, SIX, PRIVATE)),
+        ("tried", "tried", "met", (PRIVATE,)),
+    ],
+)
+def test_each_address_is_asked_about__public_ones_tried_in_vain_are_dropped(
+    public: str, six: str, private: str, usable: tuple[str, ...], inbound: bool
+) -> None:
+    reachability = settled({PUBLIC: public, SIX: six, PRIVATE: private}, inbound=inbound)
+    assert reachability.usable == usable and reachability.dialable is True
+    assert reachability.timer() == math.inf and set(reachability.dropped) == {PUBLIC, SIX, PRIVATE} - set(usable)
+
+
+@pytest.mark.parametrize(("inbound", "usable"), [(False, ()), (True, (PRIVATE,))])
+def test_all_in_vain__not_dialable_unless_a_link_came_in(inbound: bool, usable: tuple[str, ...]) -> None:
+    reachability = settled({PUBLIC: "tried", SIX: "tried", PRIVATE: "tried"}, inbound=inbound)
+    assert reachability.usable == usable
+    reachability.link_up(True, 1e6)
+    assert reachability.usable == (PRIVATE,)
+
+
+def test_not_dialable__every_address_is_asked_about_again_in_turn() -> None:
+    reachability = settled({PUBLIC: "tried", SIX: "tried", PRIVATE: "tried"})
+    again = set()
+    for _ in range(3):
+        now = reachability.timer()
+        reachability.end_round()
+        reachability.begin_round(PEERS, now)
+        again.add(reachability.address)
+    assert again == {PUBLIC, SIX, PRIVATE}

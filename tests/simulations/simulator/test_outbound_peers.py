@@ -120,13 +120,13 @@ def test_peer_that_turns_out_undialable__is_outbound_only_for_all_and_direct_aga
         cluster.restart(other)
     network.run(8.0)
     host.outbound = True
-    network.command(host, "advertise", lambda peer: peer.advertise("", network.now))
+    network.command(host, "advertise", lambda peer: peer.advertise((), network.now))
     network.run(30.0)
     others = [other for other in network.hosts if other is not host]
     assert {other.peer.membership.members[host.id].address for other in others} == {""}
     assert {other.peer.membership.members[host.id].state for other in others} == {State.ALIVE}
     host.outbound = False
-    network.command(host, "advertise", lambda peer: peer.advertise(host.address, network.now))
+    network.command(host, "advertise", lambda peer: peer.advertise((host.address,), network.now))
     network.run(35.0)
     assert {other.peer.membership.members[host.id].address for other in others} == {host.address}
 

@@ -26,6 +26,7 @@ __all__ = [
     "Name",
     "Norm",
     "PeerId",
+    "Place",
     "Pull",
     "Rate",
     "Reason",
@@ -62,6 +63,8 @@ MAX_ADDRESS: Final = 80
 """characters of ``host:port``"""
 Address = Annotated[str, Meta(max_length=MAX_ADDRESS, pattern=PRINTABLE)]
 """``host:port``, or "" for a peer that can only dial out."""
+Place = Annotated[str, Meta(min_length=1, max_length=MAX_ADDRESS, pattern=PRINTABLE)]
+"""``host:port``"""
 Reason = Annotated[str, Meta(max_length=80, pattern=PRINTABLE)]
 CodecName = Annotated[str, Meta(max_length=16, pattern=PRINTABLE)]
 Weight = Annotated[float, Meta(ge=0.0, le=1.0)]

@@ -18,6 +18,7 @@ from gossipdp.protocol.wire.messages.base import (
     Message,
     Name,
     PeerId,
+    Place,
     Signature,
     StepRate,
 )
@@ -26,6 +27,7 @@ __all__ = [
     "DIGEST_BYTES",
     "MAX_ACCUSERS",
     "MAX_DIGEST",
+    "MAX_OTHERS",
     "MAX_RECORDS",
     "Member",
     "Nack",
@@ -44,6 +46,8 @@ DIGEST_BYTES: Final = 256
 """bytes of one part of a view's digest, or of a list of marks"""
 MAX_DIGEST: Final = 8
 """parts of a digest in one message"""
+MAX_OTHERS: Final = 3
+"""addresses of one member beside its first one; a liar may name that many hosts to dial"""
 MAX_ACCUSERS: Final = 8
 """accusers of one suspect; a message takes fewer records that name many"""
 
@@ -94,6 +98,13 @@ class Member(Struct, frozen=True, array_like=True):
     phase: Phase = Phase.RUNNING
     calls: bool = False
     """it asks all members to end their training"""
+    others: Annotated[tuple[Place, ...], Meta(max_length=MAX_OTHERS)] = ()
+    """further addresses at which the member may be dialled; void without `address`"""
+
+    @property
+    def addresses(self) -> tuple[str, ...]:
+        """All addresses at which the member may be dialled; empty if it can only dial out."""
+        return (self.address, *self.others) if self.address else ()
 
 
 class Progress(Struct, frozen=True, array_like=True):
