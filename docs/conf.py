@@ -30,11 +30,11 @@ html_title = f"gossipdp {VERSION}"
 
 extensions = ["myst_parser"]
 myst_heading_anchors = 4
-myst_enable_extensions = ["attrs_inline"]
 root_doc = "docs/index"
 include_patterns = ["docs/**.md", "simulations/**.md", "CONTRIBUTING.md", "CHANGELOG.md", "SECURITY.md"]
 exclude_patterns = [".*", "build", "dist", "runs", "mutants", "gossipdp", "peers", "tests", "**/__pycache__"]
 highlight_language = "none"
+smartquotes = False  # they turn the dashes of options into one
 
 html_theme = "furo"
 html_static_path = ["site/static"]
@@ -56,11 +56,11 @@ def fill(app: Sphinx, name: str, source: list[str]) -> None:
         text = "\n".join(line for line in text.splitlines() if line not in LATER or (HERE / f"{line}.md").exists())
     if name == "simulations/results/README":
         text += "\n```{toctree}\n:hidden:\n:glob:\n\n*\n```\n"
-    source[0] = drawings.replace(text, "../" * name.count("/") + "docs/site/drawings")
+    source[0] = drawings.replace(text, "../" * name.count("/") + "_static/drawings")
 
 
 def unlink(app: Sphinx, page: nodes.document) -> None:
-    """Turn links to folders, and to files that are not pages, into plain text: the site holds pages only."""
+    """Turn links to folders, and to files that the site does not hold, into plain text."""
     here = (Path(app.srcdir) / app.env.docname).parent
     for node in list(page.findall(lambda each: isinstance(each, nodes.Element) and "reftarget" in each)):
         target = here / str(node["reftarget"]).partition("#")[0]

@@ -16,7 +16,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-FOLDER = Path(__file__).parent / "drawings"
+FOLDER = Path(__file__).parent / "static" / "drawings"
 BLOCK = re.compile(r"^```mermaid\n(.*?)^```$", re.M | re.S)
 
 PAGE = """<script src="file://%s"></script><body><script>
@@ -32,14 +32,15 @@ def name(block: str) -> str:
 
 
 def replace(text: str, folder: str) -> str:
-    """Replace each block that has a picture by a link to it in `folder`; the others stay, as plain text."""
+    """Replace each block that has a picture by that picture in `folder`; the others stay, as plain text."""
 
     def shown(match: re.Match[str]) -> str:
         picture = name(match[1])
         if not (FOLDER / picture).exists():
             return f"```text\n{match[1]}```"
         kind = "Sequence diagram" if match[1].startswith("sequence") else "Diagram"
-        return f"![{kind}; its text is in this page's source]({folder}/{picture}){{.drawing}}"
+        shown = f'<img src="{folder}/{picture}" alt="{kind}; its text is in the source of this page">'
+        return f'<p class="drawing"><a href="{folder}/{picture}">{shown}</a></p>'
 
     return BLOCK.sub(shown, text)
 
