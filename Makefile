@@ -1,4 +1,4 @@
-# Every target sets up .venv first. `make demo` installs what the demo needs; the other targets install all that tests
+# Every target sets up .venv first. `make demo` and `make docs` install what they need; the others install all that tests
 # need, in the versions of constraints.txt.
 PYTHON ?= python3
 BIN := .venv/bin
@@ -35,7 +35,7 @@ $(MUTMUT): $(DEV_READY)
 	$(PIP) -c constraints.txt -e '.[mutants]'
 	touch $@
 
-$(SITE): $(DEV_READY)
+$(SITE): $(DEMO_READY)
 	$(PIP) -c constraints.txt -e '.[docs]'
 	touch $@
 
