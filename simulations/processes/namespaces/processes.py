@@ -198,9 +198,10 @@ class Host:
         else:
             homes.join(self.home, invites.read_invite(invite).invite, text)
 
-    def start_daemon(self, kill_at: str = "") -> Process:
+    def start_daemon(self, kill_at: str = "", **variables: str) -> Process:
         """Start the daemon without a supervisor: only the test restarts it."""
-        variables = {"GOSSIPDP_KILL_AT": kill_at} if kill_at else {}
+        if kill_at:
+            variables["GOSSIPDP_KILL_AT"] = kill_at
         argv = [sys.executable, "-m", "peers.daemon", "--home", str(self.home), "--verbose"]
         self.daemon = Process(self._within(argv), self.log, environment(**variables))
         return self.daemon
