@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from textwrap import dedent
 
 import click
 
 from gossipdp.config_help import known_keys
+from gossipdp.config_loading import load as load_config
 from gossipdp.error_codes import CODES, EXITS
 from gossipdp.runtime.observability.metric_table import FAMILIES, HEALTHY
 from peers.cli import cli
+from peers.home import presets
 from tests.site_code import SITE, load
 
 drawings, reference = load("drawings"), load("reference")
@@ -75,3 +78,42 @@ def test_every_metric_is_listed_with_its_help() -> None:
 
 def test_plain_text_stays_plain_in_markdown_and_code_stays_code() -> None:
     assert reference.cell("a|b *c* `d_e` <f> [g]") == r"a\|b \*c\* `d_e` \<f\> \[g\]"
+
+
+# -- what pages tell a user to write -----------------------------------------------------------------------------------
+
+PAGES = sorted(SITE.parent.glob("*.md"))
+
+
+def blocks(language: str) -> list[tuple[str, str]]:
+    """The blocks of code of the users' pages in one language, each with its page."""
+    pattern = re.compile(rf"^( *)```{language}\n(.*?)^\1```", re.M | re.S)
+    return [
+        (page.name, dedent(block)) for page in PAGES for _, block in pattern.findall(page.read_text(encoding="utf-8"))
+    ]
+
+
+def test_python_on_pages_compiles() -> None:
+    found = blocks("python")
+    assert found
+    for page, text in found:
+        compile(text, page, "exec")
+
+
+def test_configuration_on_pages_is_accepted() -> None:
+    found = blocks("toml")
+    assert found
+    for page, text in found:
+        text = re.sub(r'^(ban|allow)(.*)"<id>".*$', rf'\1 = ["{"0" * 64}"]', text, flags=re.M)
+        load_config(text, file=page, presets=presets())
+
+
+def test_commands_on_pages_exist() -> None:
+    known = set(command_paths(cli, "gossipdp"))
+    named = set()
+    for page in PAGES:
+        for command, sub in re.findall(r"[`$] ?gossipdp ([a-z]+)(?: ([a-z]+)\b)?", page.read_text(encoding="utf-8")):
+            group = isinstance(cli.commands.get(command), click.Group)
+            named.add((page.name, f"gossipdp {command} {sub}" if group and sub else f"gossipdp {command}"))
+    assert len(named) > 30
+    assert not sorted(each for each in named if each[1] not in known)
