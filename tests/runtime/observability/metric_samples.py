@@ -10,7 +10,7 @@ from typing import Any
 from gossipdp.protocol import events
 from gossipdp.protocol.epidemic import events as epidemic_events
 from gossipdp.protocol.wire.epidemic_messages import Rumour
-from gossipdp.protocol.wire.messages import Lane, Member, State
+from gossipdp.protocol.wire.messages import Lane, Member, Phase, State
 from gossipdp.runtime.network.events import LinkStatus, TransportCounters
 from gossipdp.runtime.observability.metrics import Metrics
 
@@ -68,6 +68,9 @@ EVENTS: list[events.Event] = [
     events.ResyncEnded("apart", PARTNER, True, 4.0),
     events.DataKnown(bytes(16)),
     events.DataCovered("data", 3, 42, 100, 4, 2, 5),
+    events.FinishBegan(PARTNER, calls=True),
+    events.FinishPhase(Phase.CLOSING),
+    events.Finished((PARTNER,), events.Closeness(True, True, 0.02, 1e-5, 3)),
     events.Left(),
     events.Notice("GD-401", "no partner in 60 s"),
     epidemic_events.RumourReceived(bytes(32), RUMOUR, (b"payload",)),
