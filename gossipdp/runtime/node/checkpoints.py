@@ -151,7 +151,7 @@ class Checkpoints:
         if isinstance(outcome, GossipdpError):
             log.error("%s", outcome, extra={"code": outcome.code})
             self._status.note(str(outcome).splitlines()[0])
-            self._status.checkpoint_failed(outcome.cause)
+            self._status.checkpoint_failed(outcome.seen or outcome.cause)
             self._metrics.observe(events.Notice(outcome.code, outcome.cause))
             self.due = min(self.due, self._clock() + RETRY * self._config.checkpoint_every)
         else:

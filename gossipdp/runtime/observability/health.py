@@ -190,7 +190,7 @@ def _degraded(signs: Signs) -> list[str]:
         said.append(f"the model is fetched again, because {RESYNCS[signs.resyncing]}" + _part(signs.transfer))
     why, count = signs.refused
     if count:
-        said.append(f"the last {count} snapshots of training were not used: {why}")
+        said.append(f"training's last {f'{count} snapshots were' if count > 1 else 'snapshot was'} not used: {why}")
     if signs.live <= 1 and signs.failed:
         said += [f"no other member is alive ({_failed(signs.failed)})", *_unanswered(signs)]
     elif signs.training and signs.quiet > signs.patience:
@@ -214,15 +214,20 @@ def _idle(signs: Signs) -> list[str]:
         return ["a training process is attached, and loads the model"]
     if signs.joining:
         return ["the network has no model yet: the first training process of this host gives it one"]
-    since = "" if signs.idle == math.inf else f" for {spoken(signs.idle)}"
-    return [f"no training process is attached{since}: this peer keeps the model and exchanges nothing"]
+    since = "has attached yet" if signs.idle == math.inf else f"is attached for {spoken(signs.idle)}"
+    return [f"no training process {since}: this peer keeps the model and exchanges nothing"]
 
 
 def _alone(signs: Signs) -> list[str]:
     if signs.live <= 1:
         told = _unanswered(signs)
         return ["no other member", *told, "training goes on; `gossipdp invite` lets another host in"]
-    return [] if signs.train else [f"{_members(signs.live - 1)}, and none that trains"]
+    # A member that begins to train says so with its next ping, which may come after its first exchange.
+    return (
+        []
+        if signs.train or signs.exchanged <= signs.patience
+        else [f"{_members(signs.live - 1)}, and none that trains"]
+    )
 
 
 def _healthy(signs: Signs) -> list[str]:

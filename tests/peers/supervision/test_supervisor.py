@@ -8,7 +8,7 @@ import os
 import signal
 import sys
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 import pytest
 
@@ -182,6 +182,22 @@ def test_training_runs_for_a_minute_without_attaching__told_once(
         supervisor._start(now)
         told.append(caplog.text.count("GD-503 "))
     assert told == [0, 0, 0, 0, 1, 1] and attached.answers == []
+
+
+def test_what_the_supervisor_waits_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    policy, guard = Policy(), cast(Guard, None)
+    daemon, training = (Runs(name, [], {}, guard, Backoff(policy), "") for name in ("daemon", "training"))
+    supervisor = Supervisor(daemon, training, tmp_path / "none", policy, Attached())
+    assert supervisor._waits_for() == ""
+    daemon.start(0.0)
+    daemon.process = cast(Any, object())
+    assert supervisor._waits_for() == "the daemon to listen"
+    monkeypatch.setattr(supervisor, "_daemon_listens", lambda: True)
+    training.start(0.0)
+    assert supervisor._waits_for() == ""
+    daemon.process = None
+    supervisor._stop(0, "SIGTERM")
+    assert supervisor._waits_for() == "the daemon and the training to end"
 
 
 @pytest.mark.parametrize(("does", "code"), [("sys.exit(1)", 1), ("os.kill(os.getpid(), signal.SIGSEGV)", 139)])

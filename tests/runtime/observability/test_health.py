@@ -48,7 +48,7 @@ BANNED = Silent("1.2.3.4:4710", "GD-204", "does not let this peer in")
             "degraded: no other member is alive (c failed 3 min ago); no peer answers at 1.2.3.4:4710 (timed out)",
         ),
         (replace(HEALTHY, stall=0.25), "degraded: training spends 25% of its time in gossipdp"),
-        (replace(HEALTHY, refused=("nan", 2)), "degraded: the last 2 snapshots of training were not used: nan"),
+        (replace(HEALTHY, refused=("nan", 2)), "degraded: training's last 2 snapshots were not used: nan"),
         (
             replace(HEALTHY, resyncing="lag", transfer="3 of 12 chunks from ab"),
             "degraded: the model is fetched again, because this peer has fallen behind: 3 of 12 chunks from ab",
@@ -57,7 +57,7 @@ BANNED = Silent("1.2.3.4:4710", "GD-204", "does not let this peer in")
             replace(HEALTHY, live=1, train=0),
             "alone: no other member; training goes on; `gossipdp invite` lets another host in",
         ),
-        (replace(HEALTHY, train=0), "alone: 2 other members, and none that trains"),
+        (replace(HEALTHY, train=0, exchanged=300.0), "alone: 2 other members, and none that trains"),
         (
             Signs(live=3, train=2, idle=300.0),
             "idle: no training process is attached for 5 min: this peer keeps the model and exchanges nothing",
