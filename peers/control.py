@@ -34,7 +34,7 @@ from gossipdp.runtime.descriptors import accept
 from gossipdp.runtime.unix_sockets import check_private, user_of
 from peers.log_file import log_file
 
-__all__ = ["VERBS", "ControlServer", "Request", "ask", "runs", "socket_path"]
+__all__ = ["VERBS", "ControlServer", "Request", "ask", "occupied", "runs", "socket_path"]
 
 VERBS: Final = ("status", "members", "leave", "invite", "checkpoint", "stop")
 MAX_REQUEST: Final = 64 << 10
@@ -171,12 +171,7 @@ class ControlServer:
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
             os.close(self._lock)
-            raise HardwareError(
-                "GD-104",
-                "a daemon already runs for this home",
-                seen=str(home),
-                do="`gossipdp leave`, or another --home",
-            ) from None
+            raise occupied(home) from None
         self.path.unlink(missing_ok=True)
         self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
         before = os.umask(0o177)  # so that no other user can connect in between
@@ -258,6 +253,12 @@ def _plain(value: Any) -> Any:
 # -- the command line's side -------------------------------------------------------------------------------------
 
 
+def occupied(home: Path) -> HardwareError:
+    """GD-104: a second daemon for `home`."""
+    do = "`gossipdp leave` ends it; for a second peer on this machine add --home DIR --listen tcp://*:4711"
+    return HardwareError("GD-104", "a daemon already runs for this home", seen=str(home), do=do)
+
+
 def runs(home: Path) -> bool:
     """Whether a daemon of `home` listens. No request is sent."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK) as peer:
@@ -306,7 +307,7 @@ def ask(home: Path, verb: str, *, timeout: float = 10.0, **args: Any) -> dict[st
             raise UnreachableError(
                 "GD-105",
                 "no daemon runs for this home",
-                seen=f"{home}: {error.strerror}",
+                seen=f"{socket_path(home)}: {error.strerror}" if home.exists() else f"{home} does not exist",
                 do="start one with `gossipdp up` or `gossipdp join`, or choose another home with --home"
                 + (f"; {log} says how the last one ended" if (log := log_file(home, "peer")).exists() else ""),
             ) from None

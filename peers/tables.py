@@ -16,8 +16,6 @@ from typing import Any, NamedTuple
 
 import click
 
-from gossipdp.protocol.wire.messages import printable
-
 __all__ = [
     "MEMBER_COLUMNS",
     "TERMINAL_WIDTH",
@@ -143,7 +141,7 @@ def print_json(value: Any) -> None:
 def print_verdict(text: str, colour: str) -> None:
     """Print the verdict on a peer, its first word in colour on a terminal (https://no-color.org)."""
     width = shutil.get_terminal_size((TERMINAL_WIDTH, 24)).columns
-    state, colon, rest = "\n".join(textwrap.wrap(printable(text), width, subsequent_indent="  ")).partition(":")
+    state, colon, rest = "\n".join(textwrap.wrap(_printable(text), width, subsequent_indent="  ")).partition(":")
     coloured = None if not os.environ.get("NO_COLOR") else False
     click.echo(click.style(state, fg=colour, bold=True) + colon + rest, color=coloured)
 
@@ -203,4 +201,10 @@ def cell(column: Column, row: Mapping[str, Any]) -> str:
         text = column.show(value)
     except (TypeError, ValueError):
         text = str(value)
-    return printable(text) or NONE
+    return _printable(text) or NONE
+
+
+def _printable(text: str) -> str:
+    from gossipdp.protocol.wire.messages import printable  # slow to import, and not needed for `--help`
+
+    return printable(text)

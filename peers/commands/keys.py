@@ -59,8 +59,8 @@ def keys_rotate(ctx: click.Context, yes: bool) -> None:
         click.confirm("Every peer must join again with a new invite. Continue?", abort=True)
     secret = homes.rotate_secret(home)
     homes.invite_file(home).unlink(missing_ok=True)
-    click.echo(
-        f"New network secret, fingerprint {secret.fingerprint}. Peers with the old one refuse this peer (GD-201)."
-    )
-    click.echo("Next: restart this peer and write a new invite (`gossipdp invite`). On every other host run")
-    click.echo("      `gossipdp leave`, then `gossipdp join @invite -- CMD`. Keys, state and run stay.")
+    click.echo(f"New network secret, fingerprint {secret.fingerprint}.")
+    click.echo("Peers with the old one refuse this peer (GD-201).")
+    click.echo("Next: restart this peer, and write a new invite: `gossipdp invite`.")
+    click.echo("      On every other host: `gossipdp leave`, then `gossipdp join @invite -- CMD`.")
+    click.echo("      Keys, state and run stay.")

@@ -6,6 +6,7 @@ import os
 import stat
 import sys
 from collections.abc import Mapping, Sequence
+from glob import escape, glob
 from pathlib import Path
 
 import click
@@ -52,6 +53,7 @@ def up(ctx: click.Context, run_toml: str | None, network: str | None, log_format
 
         home = homes.find_home(ctx.obj, default="gossipdp", runs=runs)
     config = homes.read_config(home, flags, file=file)
+    _check_unoccupied(home)
     known = homes.found(home, config, homes.read_text(file) if file is not None else None)
     if addresses := homes.advertised(config):
         invites.write_invite(home, addresses, config)
@@ -63,8 +65,13 @@ def up(ctx: click.Context, run_toml: str | None, network: str | None, log_format
     return run(home, command_of(ctx), overrides=flags, log_format=log_format, verbose=verbose)
 
 
+def _complete_invite(_ctx: click.Context, _parameter: click.Parameter, typed: str) -> list[str]:
+    """The files whose names begin with `typed`, for the shell."""
+    return [f"@{name}" for name in sorted(glob(escape(typed.removeprefix("@")) + "*"))]
+
+
 @click.command(cls=WithCommand, options_metavar="[OPTIONS]")
-@click.argument("invite", required=False, metavar="[@FILE|-] [-- CMD...]")
+@click.argument("invite", required=False, metavar="[@FILE|-] [-- CMD...]", shell_complete=_complete_invite)
 @click.option(
     "--config",
     "run_toml",
@@ -90,6 +97,7 @@ def join(ctx: click.Context, invite: str | None, run_toml: str | None, log_forma
     flags = flags_of(ctx)
     home = find_home(ctx, network.invite.network)
     file = Path(run_toml) if run_toml else None
+    _check_unoccupied(home)
     text = homes.read_text(file) if file is not None else None
     homes.join(home, network.invite, text if text is not None else network.settings or None)
     config = homes.read_config(home, flags)
@@ -100,6 +108,14 @@ def join(ctx: click.Context, invite: str | None, run_toml: str | None, log_forma
     from peers.supervisor import run
 
     return run(home, command_of(ctx), overrides=flags, log_format=log_format, verbose=verbose)
+
+
+def _check_unoccupied(home: Path) -> None:
+    """Raise GD-104 before anything in the home changes."""
+    from peers.control import occupied, runs
+
+    if runs(home):
+        raise occupied(home)
 
 
 def _print(lines: Sequence[str], log_format: str) -> None:
@@ -143,7 +159,7 @@ def _invite_text(argument: str | None) -> str:
     if argument is None:
         if text := os.environ.get("GOSSIPDP_INVITE"):
             return text
-        near = " (did you mean @invite?)" if Path("invite").is_file() else ""
+        near = " (did you mean @invite?)" if _is_file("invite") else ""
         raise click.UsageError(f"no invite: give @FILE or -, or set GOSSIPDP_INVITE{near}")
     if argument == "-":
         if sys.stdin.isatty():

@@ -25,6 +25,8 @@ from peers.demo import folder as demo_folder
 from peers.demo.options import Options
 from peers.demo.process import Process
 
+START = 180.0
+"""seconds for the start of the first daemon, which compiles kernels on a new machine"""
 POLL = 1.0
 """seconds between looks at the peers"""
 RESTARTS = 3
@@ -91,7 +93,7 @@ class Demo:
         started = time.monotonic()
         first = self.start_peer(1, None)
         invite = self.out / "homes" / "peer1" / "invite"
-        self.wait_for(invite, first, 60.0)
+        self.wait_for(invite, first, START)
         for number in range(2, self.options.peers + 1):
             self.start_peer(number, invite)
         # The windows of peer 1: the two differ only in the exchanges.
@@ -162,6 +164,7 @@ def run(chosen: Options) -> int:
     demo = Demo(chosen)
     with demo_folder.claimed(chosen.out):
         print(f"{chosen.peers} peers train byte_gpt {chosen.size} for {chosen.steps} steps; output in {chosen.out}")
+        print("The first start on a machine compiles kernels, which takes some seconds.", flush=True)
         with stopping(demo):
             try:
                 summary = demo.run()

@@ -81,7 +81,7 @@ def test_no_daemon_is_gd_105(tmp_path: Path) -> None:
     with pytest.raises(UnreachableError) as caught:
         ask(tmp_path, "status")
     assert str(caught.value).partition("\n  more: ")[0] == (
-        f"GD-105 no daemon runs for this home\n  seen: {tmp_path}: No such file or directory\n"
+        f"GD-105 no daemon runs for this home\n  seen: {tmp_path}/control.sock: No such file or directory\n"
         "  do:   start one with `gossipdp up` or `gossipdp join`, or choose another home with --home"
     )
 
@@ -257,7 +257,7 @@ def test_a_second_daemon_for_the_home_is_refused_and_the_first_lives(tmp_path: P
             ControlServer(tmp_path)
         assert str(caught.value).partition("\n  more: ")[0] == (
             f"GD-104 a daemon already runs for this home\n  seen: {tmp_path}\n"
-            "  do:   `gossipdp leave`, or another --home"
+            "  do:   `gossipdp leave` ends it; for a second peer on this machine add --home DIR --listen tcp://*:4711"
         )
         assert ask(tmp_path, "status")["verb"] == "status"
 

@@ -197,6 +197,8 @@ def test_the_shell_completes_commands_keys_presets_and_files(
     assert complete("up", "--set", "outer.") == ["outer.lr=", "outer.momentum="]
     assert complete("config", "explain", "exchange.b") == ["exchange.bits", "exchange.bandwidth"]
     assert complete("join", "--preset", "l") == ["lan", "local"]
+    Path("invite").write_text("")
+    assert complete("join", "@in") == ["@invite"] and complete("join", "--preset", "lan", "") == ["@invite"]
     assert complete("up", "--", "tr") == ["tr"], "the shell completes the name of a file"
 
 

@@ -99,6 +99,20 @@ def test_a_terminal_is_told_what_join_waits_for(
     assert "Paste" not in gossipdp("join", "-", "--home", tmp_path / "two").err
 
 
+def test_a_home_whose_daemon_runs_is_left_as_it_is(
+    gossipdp: Run, started: list[Any], answering: Any, founder: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "invite").write_text((founder / "invite").read_text())
+    (tmp_path / "invite").chmod(0o600)
+    answering(founder, {})
+    before = {path: path.read_bytes() for path in founder.iterdir() if path.is_file()}
+    for words in (["join", "@invite"], ["up"], ["up", "run.toml"]):
+        done = gossipdp(*words, "--home", founder)
+        assert done.code == 7 and done.err.startswith("GD-104 a daemon already runs for this home\n") and not started
+        assert "--home DIR --listen tcp://*:4711" in done.err
+    assert {path: path.read_bytes() for path in before} == before
+
+
 # -- what is started ---------------------------------------------------------------------------------------------
 
 
