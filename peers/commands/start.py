@@ -41,6 +41,7 @@ def up(ctx: click.Context, run_toml: str | None, network: str | None, log_format
     """
     from peers import announcement, invites
     from peers import home as homes
+    from peers.environment import of_container
 
     if run_toml is not None and run_toml.startswith("@"):
         raise click.UsageError(f"an invite is for join: gossipdp join {run_toml} -- CMD")
@@ -58,7 +59,10 @@ def up(ctx: click.Context, run_toml: str | None, network: str | None, log_format
     if addresses := homes.advertised(config):
         invites.write_invite(home, addresses, config)
     founds = known.founder and not (home / homes.RUN).exists()
-    said = announcement.founding(home, config, os.environ) if founds else announcement.continuing(home, known.name)
+    if founds:
+        said = announcement.founding(home, config, of_container(os.environ))
+    else:
+        said = announcement.continuing(home, known.name)
     _print(said, log_format)
     from peers.supervisor import run
 
