@@ -11,6 +11,7 @@ import os
 import sys
 import threading
 import time
+import weakref
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import TracebackType
@@ -18,11 +19,15 @@ from typing import Any, Final, NoReturn
 
 import msgspec
 import torch
+import torch.distributed as dist
 from torch import nn
 
-from gossipdp.errors import ConfigError, DataError
+from gossipdp.errors import DataError
+from gossipdp.runtime.link.daemon_status import ask_status
 from gossipdp.training import open_attachments
+from gossipdp.training.adapters.trackers import Points, TrackerLog, points_of
 from gossipdp.training.boundaries import Boundaries
+from gossipdp.training.last_snapshot import hand_over
 from gossipdp.training.last_step import LastStep
 from gossipdp.training.optimizer_state.followed import Optimizers
 from gossipdp.training.optimizer_state.state_file import Counts, load_state_file, save_state_file
@@ -30,17 +35,14 @@ from gossipdp.training.ranks.group import ReplicaGroup
 from gossipdp.training.ranks.single import SingleReplica
 from gossipdp.training.session import Session
 from gossipdp.training.step_counter import StepCounter
-from gossipdp.training.tensors.master_weights import MasterWeights
+from gossipdp.training.tensors.master_weights import MasterWeights, put_back
 from gossipdp.training.tensors.optimizers import warn_unheld
 from gossipdp.training.uncounted import Uncounted
-from gossipdp.training.waiting import wait_for_last_snapshot
 
 __all__ = ["Attachment"]
 
 log = logging.getLogger("gossipdp.training")
 
-LEAVE_WITHIN: Final = 2.0
-"""seconds that `detach` waits for the daemon to take the last steps"""
 _parents: Final[list[object]] = []
 """in a forked child: objects that would act on the parent's device and connection if they were freed"""
 
@@ -75,6 +77,8 @@ class Attachment:
         """while attached"""
         self._last_step = None if layout is None or layout.sharded else LastStep(layout.parameters())
         self._counter: StepCounter | None = None
+        self._trackers: list[TrackerLog] = []
+        self._losses: Points = {}
         self.steps = 0
         """steps since `attach`, and before the file that `load` read; with several optimizers, those of the last"""
         self.samples_per_step = samples_per_step
@@ -94,10 +98,9 @@ class Attachment:
 
     @property
     def clock(self) -> int:
-        """The network's clock in steps: a joiner continues from the others' and adds its own.
+        """The network's clock in steps: a joiner goes on from the others' and adds its own.
 
-        All ranks of a host have the same number at the same step, up to 8 steps old. Without a daemon it counts this
-        host's own steps on.
+        All ranks have the same number at the same step, up to 8 steps old. Without a daemon it counts own steps on.
         """
         return self.steps if self._replica is None else self._replica.status.clock
 
@@ -128,39 +131,61 @@ class Attachment:
                 self._layout.before_step()
 
     def schedule(self, factor: Callable[[int], float]) -> Callable[[int], float]:
-        """Put a learning rate schedule on the network's clock.
+        """Put a learning rate schedule on the network's clock, which a scheduler's own count does not follow.
 
         Args:
             factor: the factor of the learning rate at a step.
 
         Returns:
-            A function for torch's `LambdaLR`. It ignores that scheduler's own count, which starts at 0 in each process.
-            The scheduler has no state to save.
+            A function for torch's `LambdaLR`. The scheduler has no state to save.
 
         Example:
-            scheduler = LambdaLR(optimizer, peer.schedule(lambda step: min(1.0, (step + 1) / 500)))
+            LambdaLR(optimizer, peer.schedule(lambda step: min(1.0, (step + 1) / 500)))
         """
-
         # A plain function: LambdaLR.state_dict() would save the attributes of any other callable.
-        def at_clock(_: int) -> float:
-            return factor(self.clock)
-
-        return at_clock
+        return lambda _: factor(self.clock)
 
     def report(
         self, *, loss: float | torch.Tensor | None = None, eval_loss: float | torch.Tensor | None = None
     ) -> None:
         """Show losses in `gossipdp status`, and in `gossipdp members` on every host. Metrics show that of training.
 
-        Other hosts see them with this peer's next round. Losses that are not given keep their last value.
+        Others see them with this peer's next round. One that is not given keeps its value.
 
         Args:
             loss: of training: a number, or a tensor of one element. A tensor is read at once, which on CUDA waits for
                 the device.
             eval_loss: of an evaluation, in the same way.
         """
+        for name, value in (("loss", loss), ("eval_loss", eval_loss)):
+            if value is not None:
+                self._losses[name] = value.item() if isinstance(value, torch.Tensor) else float(value)
         if self._session is not None:
-            self._session.report(_as_number(loss), _as_number(eval_loss))
+            self._session.report(**self._losses)
+
+    def log_to(self, run: Any, every: float = 10.0) -> None:
+        """Log the network's state and this replica's losses to TensorBoard or an experiment tracker, until `detach`.
+
+        A thread of the first rank writes. It drops points that the tracker has no time for. The step is `clock`.
+
+        Args:
+            run: TensorBoard's SummaryWriter, or anything else with `add_scalar(name, value, step)`; a run of W&B, or
+                anything else with `log(values, step=step)`.
+            every: seconds between two points.
+
+        Raises:
+            ConfigError: GD-311, `run` can do neither.
+        """
+        me = weakref.WeakMethod(self._point)  # an attachment whose model is gone makes room for the next
+        tracker = TrackerLog(run, every, lambda: ({}, 0) if (point := me()) is None else point())
+        others = dist.is_available() and dist.is_initialized() and dist.get_rank() > 0
+        if self._boundaries is not None and not others:
+            self._trackers.append(tracker)
+            tracker.start()
+
+    def _point(self) -> tuple[Points, int]:
+        status = None if self._home is None else ask_status(self._home)
+        return points_of(status) | self._losses, self.clock
 
     def state_dict(self) -> dict[str, torch.Tensor]:
         """The optimizers' state, which the network does not keep, for the script's own checkpoint.
@@ -192,8 +217,7 @@ class Attachment:
     def save(self, path: str | os.PathLike[str], *, extra: Mapping[str, Any] | None = None) -> None:
         """Save what this script needs to go on after a restart: the optimizers' state, its counts, and `extra`.
 
-        Every rank calls it; the first one writes. The model is not in there, because the daemon keeps it; it is while
-        gossip is off. A crash leaves the old file or the new one.
+        Every rank calls it; the first one writes. The daemon keeps the model; while gossip is off, the file has it too.
 
         Args:
             path: of a safetensors file. Missing folders are made.
@@ -238,7 +262,7 @@ class Attachment:
             self._replica.settle()
         if self._session is not None:
             self._session.stalled(self.stall_seconds)
-            self._hand_over_last_steps(self._session, self._layout)
+            hand_over(self._session, self._layout, self._last_step)
             self._layout.finish()
             self._session.close()
 
@@ -283,13 +307,18 @@ class Attachment:
     def _stop(self) -> bool:
         """See no more steps. Returns False if this attachment had stopped already."""
         open_attachments.remove(self)
-        if self._counter is not None:
-            self._counter.close()
+        self._end_threads()
         self._optimizers.unwatch()
         boundaries, self._boundaries = self._boundaries, None
         if boundaries is not None:
             boundaries.close()
         return boundaries is not None
+
+    def _end_threads(self) -> None:
+        if self._counter is not None:
+            self._counter.close()
+        while self._trackers:
+            self._trackers.pop().close()
 
     def _leave(self) -> None:
         """Leave the network without the last steps."""
@@ -299,22 +328,9 @@ class Attachment:
             self._layout.finish()
             self._session.close()
 
-    def _hand_over_last_steps(self, session: Session, layout: MasterWeights) -> None:
-        # One rank cannot wait for the others here, because they may be gone: it hands over what it holds itself.
-        order = None if layout.sharded else wait_for_last_snapshot(session, LEAVE_WITHIN)
-        if order is not None and self._last_step is not None and not self._last_step.stands():
-            log.warning(
-                "the last %d steps are not handed over: the parameters have changed since, for example by averaged or "
-                "loaded weights; do: call peer.detach() before that",
-                session.since_snapshot,
-            )
-        elif order is not None:
-            session.done(order, layout.read(order.into), layout.carried.copy(now=True), whole=True)
-
     def _at_exit(self) -> None:
         """The process ends. A script that ends without `detach` has not died; one that an exception ended has."""
-        if self._counter is not None:
-            self._counter.close()
+        self._end_threads()
         if getattr(sys, "last_value", None) is None:
             self._go()
 
@@ -323,8 +339,7 @@ class Attachment:
         if not isinstance(self._replica, ReplicaGroup):
             self.detach()
             return
-        if self._counter is not None:
-            self._counter.close()
+        self._end_threads()
         # Other ranks may be gone already: nothing may be done together any more.
         self._replica.farewell()
 
@@ -381,15 +396,4 @@ class Attachment:
         """Leave before this step reaches the network."""
         self._stop()
         self._leave()
-        raise ConfigError(
-            "GD-317",
-            "this optimizer keeps the weights itself, and has put them back over those of the network",
-            seen=f"{self._optimizers.names}: after its step the parameters were again what they were before they were "
-            "corrected",
-            do="step on the parameters themselves: in fp32 under autocast, or in bf16 with an optimizer of torch; turn"
-            " master weights off",
-        )
-
-
-def _as_number(loss: float | torch.Tensor | None) -> float | None:
-    return loss.item() if isinstance(loss, torch.Tensor) else None if loss is None else float(loss)
+        raise put_back(self._optimizers.names)

@@ -6,17 +6,18 @@ This one holds what they share. Nothing here imports a framework.
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping
-from typing import Any, Final
+from collections.abc import Callable, Mapping
+from typing import Any, Final, TypeAlias
 
 from torch.optim.lr_scheduler import LambdaLR
 
 from gossipdp.errors import ConfigError, DataError
-from gossipdp.training.attachment import Attachment
 
 __all__ = ["accelerated", "evaluation", "follow_clock", "last_rows", "missing", "taken_apart"]
 
 EVALUATIONS: Final = ("eval_loss", "val_loss", "valid_loss", "validation_loss", "eval/loss", "val/loss", "valid/loss")
+Factor: TypeAlias = Callable[[int], float]
+"""the factor of the learning rate at a step"""
 LAYERS: Final = 32
 """nested objects of a loader that are looked at, at most"""
 
@@ -42,11 +43,12 @@ def missing(framework: str, extra: str, error: ImportError) -> ConfigError:
     )
 
 
-def follow_clock(scheduler: Any, peer: Attachment, interval: str = "step") -> None:
+def follow_clock(scheduler: Any, schedule: Callable[[Factor], Factor], interval: str = "step") -> None:
     """Put a framework's scheduler, made before `attach`, on the network's clock from the next step on.
 
     Args:
         scheduler: a LambdaLR, as all those of Transformers are that depend on nothing but the step.
+        schedule: `schedule` of the attachment.
         interval: after what the framework steps it.
 
     Raises:
@@ -60,7 +62,7 @@ def follow_clock(scheduler: Any, peer: Attachment, interval: str = "step") -> No
             do="write it as a function of the step: torch.optim.lr_scheduler.LambdaLR(optimizer, function); in"
             ' Lightning with "interval": "step"',
         )
-    scheduler.lr_lambdas = [peer.schedule(factor) for factor in scheduler.lr_lambdas]
+    scheduler.lr_lambdas = [schedule(factor) for factor in scheduler.lr_lambdas]
     rates = [base * factor(0) for base, factor in zip(scheduler.base_lrs, scheduler.lr_lambdas, strict=True)]
     for group, rate in zip(scheduler.optimizer.param_groups, rates, strict=True):
         group["lr"] = rate

@@ -37,6 +37,7 @@ class GossipCallback(TrainerCallback):  # type: ignore[misc]
         home, every, timeout, compare_frozen: as `gossipdp.attach` takes them.
         follow_clock: the schedule and `max_steps` count the network's steps instead of this process's. A joiner begins
             at the network's learning rate, and all hosts end together.
+        log_to: as `Attachment.log_to` takes it; None: log nowhere.
 
     Raises:
         GossipdpError: from `train()`, as `gossipdp.attach`; ConfigError GD-317, DeepSpeed steps, or the schedule is no
@@ -54,8 +55,9 @@ class GossipCallback(TrainerCallback):  # type: ignore[misc]
         timeout: float | None = None,
         compare_frozen: bool = True,
         follow_clock: bool = False,
+        log_to: Any = None,
     ) -> None:
-        self._follow_clock = follow_clock
+        self._follow_clock, self._log_to = follow_clock, log_to
         self._home, self._every, self._timeout, self._compare_frozen = home, every, timeout, compare_frozen
         self.peer: Attachment | None = None
         """the attachment; None before training"""
@@ -81,8 +83,10 @@ class GossipCallback(TrainerCallback):  # type: ignore[misc]
             timeout=self._timeout,
             compare_frozen=self._compare_frozen,
         )
+        if self._log_to is not None:
+            self.peer.log_to(self._log_to)
         if self._follow_clock and lr_scheduler is not None:
-            follow_clock(lr_scheduler, self.peer)
+            follow_clock(lr_scheduler, self.peer.schedule)
 
     def on_step_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         self._batches = 0

@@ -42,6 +42,7 @@ class GossipCallback(Callback):  # type: ignore[misc]
         home, every, timeout, compare_frozen: as `gossipdp.attach` takes them.
         follow_clock: the schedules and `max_steps` count the network's steps instead of this process's. A joiner begins
             at the network's learning rate, and all hosts end together.
+        log_to: as `Attachment.log_to` takes it; None: log nowhere.
 
     Raises:
         GossipdpError: from `fit()`, as `gossipdp.attach`; ConfigError GD-317, DeepSpeed steps, two optimizers step on
@@ -60,8 +61,9 @@ class GossipCallback(Callback):  # type: ignore[misc]
         timeout: float | None = None,
         compare_frozen: bool = True,
         follow_clock: bool = False,
+        log_to: Any = None,
     ) -> None:
-        self._compare_frozen, self._follow_clock = compare_frozen, follow_clock
+        self._compare_frozen, self._follow_clock, self._log_to = compare_frozen, follow_clock, log_to
         self._batch_size, self._home, self._every, self._timeout = batch_size, home, every, timeout
         self._reported = 0
         """step of the last reported loss"""
@@ -95,9 +97,11 @@ class GossipCallback(Callback):  # type: ignore[misc]
             timeout=self._timeout,
             compare_frozen=self._compare_frozen,
         )
+        if self._log_to is not None:
+            self.peer.log_to(self._log_to)
         if self._follow_clock:
             for each in trainer.lr_scheduler_configs:
-                follow_clock(each.scheduler, self.peer, each.interval)
+                follow_clock(each.scheduler, self.peer.schedule, each.interval)
 
     def on_train_batch_start(self, trainer: Any, pl_module: Any, batch: Any, batch_idx: int) -> None:
         last = _rows(batch) if trainer.is_last_batch else None

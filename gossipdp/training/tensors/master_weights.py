@@ -15,11 +15,12 @@ from typing import Final
 import torch
 from torch import Tensor, nn
 
+from gossipdp.errors import ConfigError
 from gossipdp.training.tensors.layout import Layout
 from gossipdp.training.tensors.optimizers import held
 from gossipdp.training.tensors.schema import local
 
-__all__ = ["MasterWeights"]
+__all__ = ["MasterWeights", "put_back"]
 
 TENSORS: Final = 64
 """tensors that are remembered, about"""
@@ -106,6 +107,17 @@ class MasterWeights(Layout):
         parts = [local(each).reshape(-1) for each in self._some]
         some = [part[:: max(1, len(part) // ELEMENTS)][:ELEMENTS].to(self.device, torch.float32) for part in parts]
         return torch.cat(some)
+
+
+def put_back(names: str) -> ConfigError:
+    """The error GD-317 for optimizers whose corrections are undone. names: their classes."""
+    return ConfigError(
+        "GD-317",
+        "this optimizer keeps the weights itself, and has put them back over those of the network",
+        seen=f"{names}: after its step the parameters were again what they were before they were corrected",
+        do="step on the parameters themselves: in fp32 under autocast, or in bf16 with an optimizer of torch; turn"
+        " master weights off",
+    )
 
 
 def _of_torch(optimizer: torch.optim.Optimizer) -> bool:
