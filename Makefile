@@ -3,6 +3,8 @@
 PYTHON ?= python3
 BIN := .venv/bin
 PIP := $(BIN)/pip install --quiet --disable-pip-version-check
+NEEDED := Python 3.11 or newer is needed: make $(MAKECMDGOALS) PYTHON=python3.12
+CHECK := $(PYTHON) -c 'import sys; sys.version_info >= (3, 11) or sys.exit("$(NEEDED)")'
 DEMO_READY := .venv/.ready.demo
 DEV_READY := .venv/.ready.dev
 MUTMUT := .venv/.mutmut
@@ -18,6 +20,7 @@ JOBS := 2
 # A torch in the allowed range that PYTHON's installation has is kept: the environment then sees its packages. Tests run
 # in an environment of their own, so that no other installed package changes them.
 $(DEMO_READY): pyproject.toml constraints.txt
+	@$(CHECK)
 	@echo "Setting up .venv: 1.1 GB with a torch for the CPU, several GB with one for CUDA, little if a torch is there."
 	@$(PYTHON) -m venv --without-pip --system-site-packages .venv
 	@if $(BIN)/python .ci/kept_torch.py; then \
@@ -26,6 +29,7 @@ $(DEMO_READY): pyproject.toml constraints.txt
 	touch $@
 
 $(DEV_READY): pyproject.toml constraints.txt
+	@$(CHECK)
 	@echo "Setting up .venv with all that tests need: 2.5 GB with a torch for the CPU, several more with one for CUDA."
 	$(PYTHON) -m venv .venv
 	$(PIP) -c constraints.txt -e '.[dev]'
