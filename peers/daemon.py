@@ -68,7 +68,15 @@ def overtaken(home: Path, error: OvertakenError) -> int:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    arguments = parse(sys.argv[1:] if argv is None else argv)
+    try:
+        return run(parse(sys.argv[1:] if argv is None else argv))
+    except Exception:  # the interpreter would tell standard error alone
+        log.exception("this is a bug in gossipdp: please report it with the lines below")
+        return 70
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Run the daemon until its peer has left. Return the exit code."""
     logs.configure(arguments.home.name, arguments.log_format, verbose=arguments.verbose)
     keep_memory()
     try:

@@ -85,9 +85,14 @@ def loss(value: float) -> str:
     return f"{value:.4g}"
 
 
+def short_id(value: Any) -> str:
+    """The begin of a peer's id, as in the log."""
+    return str(value)[:8]
+
+
 MEMBER_COLUMNS = (
     Column("name", "name", meaning="[network] peer of that host; this host's peer is first"),
-    Column("id", "id", lambda value: str(value)[:8], 3, meaning="begin of its key's id, as in the log"),
+    Column("id", "id", short_id, 3, meaning="begin of its key's id, as in the log"),
     Column("state", "state", meaning="alive; suspect (silent); failed (silent for long); left (said goodbye)"),
     Column("address", "address", str, 5, meaning="where other peers dial it"),
     Column("path", "path", str, 6, meaning="direct, or outbound-only: no other peer can dial it"),
@@ -106,7 +111,7 @@ MEMBER_COLUMNS = (
 
 STATUS_ROWS = (
     Column("peer", "name"),
-    Column("id", "id"),
+    Column("id", "id", short_id),
     Column("network", "network"),
     Column("run", "run"),
     Column("state", "state"),
@@ -125,7 +130,7 @@ STATUS_ROWS = (
     Column("every", "every", lambda value: f"{value} steps"),
     Column("loss", "loss", lambda value: f"{value:.4g}"),
     Column("evaluation", "eval_loss", lambda value: f"{value:.4g}"),
-    Column("partner", "partner"),
+    Column("partner", "partner", short_id),
     Column("exchanges", "exchanges", listed),
     Column("consensus distance", "consensus_distance", lambda value: f"{value:.3g}"),
     Column("sent", "sent_bytes", lambda value: quantity(value, "B")),

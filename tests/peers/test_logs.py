@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from peers import logs
+from peers import daemon, logs
 from peers.log_file import LogFile, log_file
 
 
@@ -102,6 +102,19 @@ def test_a_full_disk_is_told_once_and_stops_nothing(tmp_path: Path) -> None:
     file.close()
     assert (tmp_path / "log" / "peer.log").read_text() == "kept\nkept again\n"
     assert len(told) == 2
+
+
+def test_a_bug_in_the_daemon_is_in_its_file_with_the_traceback(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(daemon, "keep_memory", lambda: None)
+    monkeypatch.setattr(daemon.descriptors, "claim", lambda: 1 // 0)
+    assert daemon.main(["--home", str(tmp_path)]) == 70
+    told = log_file(tmp_path, "peer").read_text()
+    assert "this is a bug in gossipdp" in told and told.endswith(
+        "ZeroDivisionError: integer division or modulo by zero\n"
+    )
+    assert capsys.readouterr().err == told
 
 
 def test_no_file_is_made_for_a_home_that_does_not_exist(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
