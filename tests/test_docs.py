@@ -77,6 +77,7 @@ def test_every_metric_is_listed_with_its_help() -> None:
 
 
 def test_plain_text_stays_plain_in_markdown_and_code_stays_code() -> None:
+    assert reference.escaped("see GD-101, `GD-102`") == "see [GD-101](errors.md#gd-101), `GD-102`"
     assert reference.cell("a|b *c* `d_e` <f> [g]") == r"a\|b \*c\* `d_e` \<f\> \[g\]"
 
 

@@ -16,6 +16,7 @@ from peers.cli import cli as gossipdp
 from peers.config_text import in_presets
 from peers.home import presets
 
+LINK = r"[GD-\1](errors.md#gd-\1)"
 WIDTH = 100
 """columns of a command's usage"""
 
@@ -130,9 +131,10 @@ def paragraphs(help: str) -> Iterator[str]:
 
 
 def escaped(text: str) -> str:
-    """Plain text as Markdown; words in backticks stay code."""
+    """Plain text as Markdown. Words in backticks stay code, and error codes become links."""
     parts = re.split(r"(`[^`]*`)", text)
-    return "".join(part if part.startswith("`") else re.sub(r"([\\*_\[\]<>])", r"\\\1", part) for part in parts)
+    plain = (part if part.startswith("`") else re.sub(r"([\\*_\[\]<>])", r"\\\1", part) for part in parts)
+    return "".join(part if part.startswith("`") else re.sub(r"\bGD-(\d{3})\b", LINK, part) for part in plain)
 
 
 def cell(text: str) -> str:
