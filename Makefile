@@ -40,7 +40,7 @@ $(MUTMUT): $(DEV_READY)
 	touch $@
 
 $(SITE): $(DEMO_READY)
-	$(PIP) -c constraints.txt -e '.[docs]'
+	$(PIP) -e '.[docs]'
 	touch $@
 
 demo: $(DEMO_READY)  ## four peers on this machine train a small GPT; ALGORITHM=epidemic, DEMO='--peers 6 --steps 3000'

@@ -97,7 +97,7 @@ def _state(process: Process) -> str:
     if code is not None:
         return "done" if code == 0 else f"exit {code}"
     if process.home is None:
-        return "alone"
+        return "alone" if process.last_line() else "starting"
     if not process.status:
         return "starting"
     return "warm-up" if process.status.get("warming_up") else str(process.status.get("state"))
