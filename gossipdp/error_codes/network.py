@@ -51,7 +51,7 @@ CODES: Final[Mapping[str, Code]] = {
     ),
     "GD-106": Code(
         "No model yet",
-        "`attach` waited for the network's model and did not get one in time, or a joiner has met members and none"
+        "`attach` waited for the network's model and did not get one in time. Or a joiner has met members, and none"
         " of them gave it a model.",
         "see `gossipdp members`: one peer must have the model, or the founder's training must start",
         (4,),

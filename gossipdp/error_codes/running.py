@@ -103,7 +103,7 @@ CODES: Final[Mapping[str, Code]] = {
     ),
     "GD-604": Code(
         "No checkpoint",
-        "There is no checkpoint to show, verify or export, or a home that belongs to a run has none, and no member"
+        "There is no checkpoint to show, verify or export. Or a home that belongs to a run has none, and no member"
         " gives it the model.",
         "start another member of this run",
         (8,),

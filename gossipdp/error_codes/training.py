@@ -42,8 +42,8 @@ CODES: Final[Mapping[str, Code]] = {
     ),
     "GD-305": Code(
         "A tensor that cannot be exchanged",
-        "A parameter or buffer is not dense fp32, fp64, bf16 or fp16, shares a part of its memory with another one,"
-        " or there is no trainable parameter at all.",
+        "A parameter or buffer is not dense fp32, fp64, bf16 or fp16. Or it shares a part of its memory with another"
+        " one. Or no parameter is trained.",
         "freeze or exclude that tensor, or attach another model",
         (6,),
     ),
@@ -118,9 +118,9 @@ CODES: Final[Mapping[str, Code]] = {
     ),
     "GD-317": Code(
         "An optimizer that cannot be followed",
-        "gossipdp cannot follow this optimizer: DeepSpeed's, one of another model, two on one parameter, one that"
-        " puts its own copy of the weights back, a wrapper (the text names the attribute that holds the optimizer),"
-        " or one that steps in the backward pass of a reentrant checkpoint.",
+        "gossipdp cannot follow DeepSpeed's optimizers, one of another model, or two that step on one parameter. It"
+        " cannot follow one that puts its own copy of the weights back, or that steps in the backward pass of a"
+        " reentrant checkpoint. Of a wrapper the text names the attribute that holds the optimizer.",
         "step on the model's own parameters with a torch optimizer: the text says how in this case",
         (3,),
     ),
