@@ -147,7 +147,8 @@ def _from_file(
     for section, table in tables.items():
         origin = f"{file}:{lines.get(section, 1)}"
         if section not in SECTIONS:
-            raise unknown("section" if isinstance(table, dict) else "key", section, [*SECTIONS, "preset"], origin)
+            noun, names = ("section", list(SECTIONS)) if isinstance(table, dict) else ("key", list(RULES))
+            raise unknown(noun, section, [*names, "preset"], origin)
         if not isinstance(table, dict):
             raise _wrong(section, table, f"a section: [{section}]", origin)
         for key, value in table.items():
@@ -182,13 +183,18 @@ def _wrong(key: str, value: object, allowed: str, origin: str) -> ConfigError:
     return ConfigError("GD-311", f"{origin}: {key} = {_toml(value)} is not allowed", do=f"{key} must be {allowed}")
 
 
-def unknown(noun: str, name: str, known: Sequence[str] | Mapping[str, Any], origin: str = "") -> ConfigError:
-    """GD-312, with the nearest of `known`."""
-    elsewhere = [key for key in known if "." in name and key.rpartition(".")[2] == name.partition(".")[2]]
-    bare = {key.removeprefix(PREFIX): key for key in known}
-    close = difflib.get_close_matches(name.removeprefix(PREFIX), bare, 1, 0.6)
-    near = (elsewhere or [bare[each] for each in close])[:1]
-    do = f"did you mean {near[0]}?" if near else "see `gossipdp config show` for all keys"
+def unknown(noun: str, name: str, known: Sequence[str], origin: str = "") -> ConfigError:
+    """GD-312, with the nearest of `known`: keys whose last part is equal, else a similar name."""
+    whole = "." in name
+
+    def compared(key: str) -> str:
+        return key if whole else key.removeprefix(PREFIX).rpartition(".")[2]
+
+    near = [key for key in known if "." in key + name and key.rpartition(".")[2] == name.rpartition(".")[2]]
+    if not near:
+        close = difflib.get_close_matches(compared(name), [compared(key) for key in known], 1, 0.6)
+        near = [key for key in known if compared(key) in close]
+    do = f"did you mean {' or '.join(near)}?" if near else "see `gossipdp config show` for all keys"
     where = f"{origin}: " if origin else ""
     return ConfigError("GD-312", f"{where}unknown {noun} {name}", do=do)
 

@@ -58,9 +58,7 @@ def find_keys(name: str) -> list[Key]:
         if name in (key.name, key.variable, key.name.rpartition(".")[2], key.name.rpartition(".")[0])
     ]
     if not found:
-        raise unknown(
-            "key", name, [*(key.name for key in keys), *(key.name.partition(".")[2] for key in keys), *SECTIONS]
-        )
+        raise unknown("key", name, [*(key.name for key in keys), *SECTIONS])
     return found
 
 

@@ -54,7 +54,7 @@ GOLDEN = {
     '[network]\npreset = "lan"\n': "GD-312 run.toml:2: unknown key network.preset\n  do:   did you mean preset?",
     "[exchnge]\n": "GD-312 run.toml:1: unknown section exchnge\n  do:   did you mean exchange?",
     "\n[zzz]\n": "GD-312 run.toml:2: unknown section zzz\n  do:   see `gossipdp config show` for all keys",
-    "every = 5\n": "GD-312 run.toml:1: unknown key every\n  do:   see `gossipdp config show` for all keys",
+    "every = 5\n": "GD-312 run.toml:1: unknown key every\n  do:   did you mean exchange.every or checkpoint.every?",
     "exchange = 5\n": "GD-311 run.toml:1: exchange = 5 is not allowed\n  do:   exchange must be a section: [exchange]",
     "[exchange]\nevery = 50\nbits = 40\n": (
         "GD-311 run.toml:3: exchange.bits = 40 is not allowed\n"

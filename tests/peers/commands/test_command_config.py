@@ -67,7 +67,8 @@ def test_explain_shows_what_is_used_here_and_in_presets(gossipdp: Run, founder: 
 
 
 @pytest.mark.parametrize(
-    ("typo", "near"), [("evry", "every"), ("exchange.evry", "exchange.every"), ("exchnge", "exchange")]
+    ("typo", "near"),
+    [("evry", "exchange.every or checkpoint.every"), ("exchange.evry", "exchange.every"), ("exchnge", "exchange")],
 )
 def test_a_typo_gets_the_nearest_key(gossipdp: Run, typo: str, near: str) -> None:
     done = gossipdp("config", "explain", typo)
