@@ -88,6 +88,7 @@ class Network(Section, frozen=True, kw_only=True):
         tuple[str, ...],
         OneOrMany(Endpoint('"auto", "none", "host" or "host:port"', AUTO, "none", portless=True, any_port=False), 4),
     ] = (AUTO,)
+    nat: Annotated[Literal["off", "auto"], Choice("off", "auto")] = "off"
     seeds: Annotated[tuple[str, ...], Many(_SEED, 64)] = ()
 
 

@@ -55,6 +55,12 @@ HELP: Final[dict[str, Help]] = {
         "Set it if the log warns that the address is private (GD-103) or cannot be dialled (GD-102), as behind a "
         "port map.",
     ),
+    "network.nat": Help(
+        'Whether the peer asks its router to map its TCP port: "off", or "auto" by NAT-PMP, else by UPnP with the '
+        'extra `nat`. It needs `advertise = "auto"`.',
+        "",
+        'Set it to "auto" at home, where a router drops what comes from outside. It changes the router, so it is off.',
+    ),
     "network.seeds": Help(
         "Members to dial first. One live member is enough.",
         "",

@@ -34,6 +34,7 @@ from peers.advertising import addresses_to_advertise, listen_host
 from peers.control import ControlServer
 from peers.home import HomeNetwork
 from peers.memory import usable
+from peers.router import Router, wants_router
 from peers.services import Control, Signals
 from peers.settings import algorithm_of, peer_config
 from peers.version import SOFTWARE
@@ -113,6 +114,8 @@ def build(home: Path, config: Config, environment: Mapping[str, str] = {}) -> No
     )
     node.add(Control(control, node, home, config))
     node.add(Signals(node))
+    if wants_router(config, choice, transport.port):
+        node.add(Router(node, home, config, choice, transport.port))
     where = ", ".join(choice.addresses) or "no address"
     log.info("peer %s, incarnation %d, at %s (%s)", short(identity.id), incarnation, where, choice.why)
     _give_notice(node, config, transport, choice, kept)

@@ -28,7 +28,7 @@ CODES: Final[Mapping[str, Code]] = {
     "GD-103": Code(
         "The advertised address is doubtful",
         "The address that this peer tells others is private, is loopback, or belongs to another interface than the"
-        " one it listens on. Peers outside that network cannot dial it.",
+        " one it listens on. Or a marketplace or a router maps no port to it. Peers outside cannot dial it.",
         "set `[network] advertise` to an address that the other hosts reach",
     ),
     "GD-104": Code(

@@ -168,6 +168,12 @@ class Node:
         """`checkpoint` is the newest of earlier starts, saved at this Unix time."""
         self._checkpoints.found(checkpoint, saved_at)
 
+    def advertise(self, addresses: Sequence[str], why: str) -> None:
+        """Other peers are to dial this one at `addresses` from now on."""
+        self.status.choose(why)
+        self._transport.advertise(addresses)
+        self._feed(lambda peer, now: peer.advertise(addresses, now))
+
     def notice(self, code: str, text: str) -> None:
         """Something about this host that the operator should read."""
         self._notices.notice(code, text, self._clock())

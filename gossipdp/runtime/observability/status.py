@@ -122,6 +122,10 @@ class Status:
 
     # -- what no event tells ----------------------------------------------------------------------------------
 
+    def choose(self, why: str) -> None:
+        """The advertised addresses have changed, for this reason."""
+        self.address_why = why
+
     def attached(self) -> None:
         """A training process has attached."""
         self.attaches += 1
