@@ -125,6 +125,7 @@ def test_wrong_secret__both_logs_say_GD_201_and_the_newcomer_tries_on(hosts: Hos
     assert first.status()["members"]["alive"] == 1
     for host in (first, second):
         assert any("GD-201" in notice for notice in host.status()["notices"])
+    assert [verdict(host) for host in (first, second)] == ["alone", "refused"]
 
 
 def test_wrong_addresses__GD_101_names_each_with_its_reason(hosts: Hosts) -> None:
@@ -145,6 +146,7 @@ def test_wrong_addresses__GD_101_names_each_with_its_reason(hosts: Hosts) -> Non
     assert re.search(r"GD-101 localhost:4998: .*127\.0\.0\.1:4998 refused", second.text())
     said = gossipdp("--home", str(second.home), "status")
     assert "GD-101" in said.stdout and "10.77.0.1:4999" in said.stdout
+    assert said.stdout.startswith("joining: no peer answers at ") and "10.77.0.1:4999 (refused)" in said.stdout
 
 
 def test_another_model__GD_301_names_the_first_parameter_that_differs(hosts: Hosts) -> None:
@@ -165,10 +167,13 @@ def test_cable_pulled_and_put_back__both_train_on_and_find_each_other(hosts: Hos
     for host in both:
         until(f"{host.name} exchanges", lambda host=host: host.exchanges() > 0, 30, hosts.made)
 
+    for host in both:
+        until(f"{host.name} is healthy", lambda host=host: verdict(host) == "healthy", 15, hosts.made)
     pulled = time.monotonic()
     lab.unplug(lab.hosts[1])
     for host, other in (both, both[::-1]):
         until(f"{host.name} misses {other.name}", lambda h=host, o=other: state(h, o) == "failed", 8, hosts.made)
+        assert verdict(host) == "degraded"
     before = [host.exchanges() for host in both]
     lab.plug(lab.hosts[1])
     for host, other in (both, both[::-1]):
@@ -176,8 +181,13 @@ def test_cable_pulled_and_put_back__both_train_on_and_find_each_other(hosts: Hos
     for host, had in zip(both, before, strict=True):
         until(f"{host.name} exchanges again", lambda host=host, had=had: host.exchanges() > had, 15, hosts.made)
     for host in both:
+        until(f"{host.name} is healthy again", lambda host=host: verdict(host) == "healthy", 15, hosts.made)
         pause = host.longest_pause(pulled, time.monotonic())
         assert pause < 2.0, f"{host.name} made no step for {pause:.1f} s"
+
+
+def verdict(host: Host) -> str:
+    return str(host.status()["verdict"]["state"])
 
 
 def state(host: Host, of: Host) -> str:
