@@ -63,9 +63,9 @@ def main(script: Path) -> None:
     pages = sorted(Path(__file__).parents[1].rglob("*.md"))
     blocks = {name(block): block for page in pages for block in BLOCK.findall(page.read_text("utf-8"))}
     FOLDER.mkdir(exist_ok=True)
-    for picture in FOLDER.glob("*.svg"):
-        if picture.name not in blocks:
-            picture.unlink()
+    for drawn in FOLDER.glob("*.svg"):
+        if drawn.name not in blocks:
+            drawn.unlink()
     for picture, block in blocks.items():
         if not (FOLDER / picture).exists():
             (FOLDER / picture).write_text(draw(block, script) + "\n", "utf-8")
