@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import re
 from collections.abc import Iterator
+from pathlib import Path
 
 import click
 
@@ -158,3 +159,12 @@ def about(family: Family) -> str:
     kind = " by ".join([family.kind, *([", ".join(f"`{label}`" for label in family.labels)] if family.labels else [])])
     healthy = HEALTHY.get(family.name)
     return f"{cell(family.help)} *{capital(kind)}.*" + (f" Healthy: {cell(healthy)}." if healthy else "")
+
+
+# -- a script --------------------------------------------------------------------------------------------------------
+
+
+def script() -> str:
+    """The whole training script of the recipes."""
+    path = Path(__file__).parents[2] / "peers" / "jobs" / "recipes" / "train.py"
+    return f"```python\n{path.read_text('utf-8')}```"
