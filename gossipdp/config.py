@@ -33,6 +33,7 @@ __all__ = [
     "Checkpoint",
     "Config",
     "Exchange",
+    "Finish",
     "Membership",
     "Metrics",
     "Network",
@@ -65,6 +66,7 @@ _NAME: Final = Text(
     r"[A-Za-z0-9][A-Za-z0-9._-]{0,47}", "1 to 48 letters, digits, '.', '_' or '-', the first a letter or digit"
 )
 _PATH: Final = Text(r"[^\x00-\x1f\x7f\ud800-\udfff]{1,1024}", "a path without control characters")
+_PATH_OR_NONE: Final = Text(r"[^\x00-\x1f\x7f\ud800-\udfff]{0,1024}", "a path without control characters, or empty")
 _ID: Final = Text(r"[0-9a-f]{64}", "a peer's id of 64 digits, as `gossipdp keys show` prints it")
 _SEED: Final = Endpoint('"host:port"', any_port=False)
 
@@ -168,6 +170,14 @@ class Checkpoint(Section, frozen=True, kw_only=True):
     keep: Annotated[int, Integer(1, 1000)] = 3
 
 
+class Finish(Section, frozen=True, kw_only=True):
+    """How a run ends."""
+
+    wait: Annotated[float, Measure(SECONDS, 1, 7 * 86400, "a time", {"off": 0.0})] = 600.0
+    follow: Annotated[bool, Switch()] = True
+    base: Annotated[str, _PATH_OR_NONE] = ""
+
+
 class Metrics(Section, frozen=True, kw_only=True):
     """Prometheus metrics of the daemon."""
 
@@ -186,6 +196,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     outer: Outer = Outer()
     safety: Safety = Safety()
     checkpoint: Checkpoint = Checkpoint()
+    finish: Finish = Finish()
     metrics: Metrics = Metrics()
     membership: Membership = Membership()
     preset: str = DEFAULT_PRESET
@@ -205,6 +216,7 @@ SECTIONS: Final[dict[str, type[Section]]] = {
     "outer": Outer,
     "safety": Safety,
     "checkpoint": Checkpoint,
+    "finish": Finish,
     "metrics": Metrics,
     "membership": Membership,
 }

@@ -247,6 +247,24 @@ HELP: Final[dict[str, Help]] = {
         "checkpoints",
         "Lower it if the disk is small. Raise it if you want to go back further than a few checkpoints.",
     ),
+    "finish.wait": Help(
+        "Time that a peer whose training is over waits for members that still train. It then waits as long again, at "
+        'most, for members that come to the final model with it. "off": it waits for none.',
+        "seconds",
+        "Raise it if hosts of very different speed make the same number of steps. Lower it if a lost host must not "
+        "delay the end.",
+    ),
+    "finish.follow": Help(
+        "End this host's training when a member runs `gossipdp finish`.",
+        "",
+        "Set it to false if not every member may end the training of all.",
+    ),
+    "finish.base": Help(
+        "Directory of save_pretrained for this model. HOME/final is then such a directory too. Empty: HOME/final has "
+        "one file of tensors.",
+        "",
+        "Set it to load the final model by from_pretrained, or in a model server.",
+    ),
     "metrics.listen": Help(
         "Address of the Prometheus metrics. A second daemon on the machine takes a free port.",
         "",

@@ -32,6 +32,7 @@ from peers import home as homes
 from peers import invites
 from peers.advertising import addresses_to_advertise, listen_host
 from peers.control import ControlServer
+from peers.final import FinalFiles
 from peers.home import HomeNetwork
 from peers.memory import usable
 from peers.router import Router, wants_router
@@ -65,11 +66,12 @@ class _Kept(NamedTuple):
         return self.network.founder and not self.run
 
 
-def build(home: Path, config: Config, environment: Mapping[str, str] = {}) -> Node:
+def build(home: Path, config: Config, environment: Mapping[str, str] = {}, *, supervisor: int = 0) -> Node:
     """Build the node of `home`. It is bound and has a name, and looks for the network once it runs.
 
     Args:
         environment: variables of this host or container, for `addresses.choose`.
+        supervisor: pid of the supervisor; 0 without one.
 
     Raises:
         ConfigError: GD-206, GD-314.
@@ -83,6 +85,7 @@ def build(home: Path, config: Config, environment: Mapping[str, str] = {}) -> No
     identity, secret = keys_of(home)
     incarnation = next_incarnation(home)
     store = Store(home / config.checkpoint.dir, keep=config.checkpoint.keep)
+    final = FinalFiles(home, config, store, supervisor)
     kept = _kept(home, store, network)
     # The link is made last: its socket tells the supervisor that this daemon has started.
     metrics = Metrics()
@@ -111,8 +114,9 @@ def build(home: Path, config: Config, environment: Mapping[str, str] = {}) -> No
         learned_run=partial(files.save_run, home / homes.RUN),
         found_run=partial(_found_run, home),
         remember=partial(_remember, home / MEMBERS),
+        outside=final,
     )
-    node.add(Control(control, node, home, config))
+    node.add(Control(control, node, home, config, final))
     node.add(Signals(node))
     if wants_router(config, choice, transport.port):
         node.add(Router(node, home, config, choice, transport.port))

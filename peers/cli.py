@@ -19,6 +19,7 @@ from peers.commands.checkpoint import checkpoint
 from peers.commands.configuration import config
 from peers.commands.demo import demo
 from peers.commands.explain import explain
+from peers.commands.finish import finish
 from peers.commands.keys import keys
 from peers.commands.simulate import simulate
 from peers.commands.start import join, up
@@ -114,7 +115,22 @@ def version(as_json: bool) -> None:
         tables.print_pairs([tables.Column(key, key) for key in shown], shown)
 
 
-for command in (demo, up, join, invite, status, members, leave, config, explain, keys, checkpoint, simulate, version):
+for command in (
+    demo,
+    up,
+    join,
+    invite,
+    status,
+    members,
+    finish,
+    leave,
+    config,
+    explain,
+    keys,
+    checkpoint,
+    simulate,
+    version,
+):
     cli.add_command(command)
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""What the supervisor asks the daemon: whether the training command has attached, and whether it is saving."""
+"""What the supervisor asks the daemon: has the training command attached, is it saving; and to end the run."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 from gossipdp.errors import GossipdpError
 from peers.control import ask
 
-__all__ = ["AttachWatch", "saving"]
+__all__ = ["AttachWatch", "finish", "saving"]
 
 ANSWER_WITHIN = 2.0
 """Seconds within which the daemon has to answer."""
@@ -43,3 +43,12 @@ def saving(home: Path) -> bool:
         return bool(ask(home, "status", timeout=ANSWER_WITHIN).get("saving"))
     except GossipdpError:
         return False
+
+
+def finish(home: Path) -> bool:
+    """Tell the daemon of `home` that training is over, so that it ends the run in order. False if it cannot be told."""
+    try:
+        ask(home, "finish", timeout=ANSWER_WITHIN, calls=False)
+    except GossipdpError:
+        return False
+    return True

@@ -15,6 +15,7 @@ from gossipdp.errors import DataError, GossipdpError, refused_here
 from gossipdp.runtime.node import Node
 from peers import invites
 from peers.control import ControlServer, Request
+from peers.final import FinalFiles
 from peers.log_file import log_file
 
 __all__ = ["Control", "Signals", "with_code"]
@@ -25,8 +26,8 @@ log = logging.getLogger("gossipdp.daemon")
 class Control:
     """Answers requests on the control socket, in the I/O loop."""
 
-    def __init__(self, server: ControlServer, node: Node, home: Path, config: Config) -> None:
-        self._server, self._node, self._home, self._config = server, node, home, config
+    def __init__(self, server: ControlServer, node: Node, home: Path, config: Config, final: FinalFiles) -> None:
+        self._server, self._node, self._home, self._config, self._final = server, node, home, config, final
 
     def filenos(self) -> Sequence[int]:
         return self._server.filenos()
@@ -46,8 +47,9 @@ class Control:
         """The answer to a request. None if it comes later."""
         match request.verb:
             case "status":
-                shown = self._node.status.describe(saving=self._node.saving)
-                return {**shown, "log": str(log_file(self._home, "peer"))}
+                finishing = self._node.finishing()
+                shown = self._node.status.describe(saving=self._node.saving, finishing=finishing.get("text", ""))
+                return {**shown, "finish": finishing, "log": str(log_file(self._home, "peer"))}
             case "members":
                 return {"members": self._node.status.members()}
             case "invite":
@@ -57,8 +59,20 @@ class Control:
             case "checkpoint":
                 begun = self._node.checkpoint(partial(self._saved, request))
                 return None if begun else {"saved": ""}
+            case "finish":
+                return self._finish(**request.args)
         self._node.leave()
         return {"leaving": True}
+
+    def _finish(self, calls: bool = False, wait: float | None = None, base: str = "") -> dict[str, Any]:
+        """End the run in order. calls: ask all members to do so too."""
+        if not self._node.peer.replica.ready and calls:
+            seen, do = "this peer has not got the model yet", "finish on another member, or `gossipdp leave`"
+            raise DataError("GD-604", "this peer has no model to finish with", seen=seen, do=do)
+        if base:
+            self._final.use(base)
+        self._node.finish(calls=calls, wait=wait)
+        return {"finishing": True}
 
     @staticmethod
     def _saved(request: Request, outcome: Path | DataError) -> None:

@@ -47,6 +47,8 @@ def peer_config(config: Config) -> PeerConfig:
         warmup_steps=_warmup_steps(config),
         resume_after=timing.resume_after,
         apart_rounds=exchange.apart_rounds,
+        finish_wait=config.finish.wait,
+        finish_follow=config.finish.follow,
     )
 
 

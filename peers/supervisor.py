@@ -2,8 +2,9 @@
 
     supervisor ─┬─ peer daemon          restarted, unless no restart can help: its first start fails before it
                 │                       listens, the network refuses it, or its home is a copy of a live one
-                ├─ training command     started when the daemon listens; the run ends with its exit code 0, or after
-                │                       consecutive failures that no restart can cure (`verdict`)
+                ├─ training command     started when the daemon listens. After its exit code 0 the daemon finishes the
+                │                       run. It is given up after consecutive failures that no restart can cure
+                │                       (`verdict`), and ended when the daemon says so by SIGUSR1
                 └─ guard                ends both if the supervisor itself is killed
 
 Nothing of the network or of training may be here. `run` takes over the signals and the logging of the process, and
@@ -25,7 +26,7 @@ import signal
 import socket
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
@@ -44,7 +45,7 @@ from gossipdp.runtime.network.duplicate_identity import CopyError
 from gossipdp.runtime.unix_sockets import socket_path
 from peers import environment, logs
 from peers.child import Backoff, Child, Policy, ended
-from peers.daemon_questions import AttachWatch, saving
+from peers.daemon_questions import AttachWatch, finish, saving
 from peers.home import known_name
 from peers.log_file import log_file
 from peers.processes import LOOK, Guard, adopt, bury, orphans
@@ -78,15 +79,24 @@ class Supervisor:
     Args:
         listening: path of the daemon's socket for training processes.
         attached: tells whether the training command has attached since its last start.
+        finish: tells the daemon that training is over; False if it cannot be told.
     """
 
     def __init__(
-        self, daemon: Child, training: Child | None, listening: Path, policy: Policy, attached: AttachWatch
+        self,
+        daemon: Child,
+        training: Child | None,
+        listening: Path,
+        policy: Policy,
+        attached: AttachWatch,
+        finish: Callable[[], bool],
     ) -> None:
         self._daemon, self._training, self._listening, self._policy = daemon, training, listening, policy
         self._before: tuple[int, int] | None = None
         self._has_listened = False
-        self._verdict, self._attached = Verdict(), attached
+        self._verdict, self._attached, self._finish = Verdict(), attached, finish
+        self._finishing = self._told = False
+        """training is over for good, and the daemon that runs knows it"""
         self._ask_at = math.inf
         """time of the next question whether the training command has attached"""
         self._code: int | None = None
@@ -111,6 +121,7 @@ class Supervisor:
             self._reap(now)
             if self._code is None:
                 self._start(now)
+                self._tell_daemon()
             elif all(child.quiet for child in self._children):
                 if self._why is not None:
                     level = logging.ERROR if self._code else logging.WARNING
@@ -148,16 +159,35 @@ class Supervisor:
 
     def _trained(self, training: Child, code: int, now: float) -> None:
         """Judge the end of the training command: finish, give up or restart."""
+        if self._finishing:
+            return
         attached, self._ask_at = self._attached.seen(), math.inf
-        if code == 0:
-            if attached is False:
-                self._why = not_attached(f"it ended after {training.lived(now):.0f} s")
+        if code == 0 and attached is False:
+            self._why = not_attached(f"it ended after {training.lived(now):.0f} s")
             self._stop(0, f"{training.name} finished")
+        elif code == 0:
+            log.info("%s finished: this peer comes to the final model with the others", training.name)
+            self._finishing = True
         elif ends := self._verdict.judge(code, training.lived(now), attached):
             self._why = gives_up(ended(code), ends, training.last_lines)
             self._stop(_shell_code(code), f"{training.name} {ended(code)}, {ends} times in a row")
         else:
             training.postpone(now, code, capture=self._verdict.doubtful)
+
+    def _tell_daemon(self) -> None:
+        """Tell the daemon once that training is over. One that does not know the word is told to stop."""
+        if self._finishing and not self._told and self._daemon_listens():
+            self._told = True
+            if not self._finish():
+                self._stop(0, "training is over")
+
+    def _end_training(self) -> None:
+        """The daemon finishes the run."""
+        self._finishing = self._told = True
+        self._ask_at = math.inf
+        if self._training is not None and self._training.running:
+            log.info("%s is ended: the run finishes", self._training.name)
+            self._training.stop(time.monotonic(), self._policy.grace)
 
     def _look_for_attach(self, now: float) -> None:
         attached = self._attached.seen()
@@ -179,7 +209,8 @@ class Supervisor:
         if self._daemon.quiet and now >= self._daemon.due:
             self._before = _identity(self._listening)
             self._daemon.start(now)
-        training = self._training
+            self._told = False
+        training = None if self._finishing else self._training
         if training is not None and training.quiet and now >= training.due and self._daemon_listens():
             self._attached.begin()
             self._ask_at = now + ATTACH_WITHIN
@@ -196,6 +227,7 @@ class Supervisor:
             due.append(self._ask_at)
             due += [child.due for child in self._children if child.quiet and child.due > now]
             waiting = self._training is not None and self._training.quiet and self._training.due <= now
+            waiting = not self._told if self._finishing else waiting
             if self._daemon.running and (waiting or not self._has_listened):
                 due.append(now + LOOK)
         soonest = min(self._waits.due, *due)
@@ -215,6 +247,8 @@ class Supervisor:
                 continue
             if number == signal.SIGHUP and not self._on_terminal:
                 log.info("the terminal has hung up: this peer continues, because its output goes elsewhere")
+            elif number == signal.SIGUSR1:
+                self._end_training()
             elif self._code is None:
                 self._stop(0, signal.Signals(number).name)
             elif number == signal.SIGINT:
@@ -261,6 +295,7 @@ def run(
         settings += [word for key, value in overrides.items() for word in ("--set", f"{key}={value}")]
         # -P: the current folder may hold a `peers` or a `queue.py` of its own.
         daemon = [sys.executable, "-P", "-m", "peers.daemon", "--home", str(home), "--log-format", style, *settings]
+        daemon += ["--supervisor", str(os.getpid())]
     owns_orphans, mark = adopt(), secrets.token_hex(8)
     busy = partial(saving, home)
     guard = Guard(mark, policy.grace, busy)
@@ -279,7 +314,8 @@ def run(
                 adopted=(lambda own: orphans({guard.pid} | peer.leader | own)) if owns_orphans else None,
             )
             attached = AttachWatch(home)
-            return Supervisor(peer, trainer if command else None, socket_path(home), policy, attached).loop(wake)
+            training, listening = trainer if command else None, socket_path(home)
+            return Supervisor(peer, training, listening, policy, attached, partial(finish, home)).loop(wake)
     finally:
         # The guard then ends what an exception may have left running.
         guard.close()
@@ -305,7 +341,7 @@ def _wakeups() -> Iterator[socket.socket]:
     read, write = socket.socketpair()
     for end in (read, write):
         end.setblocking(False)
-    numbers = [signal.SIGCHLD, signal.SIGTERM, signal.SIGINT]
+    numbers = [signal.SIGCHLD, signal.SIGTERM, signal.SIGINT, signal.SIGUSR1]
     if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # under nohup it stays ignored
         numbers.append(signal.SIGHUP)
     before = {number: signal.signal(number, lambda *_: None) for number in numbers}

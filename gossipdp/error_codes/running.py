@@ -34,6 +34,14 @@ CODES: Final[Mapping[str, Code]] = {
         " reload and the end off",
         (8,),
     ),
+    "GD-404": Code(
+        "The final replicas are not as close as asked",
+        "Peers exchanged at the end of the run and did not come within 1e-3 of their usual distance. The final files"
+        " are written all the same. The text and final.json say the distance.",
+        "see `members`: a member that was cut off or slow may have missed exchanges; `gossipdp checkpoint export"
+        " --average HOME...` averages the final checkpoints",
+        notices=True,
+    ),
     "GD-501": Code(
         "A rank died or stopped",
         "A rank of the training group died, or makes no more steps. The text names rank and process. The daemon"

@@ -152,4 +152,18 @@ CODES: Final[Mapping[str, Code]] = {
         "in the script, attach the optimizer whose step() is called, or call peer.step() after each update",
         notices=True,
     ),
+    "GD-322": Code(
+        "The run of this peer ends",
+        "The peer finishes, and takes no training process any more. A process that is attached trains alone from then"
+        " on.",
+        "let the script end; to train on, see `gossipdp explain GD-323`",
+        (3,),
+    ),
+    "GD-323": Code(
+        "The run of this home is finished",
+        "HOME/final holds the final model. Training on in this home would be another run from that model, so `up` and"
+        " `join` do not begin one without being told.",
+        "begin a new run in another home (`--home`); to train this model on, rename HOME/final as the text says",
+        (3,),
+    ),
 }

@@ -39,7 +39,7 @@ def up(ctx: click.Context, run_toml: str | None, network: str | None, log_format
     In a new home this founds a network. In a home that belongs to a network it continues there. RUN.toml is copied to
     the home. Flags apply to this start only.
     """
-    from peers import announcement, invites
+    from peers import announcement, finished, invites
     from peers import home as homes
     from peers.environment import of_container
 
@@ -53,6 +53,7 @@ def up(ctx: click.Context, run_toml: str | None, network: str | None, log_format
         from peers.control import runs
 
         home = homes.find_home(ctx.obj, default="gossipdp", runs=runs)
+    finished.check_unfinished(home)
     config = homes.read_config(home, flags, file=file)
     _check_unoccupied(home)
     known = homes.found(home, config, homes.read_text(file) if file is not None else None)
@@ -94,12 +95,13 @@ def join(ctx: click.Context, invite: str | None, run_toml: str | None, log_forma
     The invite comes from @FILE, from standard input (-), or from the variable GOSSIPDP_INVITE. It cannot be an argument
     itself: every user of this host can read the arguments of a command.
     """
-    from peers import announcement, invites
+    from peers import announcement, finished, invites
     from peers import home as homes
 
     network = invites.read_invite(_invite_text(invite))
     flags = flags_of(ctx)
     home = find_home(ctx, network.invite.network)
+    finished.check_unfinished(home)
     file = Path(run_toml) if run_toml else None
     _check_unoccupied(home)
     text = homes.read_text(file) if file is not None else None

@@ -51,8 +51,8 @@ class Housekeeping:
         """addresses of the members that were written last"""
         self._remember_at = -math.inf
 
-    def tick(self, now: float, jobs_waiting: int, *, saving: bool) -> None:
-        """Do it. saving: the peer leaves, and its last checkpoint is not written yet."""
+    def tick(self, now: float, jobs_waiting: int, *, saving: bool, finishing: str) -> None:
+        """Do it. saving and finishing as in `Status.describe`."""
         peer = self._peer
         self._status.rates.look(peer.progress.reports(), now)
         self._metrics.update(self._status, queued=jobs_waiting)
@@ -60,7 +60,7 @@ class Housekeeping:
         if text := self._memory.look(0 if peer.replica.model is None else peer.replica.model.schema.size):
             self._notices.notice("GD-506", text, now)
         self._notices.remind(self._join_progress.look(peer, self._status.transfer, now))
-        signs = self._status.signs(saving=saving)
+        signs = self._status.signs(saving=saving, finishing=finishing)
         if (line := self._lines.look(signs, judge(signs), self._status.totals(), now)) is not None:
             log.log(line.level, "%s", line.text)
         self._remember_members(now)

@@ -15,7 +15,7 @@ import math
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from gossipdp.algorithms.algorithm import Algorithm
 from gossipdp.errors import DataError
@@ -31,6 +31,7 @@ from gossipdp.runtime.network.transport import Transport
 from gossipdp.runtime.node.checkpoints import Checkpoints
 from gossipdp.runtime.node.config import NodeConfig
 from gossipdp.runtime.node.context import NodeContext
+from gossipdp.runtime.node.ending import Ending, Outside
 from gossipdp.runtime.node.housekeeping import Housekeeping
 from gossipdp.runtime.node.network_events import NetworkEvents
 from gossipdp.runtime.node.training import TrainingSessions
@@ -76,6 +77,7 @@ class Node:
         found_run: called for a new run id when this peer has founded the network.
         learned_run: called with the run id that this peer, without one, hears of.
         remember: called with the members to dial after a restart when their addresses have changed.
+        outside: what the end of a run causes outside the node.
         clock: monotonic time in seconds.
     """
 
@@ -93,6 +95,7 @@ class Node:
         learned_run: Callable[[bytes], None],
         found_run: Callable[[], bytes],
         remember: Callable[[Sequence[Member]], None],
+        outside: Outside | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.peer, self._algorithm, self._transport, self._metrics = peer, algorithm, transport, metrics
@@ -122,6 +125,7 @@ class Node:
         self._jobs = VectorJobs(algorithm, store, region, peer.config.most_chunk, self._job_done, self.notice)
         call = self._jobs.call
         self._training = TrainingSessions(context, link, region, call=call, drain=self._drain, faults=self._faults)
+        self._ending = Ending(context, self._training, outside)
         self._network = NetworkEvents(
             context,
             Refusals(config.only_seeds),
@@ -164,6 +168,17 @@ class Node:
             self.peer.leave(now)
             self._drain(now)
 
+    def finish(self, *, calls: bool, wait: float | None = None) -> None:
+        """End the run in order: training first, then see `Peer.finish`; write the final files, and end `run`."""
+        if self._stopping_at == math.inf:
+            now = self._clock()
+            self.peer.finish(now, calls=calls, wait=wait)
+            self._drain(now)
+
+    def finishing(self) -> dict[str, Any]:
+        """How far the end of the run is; empty before it."""
+        return self._ending.describe(self._clock())
+
     def holds(self, checkpoint: Path, saved_at: float) -> None:
         """`checkpoint` is the newest of earlier starts, saved at this Unix time."""
         self._checkpoints.found(checkpoint, saved_at)
@@ -185,7 +200,8 @@ class Node:
     @property
     def saving(self) -> bool:
         """Whether the daemon is leaving and its last checkpoint is not written yet."""
-        return self._stopping_at < math.inf and (self._checkpoints.writer.busy or not self._final_checkpoint)
+        writes = self._checkpoints.writer.busy or not self._final_checkpoint or self._ending.writing
+        return self._stopping_at < math.inf and writes
 
     def close(self) -> None:
         self._checkpoints.tell_given_up(self._clock())
@@ -284,7 +300,10 @@ class Node:
                 self._data.known()
             case events.Left():
                 self._stopping_at = now + LEFT_WITHIN
+        self._ending.observe(event, now)
         self._training.tell(event)
+        if isinstance(event, events.Finished):
+            self.leave()
 
     def _belong(self) -> None:
         """A founder's first model begins a new run."""
@@ -301,17 +320,20 @@ class Node:
         self._next_tick = now + TICK
         if self._data is not None:
             self._data.tick(now)
-        self._housekeeping.tick(now, self._jobs.waiting, saving=self.saving)
+        finishing = str(self._ending.describe(now).get("text", ""))
+        self._housekeeping.tick(now, self._jobs.waiting, saving=self.saving, finishing=finishing)
+        self._ending.tick(now)
         self._checkpoints.tick(now)
 
     def _end(self, now: float) -> None:
         """The peer leaves. Once it has left, save a last checkpoint, and end when that is written or stuck."""
         if (self.status.leaving or now >= self._stopping_at) and not self._final_checkpoint:
-            self._final_checkpoint = self.checkpoint() or not self.peer.replica.whole
+            self._final_checkpoint = self.checkpoint(self._ending.saved) or not self.peer.replica.whole
         writer = self._checkpoints.writer
         if writer.steps != self._written:
             self._written, self._written_at = writer.steps, now
         stuck_at = max(self._stopping_at, self._written_at) + writer.patience
         # A goodbye may wait for a connection that is not up yet. Without it, leaving would look like a failure.
         unsent = self._transport.queued_bytes > 0 and now < self._stopping_at + GOODBYE
-        self._finished = now >= (stuck_at if self.saving else self._stopping_at) and not unsent
+        over = now >= (stuck_at if self.saving else self._stopping_at)
+        self._finished = over and not unsent and not self._ending.writing

@@ -71,6 +71,18 @@ class TrainingSessions:
     def close(self) -> None:
         self._server.close()
 
+    def hurry(self) -> bool:
+        """The run ends: ask for one more snapshot, at the next step. False if there is none to wait for."""
+        peer = self._peer
+        if not peer.rounds.open:
+            return False
+        self._server.send(link.Pace(1, peer.replica.clock, peer.progress.samples()))
+        return True
+
+    def end(self) -> None:
+        """The run ends: send the training process away. If it lives on, it trains alone."""
+        self._server.refuse("GD-322", "the run of this peer ends", "", "end the script, and see `gossipdp status`")
+
     # -- from the training process ----------------------------------------------------------------------------
 
     def _take(self, event: link.LinkEvent, now: float) -> None:
@@ -80,6 +92,8 @@ class TrainingSessions:
                 self._region.attach(self._server.region)
                 self._status.attached()
                 self._faults.attached(pid)
+            case link.ModelWritten() if self._peer.replica.finishing.begun:
+                self.end()
             case link.ModelWritten():
                 live, carried = self._live(event), event.carried
                 self._peer.training.attach(self._schema, now, carried=carried, moments=event.empty, live=live)
@@ -157,7 +171,7 @@ class TrainingSessions:
                 log.error("%s %s: %s", code, cause, reason, extra={"code": code})
                 self._server.refuse(code, cause, reason, do)
             case events.Pace() | events.RoundDone():
-                if self._status.training:
+                if self._status.training and not peer.replica.finishing.begun:
                     send(link.Pace(peer.pacing.every, peer.replica.clock, peer.progress.samples()))
             case events.SlotSealed(slot, chunks):
                 send(link.Slot(peer.rounds.session, slot, link.spans(chunks)))

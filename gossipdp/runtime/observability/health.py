@@ -60,6 +60,8 @@ class Signs:
     founds: bool = False
     """this peer gives the network its model"""
     leaving: bool = False
+    finishing: str = ""
+    """what the end of this peer's run waits for; "" while it goes on"""
     saving: bool = False
     """the last checkpoint is being written"""
     training: bool = False
@@ -161,6 +163,10 @@ def _leaving(signs: Signs) -> list[str]:
     return ["the last checkpoint is being written" if signs.saving else "the exchange under way is being finished"]
 
 
+def _finishing(signs: Signs) -> list[str]:
+    return [signs.finishing] if signs.finishing else []
+
+
 def _refused(signs: Signs) -> list[str]:
     refusals = [each.text for each in signs.silent if each.code in REFUSALS]
     return refusals[:SHOWN] if signs.live <= 1 else []
@@ -238,6 +244,7 @@ def _healthy(signs: Signs) -> list[str]:
 
 STATES: Final = (
     Kind("leaving", 13, "yellow", "the peer says goodbye, saves and stops", _leaving),
+    Kind("finishing", 14, "yellow", "training is over, and peers come to their final model", _finishing),
     Kind("refused", 5, "red", "every member that answers refuses this peer", _refused),
     Kind("joining", 11, "yellow", "the network's model is not here yet", _joining),
     Kind("degraded", 1, "red", "something wants attention, and training goes on", _degraded),

@@ -12,7 +12,7 @@ from collections import Counter
 from gossipdp.error_codes import ADVICE
 from gossipdp.protocol import events
 from gossipdp.protocol.peer import Peer
-from gossipdp.protocol.wire.messages import Member, State, short
+from gossipdp.protocol.wire.messages import Member, Phase, State, short
 from gossipdp.runtime.observability.join_progress import Reminder
 from gossipdp.runtime.observability.metrics import Metrics
 from gossipdp.runtime.observability.status import Status
@@ -27,6 +27,13 @@ MEMBER_LINES = 60
 """changes of members logged in `AGAIN` seconds; further ones are only counted"""
 CODE_LINES = 60
 """warnings of one code logged in `AGAIN` seconds; further ones are only counted"""
+PHASES = {
+    Phase.RUNNING: "it asks all to finish",
+    Phase.WAITING: "its training is over",
+    Phase.CLOSING: "it comes to the final model",
+    Phase.DONE: "it holds the final model",
+}
+"""what a member says of the end of its run"""
 REMEMBERED = 256
 """notices whose time is remembered"""
 
@@ -170,6 +177,8 @@ class Notices:
         self._changes += 1
         if self._changes <= MEMBER_LINES:
             was = "" if before is None else f", was {before.name.lower()}"
+            if before is member.state and (member.phase or member.calls):
+                was = f": {PHASES[member.phase]}"
             log.info("member %s (%s) is %s%s", member.name, short(member.id), member.state.name.lower(), was)
         if self._changes == MEMBER_LINES:
             log.warning("%d changes of members within %.0f s: more are counted, not logged", MEMBER_LINES, AGAIN)

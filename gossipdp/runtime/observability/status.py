@@ -242,14 +242,15 @@ class Status:
         others = [member.address for member in membership.alive() if member.state == State.ALIVE and member.address]
         return [*membership.me.addresses, *others][:MAX_INVITED]
 
-    def signs(self, *, saving: bool) -> Signs:
-        """What the verdict depends on. saving: this peer leaves, and its last checkpoint is not written yet."""
+    def signs(self, *, saving: bool, finishing: str = "") -> Signs:
+        """What the verdict depends on. Arguments as of `describe`."""
         return self._signs.collect(
             time.monotonic(),
             training=self.training,
             partner=self.last_partner,
             transfer=self.transfer,
             saving=saving,
+            finishing=finishing,
         )
 
     def totals(self) -> Totals:
@@ -270,14 +271,20 @@ class Status:
         rates = [rate for rate in (own, *known) if rate is not None]
         return own, sum(rates) if rates else None
 
-    def describe(self, *, saving: bool = False) -> dict[str, Any]:
-        """The answer to `status`. saving: this peer leaves, and its last checkpoint is not written yet."""
+    def describe(self, *, saving: bool = False, finishing: str = "") -> dict[str, Any]:
+        """The answer to `status`.
+
+        Args:
+            saving: this peer leaves, and its last checkpoint is not written yet.
+            finishing: what the end of its run waits for.
+        """
         peer, counters = self.peer, self.transport.counters
         own_rate, network_rate = self.samples_per_second()
         shares = sorted(self._shares)
-        state = "leaving" if self.leaving else "ready" if peer.replica.ready else "joining"
+        state = "finishing" if finishing else "ready" if peer.replica.ready else "joining"
+        state = "leaving" if self.leaving else state
         return {
-            "verdict": judge(self.signs(saving=saving))._asdict(),
+            "verdict": judge(self.signs(saving=saving, finishing=finishing))._asdict(),
             "id": peer.id.hex(),
             "name": peer.membership.me.name,
             "network": self.network,

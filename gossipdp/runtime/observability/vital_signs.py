@@ -88,7 +88,9 @@ class VitalSigns:
 
     # -- what follows -----------------------------------------------------------------------------------------
 
-    def collect(self, now: float, *, training: bool, partner: bytes, transfer: str, saving: bool) -> Signs:
+    def collect(
+        self, now: float, *, training: bool, partner: bytes, transfer: str, saving: bool, finishing: str = ""
+    ) -> Signs:
         """The signs now.
 
         Args:
@@ -96,6 +98,7 @@ class VitalSigns:
             partner: of the last exchange; b"" if there was none.
             transfer: text on how much of the fetched model has arrived.
             saving: the peer leaves, and its last checkpoint is not written yet.
+            finishing: what the end of this peer's run waits for.
         """
         peer, pacing = self._peer, self._peer.pacing
         membership, replica = peer.membership, peer.replica
@@ -112,6 +115,7 @@ class VitalSigns:
             founds=replica.founds,
             leaving=peer.leaving,
             saving=saving,
+            finishing=finishing,
             training=training,
             loads=self._loads,
             idle=now - self._idle_since if self._idle_since < math.inf else math.inf,

@@ -141,6 +141,54 @@ def test_training_ends_well__told_whether_it_never_attached(
     assert ("supervisor: GD-503 the training command has not attached" in running.log()) == told
 
 
+FINISHES = """
+import socket
+def answer():
+    control = socket.socket(socket.AF_UNIX)
+    if os.path.exists(os.environ['CONTROL']): os.unlink(os.environ['CONTROL'])
+    control.bind(os.environ['CONTROL'])
+    control.listen()
+    listen()
+    verb, count = b'', 0
+    while b'finish' not in verb:
+        asker, _ = control.accept()
+        verb = asker.recv(4096)
+        count += 1
+        asker.sendall(b'{"reply": {"incarnation": 1, "attaches": %d}}\\n' % count)
+        asker.close()
+    say('daemon finishes'); sys.exit(0)
+"""
+
+
+def test_training_ends_well__the_daemon_finishes_the_run_by_itself(supervise: type[Running]) -> None:
+    daemon = FINISHES + DAEMON.replace("listen()", "") + "answer()"
+    running = supervise(daemon, "say('trained')")
+    running.number("daemon")
+    assert running.rest() == ["trained", "daemon finishes"]
+    assert running.code() == 0
+    assert "this peer comes to the final model with the others" in running.log()
+
+
+def test_daemon_that_finishes_ends_training_for_good_and_then_itself(supervise: type[Running]) -> None:
+    daemon = DAEMON + "on('SIGUSR2', lambda: sys.exit(0))" + WAIT
+    running = supervise(daemon, TRAINING + WAIT)
+    started = running.numbers("daemon", "training")
+    os.kill(running.process.pid, signal.SIGUSR1)
+    assert running.line() == "training ends"
+    os.kill(started["daemon"], signal.SIGUSR2)
+    assert running.rest() == [], "training is not started again"
+    assert running.code() == 0 and "is ended: the run finishes" in running.log()
+
+
+def test_daemon_that_crashes_while_it_finishes_is_told_again(supervise: type[Running]) -> None:
+    crash = FINISHES.replace("sys.exit(0)", "sys.exit(0 if os.environ['GOSSIPDP_ATTEMPT'] == '1' else 70)")
+    running = supervise(crash + DAEMON.replace("listen()", "") + "answer()", "say('trained')")
+    running.number("daemon")
+    assert [running.line(), running.line()] == ["trained", "daemon finishes"]
+    running.number("daemon")
+    assert running.rest() == ["daemon finishes"] and running.code() == 0
+
+
 class Attached(AttachWatch):
     """The answers of a daemon, in turn."""
 
@@ -174,7 +222,7 @@ def test_training_runs_for_a_minute_without_attaching__told_once(
     policy, guard = Policy(), cast(Guard, None)
     daemon, training = (Runs(name, [], {}, guard, Backoff(policy), "") for name in ("daemon", "training"))
     attached = Attached(None, False)
-    supervisor = Supervisor(daemon, training, tmp_path / "none", policy, attached)
+    supervisor = Supervisor(daemon, training, tmp_path / "none", policy, attached, lambda: True)
     monkeypatch.setattr(supervisor, "_daemon_listens", lambda: True)
     told = []
     for now in (0.0, ATTACH_WITHIN - 1, ATTACH_WITHIN, 2 * ATTACH_WITHIN - 1, 2 * ATTACH_WITHIN, 100 * ATTACH_WITHIN):
@@ -187,7 +235,7 @@ def test_training_runs_for_a_minute_without_attaching__told_once(
 def test_what_the_supervisor_waits_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     policy, guard = Policy(), cast(Guard, None)
     daemon, training = (Runs(name, [], {}, guard, Backoff(policy), "") for name in ("daemon", "training"))
-    supervisor = Supervisor(daemon, training, tmp_path / "none", policy, Attached())
+    supervisor = Supervisor(daemon, training, tmp_path / "none", policy, Attached(), lambda: True)
     assert supervisor._waits_for() == ""
     daemon.start(0.0)
     daemon.process = cast(Any, object())

@@ -1,0 +1,212 @@
+"""How the daemon ends a run: the last snapshot, the end of training, then the final files once the peer has left.
+
+The protocol decides when (`gossipdp.protocol.finishing`). Nothing here may know what the final files are, or how a
+training command is ended: the daemon's builder says so (`Outside`).
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Callable, Mapping
+from functools import partial
+from pathlib import Path
+from typing import Any, Final, Protocol
+
+from gossipdp.errors import DataError, GossipdpError
+from gossipdp.protocol import events
+from gossipdp.protocol.wire.messages import Phase
+from gossipdp.runtime.background import BackgroundCalls
+from gossipdp.runtime.node.context import NodeContext
+from gossipdp.runtime.node.training import TrainingSessions
+from gossipdp.runtime.observability.notices import name_of
+
+__all__ = ["Ending", "Outside"]
+
+log = logging.getLogger("gossipdp.node")
+
+LAST_STEP: Final = 60.0
+"""seconds to wait for the last snapshot, at least"""
+ROUNDS: Final = 2.0
+"""the same in usual rounds"""
+GONE_WITHIN: Final = 15.0
+"""seconds for a training command to end after it was told to"""
+
+
+class Outside(Protocol):
+    """What the end of a run causes outside the node."""
+
+    def end_training(self) -> bool:
+        """The training command is to be ended, and not started again. False if nothing here can do that."""
+
+    def write(self, checkpoint: Path, about: Mapping[str, Any]) -> Path:
+        """Write the final files. Called on a thread of its own.
+
+        Args:
+            checkpoint: with the final model.
+            about: what is known of the end of the run.
+
+        Raises:
+            GossipdpError: they cannot be written.
+        """
+
+
+class Ending:
+    """The end of the run at this node.
+
+    Args:
+        outside: None if nothing but a checkpoint is wanted.
+    """
+
+    def __init__(self, context: NodeContext, training: TrainingSessions, outside: Outside | None) -> None:
+        self._peer, self._status, self._notices = context.peer, context.status, context.notices
+        self._training, self._outside = training, outside
+        self._calls: BackgroundCalls[Path | GossipdpError] = BackgroundCalls("final")
+        self._last_by = math.inf
+        """when training is ended without another snapshot"""
+        self._gone_by = math.inf
+        """when a training process that is still attached is sent away"""
+        self._report: events.Finished | None = None
+        self.final: Path | None = None
+        """where the final files are"""
+
+    @property
+    def writing(self) -> bool:
+        """The final files are being written."""
+        return self._calls.pending > 0
+
+    def observe(self, event: events.Event, now: float) -> None:
+        """An event of the peer."""
+        match event:
+            case events.FinishBegan(by):
+                who = f"asked by {name_of(self._peer, by)}" if by else "asked on this host"
+                log.info("finishing: %s; training ends after one more snapshot", who)
+                patience = max(LAST_STEP, ROUNDS * self._peer.pacing.usual_round)
+                self._last_by = now + patience if self._training.hurry() else now
+                self.tick(now)
+            case events.SnapshotTaken() if self._last_by < math.inf:
+                self._last_by = now
+                self.tick(now)
+            case events.FinishPhase():
+                log.info("finishing: %s", self.describe(now)["text"])
+            case events.Finished():
+                self._finished(event, now)
+
+    def _finished(self, event: events.Finished, now: float) -> None:
+        self._report, close = event, event.closeness
+        if not event.closers:
+            log.warning("finished without a model: none has come to this peer")
+        elif len(event.closers) == 1:
+            log.info("finished alone: the final model is this peer's own")
+        elif close.agrees:
+            log.info("finished: %d peers hold one model%s", len(event.closers), _closer(close))
+        else:
+            text = f"{len(event.closers)} peers closed, and are not as near as asked{_closer(close)}"
+            self._notices.notice("GD-404", text, now)
+
+    def tick(self, now: float) -> None:
+        """End training that hands over no snapshot, and look for the final files."""
+        if now >= self._last_by:
+            self._last_by = math.inf
+            ended = self._outside is not None and self._outside.end_training()
+            self._gone_by = now + (GONE_WITHIN if ended else 0.0)
+        if now >= self._gone_by:
+            self._gone_by = math.inf
+            self._training.end()
+        for _, outcome in self._calls.collect():
+            if isinstance(outcome, Path):
+                self.final = outcome
+                log.info("final model in %s", outcome)
+            else:
+                log.error("%s", outcome, extra={"code": outcome.code})
+
+    def saved(self, outcome: Path | DataError) -> None:
+        """The last checkpoint is saved, or failed."""
+        report = self._report
+        if report is not None and report.closers and self._outside is not None and isinstance(outcome, Path):
+            self._calls.start("final", partial(_written, self._outside.write, outcome, self._about(report, outcome)))
+
+    def _about(self, report: events.Finished, checkpoint: Path) -> dict[str, Any]:
+        members, close = self._peer.membership.members, report.closeness
+        return {
+            "run": self._status.transport.run.hex(),
+            "peer": self._peer.id.hex(),
+            "clock": self._peer.replica.clock,
+            "round": self._peer.rounds.rounds,
+            "steps": self._peer.progress.steps(),
+            "samples": self._peer.progress.samples(),
+            "peers": [{"id": one.hex(), "name": members[one].name} for one in report.closers if one in members],
+            "distance_before": _known(close.before),
+            "distance_after": _known(close.now),
+            "relative_distance": _known(_relative(close)),
+            "agrees": close.agrees,
+            "exchanges": close.exchanges,
+            "checkpoint": str(checkpoint),
+        }
+
+    # -- for operators ----------------------------------------------------------------------------------------
+
+    def describe(self, now: float) -> dict[str, Any]:
+        """The part of `status` about the end of the run; empty before it."""
+        finishing = self._peer.replica.finishing
+        if not finishing.begun:
+            return {}
+        progress, close = finishing.progress(now), self._peer.strategy.closeness
+        members = self._peer.membership.members
+        names = [members[peer].name for peer in progress.awaited if peer in members]
+        return {
+            "phase": progress.phase.name.lower(),
+            "awaited": names,
+            "left": _known(progress.left),
+            "closers": len(progress.closers),
+            "exchanges": close.exchanges,
+            "distance": _known(close.now),
+            "relative_distance": _known(_relative(close)),
+            "writing": self.writing,
+            "final": "" if self.final is None else str(self.final),
+            "text": self._text(progress.phase, names, progress.left, len(progress.closers), close),
+        }
+
+    def _text(self, phase: Phase, names: list[str], left: float, closers: int, close: events.Closeness) -> str:
+        most = f", at most {left:.0f} s more" if left < math.inf else ""
+        if self.writing:
+            return "the final files are being written"
+        match phase:
+            case Phase.RUNNING if self._last_by < math.inf:
+                return "waits for the last snapshot of training"
+            case Phase.RUNNING:
+                return "waits for the end of the training process"
+            case Phase.WAITING:
+                return f"waits for members that train: {_listed(names)}{most}"
+            case Phase.CLOSING:
+                return f"{closers} peers come together, {close.exchanges} exchanges made{_closer(close)}"
+        return f"done; waits for {_listed(names)}{most}" if names else "done"
+
+
+def _written(write: Callable[[Path, Mapping[str, Any]], Path], *given: Any) -> Path | GossipdpError:
+    try:
+        return write(*given)
+    except GossipdpError as error:
+        return error
+    except OSError as error:
+        return DataError("GD-602", "the final files cannot be written", seen=str(error), do="see `checkpoint export`")
+
+
+def _relative(close: events.Closeness) -> float:
+    return close.now / close.before if close.before > 0.0 else math.nan
+
+
+def _closer(close: events.Closeness) -> str:
+    """The distance in words, as far as it is known."""
+    if math.isnan(close.before) or math.isnan(close.now):
+        return ""
+    return f"; their distance is {close.now:.1e}, {_relative(close):.1e} of the usual {close.before:.1e}"
+
+
+def _listed(names: list[str], most: int = 4) -> str:
+    more = f" and {len(names) - most} more" if len(names) > most else ""
+    return ", ".join(names[:most]) + more if names else "none"
+
+
+def _known(value: float) -> float | None:
+    return value if math.isfinite(value) else None

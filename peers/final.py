@@ -1,0 +1,105 @@
+"""The final files of a run, in HOME/final: the model, and final.json with what is known of it.
+
+    HOME/final/
+      model.safetensors     the tensors that peers exchange; or, on a base, a directory of `save_pretrained`
+      final.json            network, run, clock, members that closed, distance before and after, settings
+
+They appear whole or not at all. `finished` tells whether they are there. Nothing here may import torch.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import signal
+import time
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, Final
+
+from gossipdp.config import Config, agreed
+from gossipdp.errors import GossipdpError
+from gossipdp.runtime.files import TEMPORARY, Files, unwritable
+from gossipdp.runtime.storage.store import Store
+from peers import export
+from peers.export_base import Base
+from peers.finished import ABOUT, FINAL, free_name
+from peers.version import VERSION
+
+__all__ = ["FinalFiles"]
+
+log = logging.getLogger("gossipdp.daemon")
+
+MODEL: Final = "model.safetensors"
+
+
+class FinalFiles:
+    """Writes the final files of one home, and ends the training command. Implements `runtime.node.ending.Outside`.
+
+    Args:
+        supervisor: pid of the supervisor that started this daemon; 0 without one.
+    """
+
+    def __init__(self, home: Path, config: Config, store: Store, supervisor: int) -> None:
+        self._home, self._config, self._store, self._supervisor = home, config, store, supervisor
+        self._base = config.finish.base
+
+    def use(self, base: str) -> None:
+        """Write a directory of `save_pretrained` like the one at `base`. Raises DataError GD-609: it is none."""
+        Base(Path(base))
+        self._base = base
+
+    def end_training(self) -> bool:
+        """Tell the supervisor to end the training command for good. False without a supervisor."""
+        if not self._supervisor or self._supervisor != os.getppid():
+            return False
+        with suppress(ProcessLookupError):
+            os.kill(self._supervisor, signal.SIGUSR1)
+        return True
+
+    def write(self, checkpoint: Path, about: Mapping[str, Any]) -> Path:
+        """Write the files from `checkpoint`, which stays. Returns their folder.
+
+        On a base of another model, the tensors are written to one file, as without a base.
+
+        Raises:
+            DataError: GD-601, GD-602.
+        """
+        found, where, files = self._store.verify(checkpoint), self._home / FINAL, Files()
+        made = self._home / f"{TEMPORARY}{FINAL}"
+        try:
+            if made.exists():  # left by a killed daemon
+                files.remove(made)
+            base = self._base
+            if base:
+                try:
+                    export.export_model(found, made, Path(base))
+                except GossipdpError as error:
+                    log.error("%s", error, extra={"code": error.code})
+                    base = ""
+            if not base:
+                files.make_directory(made)
+                export.export_file(export.trained(found), made / MODEL)
+            text = json.dumps(self._complete(about, base), indent=2) + "\n"
+            (made / ABOUT).write_text(text, encoding="utf-8")
+            files.sync_directory(made)
+            if where.exists():
+                files.rename(where, free_name(self._home))
+            files.rename(made, where)
+            files.sync_directory(self._home)
+        except OSError as error:
+            raise unwritable(where, error) from error
+        self._store.pin(checkpoint, f"the final model of this run, exported to {where}")
+        return where
+
+    def _complete(self, about: Mapping[str, Any], base: str) -> dict[str, Any]:
+        return {
+            "network": self._config.network.name,
+            **about,
+            "finished_at": time.time(),
+            "base": base,
+            "settings": agreed(self._config),
+            "software": VERSION,
+        }

@@ -1,0 +1,86 @@
+"""A run ends among real peers: one command, or the end of the training scripts, and all hold one final model."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from safetensors.numpy import load_file
+
+from tests.processes.running import Host, gossipdp, running, until
+
+pytestmark = pytest.mark.processes
+
+MARK = 1e-3
+"""largest relative RMS distance of one final file to their mean"""
+
+
+def finals(hosts: Sequence[Host]) -> list[dict[str, Any]]:
+    """What final.json says on these hosts, once all have ended."""
+    for host in hosts:
+        assert host.supervisor is not None and host.supervisor.ended(60.0) == 0, host.last_words()
+    return [json.loads((host.home / "final" / "final.json").read_text()) for host in hosts]
+
+
+def spread(hosts: Sequence[Host]) -> float:
+    """Largest relative RMS distance of a final file to the mean of all."""
+    files = [load_file(host.home / "final" / "model.safetensors") for host in hosts]
+    models = np.stack([np.concatenate([one[name].ravel() for name in sorted(one)]) for one in files]).astype(np.float64)
+    mean = models.mean(0)
+    return float(np.sqrt(((models - mean) ** 2).mean(1)).max() / np.sqrt((mean**2).mean()))
+
+
+def test_one_command_ends_the_run_of_all_and_a_killed_peer_costs_the_others_nothing(tmp_path: Path) -> None:
+    with running(tmp_path, 4) as network:
+        network.start_supervised()
+        network.until_it_runs(60.0)
+        *three, killed = network.hosts
+        before = {host.name: host.status()["steps"] for host in three}
+        ended = killed.children()
+        said = gossipdp("--home", str(three[1].home), "finish", "--no-wait")
+        assert said.returncode == 0, said
+        for pid in ended.values():
+            os.kill(pid, signal.SIGKILL)
+        assert killed.supervisor is not None
+        killed.supervisor.kill()
+        reports = finals(three)
+        assert spread(three) <= MARK
+        names = {host.name for host in three}
+        assert all(names <= {peer["name"] for peer in report["peers"]} for report in reports)
+        assert all(report["agrees"] and report["relative_distance"] <= MARK for report in reports)
+        assert all(report["clock"] >= before[host.name] for report, host in zip(reports, three, strict=True))
+        assert all("training command is ended: the run finishes" in host.text() for host in three)
+        again = gossipdp("--home", str(three[0].home), "up")
+        assert again.returncode == 3 and "GD-323" in again.stderr
+
+
+@pytest.mark.long
+def test_scripts_that_end_one_after_the_other_end_with_one_model(tmp_path: Path) -> None:
+    script = tmp_path / "script.py"
+    script.write_text(
+        "import sys, time, torch, gossipdp\n"
+        "torch.manual_seed(0)\n"
+        "model = torch.nn.Linear(64, 64)\n"
+        "optimizer = torch.optim.SGD(model.parameters(), lr=0.05)\n"
+        "with gossipdp.attach(model, optimizer) as peer:\n"
+        "    for _ in range(int(sys.argv[1])):\n"
+        "        loss = model(torch.randn(8, 64)).square().mean()\n"
+        "        optimizer.zero_grad(); loss.backward(); optimizer.step(); time.sleep(0.01)\n"
+    )
+    with running(tmp_path / "hosts", 2) as network:
+        first, second = network.hosts
+        first.start_supervised([sys.executable, str(script), "900"])
+        second.start_supervised([sys.executable, str(script), "1100"], join=f"@{network.invite()}")
+        until("they exchange", lambda: second.exchanges() > 0, 60.0, network.hosts)
+        reports = finals(network.hosts)
+        assert spread(network.hosts) <= MARK
+        assert all(len(report["peers"]) == 2 and report["agrees"] for report in reports)
+        assert "waits for members that train: h1" in first.text()
+        assert {report["steps"] for report in reports} == {2000}, "the last steps count"

@@ -1,0 +1,163 @@
+"""The end of a run at the node: the last snapshot, the end of training, the final files."""
+
+from __future__ import annotations
+
+import logging
+import math
+import time
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from gossipdp.errors import DataError
+from gossipdp.protocol import events
+from gossipdp.protocol.finishing import FinishProgress
+from gossipdp.protocol.wire.messages import Phase
+from gossipdp.runtime.node.context import NodeContext
+from gossipdp.runtime.node.ending import GONE_WITHIN, LAST_STEP, Ending
+from gossipdp.runtime.node.training import TrainingSessions
+
+ME, OTHER = b"m" * 32, b"o" * 32
+NEAR = events.Closeness(over=True, agrees=True, before=1e-2, now=1e-7, exchanges=3)
+FAR = NEAR._replace(agrees=False, now=1e-3)
+
+
+class Training:
+    def __init__(self, *, trains: bool) -> None:
+        self.trains = trains
+        self.ended: list[str] = []
+
+    def hurry(self) -> bool:
+        return self.trains
+
+    def end(self) -> None:
+        self.ended.append("sent away")
+
+
+class Outside:
+    def __init__(self, *, supervised: bool = True, error: Exception | None = None) -> None:
+        self.supervised, self.error = supervised, error
+        self.told: list[str] = []
+        self.written: list[tuple[Path, Any]] = []
+
+    def end_training(self) -> bool:
+        self.told.append("end training")
+        return self.supervised
+
+    def write(self, checkpoint: Path, about: Any) -> Path:
+        if self.error is not None:
+            raise self.error
+        self.written.append((checkpoint, about))
+        return Path("/home/final")
+
+
+class Rig:
+    def __init__(self, *, trains: bool = True, outside: Outside | None = None) -> None:
+        self.progress = FinishProgress(Phase.RUNNING, math.inf, (), (ME,))
+        self.notices: list[tuple[str, str]] = []
+        names = {ME: SimpleNamespace(name="me"), OTHER: SimpleNamespace(name="other")}
+        finishing = SimpleNamespace(begun=True, progress=lambda now: self.progress)
+        peer = SimpleNamespace(
+            id=ME,
+            membership=SimpleNamespace(members=names),
+            pacing=SimpleNamespace(usual_round=2.0),
+            replica=SimpleNamespace(finishing=finishing, clock=70),
+            rounds=SimpleNamespace(rounds=7),
+            progress=SimpleNamespace(steps=lambda: 140, samples=lambda: 560),
+            strategy=SimpleNamespace(closeness=NEAR),
+        )
+        told = SimpleNamespace(notice=lambda code, text, now: self.notices.append((code, text)))
+        status = SimpleNamespace(transport=SimpleNamespace(run=b"\7" * 16))
+        context = cast(NodeContext, SimpleNamespace(peer=peer, status=status, notices=told))
+        self.training, self.outside = Training(trains=trains), outside or Outside()
+        self.ending = Ending(context, cast(TrainingSessions, self.training), self.outside)
+
+    def written(self) -> None:
+        """Wait for the thread that writes."""
+        until = time.monotonic() + 10.0
+        while self.ending.writing and time.monotonic() < until:
+            time.sleep(0.001)
+            self.ending.tick(0.0)
+
+
+def test_training_ends_after_one_more_snapshot() -> None:
+    rig = Rig()
+    rig.ending.observe(events.FinishBegan(OTHER, True), 10.0)
+    rig.ending.tick(10.0 + LAST_STEP - 1.0)
+    assert rig.outside.told == [] and rig.ending.describe(11.0)["text"] == "waits for the last snapshot of training"
+    rig.ending.observe(events.SnapshotTaken(4), 12.0)
+    assert (
+        len(rig.outside.told) == 1 and rig.ending.describe(12.0)["text"] == "waits for the end of the training process"
+    )
+    rig.ending.tick(12.0 + GONE_WITHIN - 1.0)
+    assert not rig.training.ended, "its supervisor ends it"
+    rig.ending.tick(12.0 + GONE_WITHIN)
+    rig.ending.tick(100.0)
+    assert len(rig.training.ended) == len(rig.outside.told) == 1
+
+
+def test_training_that_takes_no_step_ends_without_a_snapshot() -> None:
+    rig = Rig()
+    rig.ending.observe(events.FinishBegan(b"", True), 10.0)
+    rig.ending.tick(10.0 + LAST_STEP)
+    assert len(rig.outside.told) == 1
+
+
+@pytest.mark.parametrize(("trains", "supervised"), [(False, True), (False, False)])
+def test_without_a_round_to_wait_for_training_ends_at_once(trains: bool, supervised: bool) -> None:
+    rig = Rig(trains=trains, outside=Outside(supervised=supervised))
+    rig.ending.observe(events.FinishBegan(b"", False), 10.0)
+    assert len(rig.outside.told) == 1 and bool(rig.training.ended) is not supervised
+
+
+def test_final_files_are_written_from_the_last_checkpoint_and_say_what_is_known() -> None:
+    rig = Rig()
+    rig.ending.observe(events.Finished((ME, OTHER), NEAR), 20.0)
+    rig.ending.saved(Path("/home/checkpoints/checkpoint-00000009"))
+    rig.written()
+    [(checkpoint, about)] = rig.outside.written
+    assert checkpoint.name == "checkpoint-00000009" and rig.ending.final == Path("/home/final")
+    assert about["peers"] == [{"id": ME.hex(), "name": "me"}, {"id": OTHER.hex(), "name": "other"}]
+    assert about["relative_distance"] == pytest.approx(1e-5) and about["agrees"] and about["clock"] == 70
+    assert not rig.notices
+
+
+def test_a_distance_that_is_not_reached_is_a_notice_and_the_files_are_written_all_the_same() -> None:
+    rig = Rig()
+    rig.ending.observe(events.Finished((ME, OTHER), FAR), 20.0)
+    rig.ending.saved(Path("/checkpoint"))
+    rig.written()
+    assert [code for code, _ in rig.notices] == ["GD-404"] and "1.0e-01 of the usual" in rig.notices[0][1]
+    assert rig.outside.written
+
+
+def test_nothing_is_written_without_a_model_or_without_a_checkpoint() -> None:
+    rig = Rig()
+    rig.ending.saved(Path("/checkpoint"))
+    rig.ending.observe(events.Finished((), NEAR), 20.0)
+    rig.ending.saved(Path("/checkpoint"))
+    rig.ending.observe(events.Finished((ME,), NEAR), 20.0)
+    rig.ending.saved(DataError("GD-602", "the disk is full"))
+    assert not rig.ending.writing and not rig.outside.written
+
+
+@pytest.mark.parametrize("error", [DataError("GD-602", "full"), OSError("broken")])
+def test_files_that_cannot_be_written_are_an_error_in_the_log(error: Exception, caplog: Any) -> None:
+    rig = Rig(outside=Outside(error=error))
+    rig.ending.observe(events.Finished((ME,), NEAR), 20.0)
+    rig.ending.saved(Path("/checkpoint"))
+    with caplog.at_level(logging.ERROR, "gossipdp.node"):
+        rig.written()
+    assert "GD-602" in caplog.text and rig.ending.final is None
+
+
+def test_what_is_waited_for_is_told_in_words() -> None:
+    rig = Rig()
+    rig.progress = FinishProgress(Phase.WAITING, 42.4, (OTHER,), (ME,))
+    assert rig.ending.describe(0.0)["text"] == "waits for members that train: other, at most 42 s more"
+    rig.progress = FinishProgress(Phase.CLOSING, math.inf, (OTHER,), (ME, OTHER))
+    assert rig.ending.describe(0.0)["text"].startswith("2 peers come together, 3 exchanges made; their distance is ")
+    rig.progress = FinishProgress(Phase.DONE, 9.0, (OTHER,), (ME, OTHER))
+    assert rig.ending.describe(0.0)["text"] == "done; waits for other, at most 9 s more"
