@@ -38,8 +38,7 @@ CODES: Final[Mapping[str, Code]] = {
         "The final replicas are not as close as asked",
         "Peers exchanged at the end of the run and did not come within 1e-3 of their usual distance. The final files"
         " are written all the same. The text and final.json say the distance.",
-        "see `members`: a member that was cut off or slow may have missed exchanges; `gossipdp checkpoint export"
-        " --average HOME...` averages the final checkpoints",
+        "see `members`: a member that was cut off or slow may have missed exchanges",
         notices=True,
     ),
     "GD-501": Code(
