@@ -44,16 +44,12 @@ html_copy_source = False
 html_show_copyright = False
 
 GENERATED = re.compile(r"^<!-- generated: (\w+) -->$", re.M)
-LATER = {"networking", "training", "operate", "finish"}
-"""pages that the contents name once they exist"""
 LOADED = re.compile(r"""<(?:script|img|iframe)[^>]* src="(?:https?:)?//|<link[^>]* href="(?:https?:)?//""")
 
 
 def fill(app: Sphinx, name: str, source: list[str]) -> None:
     """Put generated text and drawings into the source of a page."""
     text = GENERATED.sub(lambda match: getattr(reference, match[1])(), source[0])
-    if name == root_doc:
-        text = "\n".join(line for line in text.splitlines() if line not in LATER or (HERE / f"{line}.md").exists())
     if name == "simulations/results/README":
         text += "\n```{toctree}\n:hidden:\n:glob:\n\n*\n```\n"
     source[0] = drawings.replace(text, "../" * name.count("/") + "_static/drawings")
