@@ -8,8 +8,9 @@ from torch.optim.lr_scheduler import LambdaLR
 
 import gossipdp
 
-STEPS, BATCH = 2000, 64
-windows = torch.tensor(list(Path(torch.__file__).read_bytes())).unfold(0, 17, 1)  # 16 bytes, and the next one
+STEPS, BATCH = 100_000, 64
+text = b"".join(file.read_bytes() for file in sorted(Path(nn.__file__).parent.rglob("*.py")))
+windows = torch.tensor(list(text)).unfold(0, 17, 1)  # 16 bytes, and the next one
 train, held_out = windows[:-2000], windows[-2000:]
 model = nn.Sequential(nn.Embedding(256, 32), nn.Flatten(), nn.Linear(512, 256), nn.ReLU(), nn.Linear(256, 256))
 optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)

@@ -23,11 +23,14 @@ WITHIN = 200.0
 
 @contextmanager
 def running(peer: Peer, folder: Path) -> Iterator[subprocess.Popen[bytes]]:
+    script = (RECIPES / "train.py").read_text()
+    assert script.count("STEPS, BATCH = 100_000,") == 1
+    (folder / "train.py").write_text(script.replace("STEPS, BATCH = 100_000,", f"STEPS, BATCH = {STEPS},"))
     kept = {key: value for key, value in os.environ.items() if not key.startswith("GOSSIPDP_")}
     kept |= {"GOSSIPDP_HOME": str(peer.directory), "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
     with open(peer.logs[0], "wb") as log:
         process = subprocess.Popen(
-            [sys.executable, str(RECIPES / "train.py")],
+            [sys.executable, "train.py"],
             cwd=folder,
             env=kept | {"CUDA_VISIBLE_DEVICES": ""},
             stdout=log,
