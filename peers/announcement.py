@@ -70,6 +70,8 @@ def _settings(config: Config) -> list[str]:
 def _warning(config: Config, choice: Choice) -> list[str]:
     """Why other hosts may be unable to use the invite, or nothing."""
     kind = all_private(choice.addresses)
+    if kind and config.network.nat == AUTO:
+        return _row("router", "asked for a port; the log says which one, or why there is none")
     if not choice.addresses:
         text = "No other host can join: this peer only dials out."
     elif choice.lacks:

@@ -167,6 +167,14 @@ def test_a_founder_is_warned_where_others_cannot_dial_its_addresses(
     assert warning in said["warning"] if warning else "warning" not in said
 
 
+def test_a_founder_that_asks_its_router_is_told_where_to_look(
+    gossipdp: Run, started: Sequence[Any], choose: Any
+) -> None:
+    choose(Choice(("10.0.0.5:4710",), "-"))
+    said = announced(gossipdp, "--set", "network.nat=auto")
+    assert said["router"].startswith("asked for a port") and "warning" not in said
+
+
 def test_a_home_that_belongs_to_a_run_continues(gossipdp: Run, started: Sequence[Any], founder: Path) -> None:
     assert gossipdp("up", "--home", founder).err.startswith("founding network tiny; home ")
     (founder / "run").write_bytes(b"x")
