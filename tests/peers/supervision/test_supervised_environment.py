@@ -145,6 +145,8 @@ def test_daemon_command_line_carries_home_format_and_overrides__and_finds_no_mod
             "--verbose",
             "--set",
             "exchange.every=7",
+            "--supervisor",
+            str(os.getpid()),
         ]
     ]
 
