@@ -17,7 +17,7 @@ import time
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 from gossipdp.config import Config, agreed
 from gossipdp.errors import GossipdpError
@@ -25,14 +25,12 @@ from gossipdp.runtime.files import TEMPORARY, Files, unwritable
 from gossipdp.runtime.storage.store import Store
 from peers import export
 from peers.export_base import Base
-from peers.finished import ABOUT, FINAL, free_name
+from peers.finished import ABOUT, FINAL, MODEL, free_name
 from peers.version import VERSION
 
 __all__ = ["FinalFiles"]
 
 log = logging.getLogger("gossipdp.daemon")
-
-MODEL: Final = "model.safetensors"
 
 
 class FinalFiles:

@@ -8,11 +8,12 @@ from typing import Any, Final
 
 from gossipdp.errors import ConfigError
 
-__all__ = ["ABOUT", "FINAL", "check_unfinished", "free_name", "read_about"]
+__all__ = ["ABOUT", "FINAL", "MODEL", "check_unfinished", "free_name", "read_about"]
 
 FINAL: Final = "final"
 """folder in the home"""
 ABOUT: Final = "final.json"
+MODEL: Final = "model.safetensors"
 
 
 def free_name(home: Path) -> Path:

@@ -29,6 +29,8 @@ START = 180.0
 """seconds for the start of the first daemon, which compiles kernels on a new machine"""
 POLL = 1.0
 """seconds between looks at the peers"""
+ALONE = "alone"
+"""name of the replica that trains alone"""
 RESTARTS = 3
 """restarts of one peer's processes after which the demo fails; the pauses have grown to seconds by then"""
 
@@ -43,11 +45,13 @@ class Demo:
 
     def training_command(self, name: str, seed: int) -> list[str]:
         chosen = self.options
-        return [
+        command = [
             sys.executable, "-P", "-m", "peers.jobs.byte_gpt", "--size", chosen.size, "--steps", str(chosen.steps),
             "--batch", str(chosen.batch), "--data-seed", str(seed), "--threads", "1", "--eval-every", "0",
-            "--log", str(self.out / f"{name}.jsonl"), "--save", str(self.out / f"{name}.safetensors"),
+            "--log", str(self.out / f"{name}.jsonl"),
         ]  # fmt: skip
+        # A peer writes its final model to its home.
+        return command if name != ALONE else [*command, "--save", str(self.out / f"{name}.safetensors")]
 
     def start(self, name: str, arguments: Sequence[str], home: Path | None, extra: dict[str, str]) -> Process:
         environment = {key: value for key, value in os.environ.items() if not key.startswith("GOSSIPDP_")}
@@ -81,7 +85,7 @@ class Demo:
             time.sleep(0.1)
 
     def run(self) -> dict[str, Any]:
-        """Start all processes, and wait for their end. Return the figures of the run.
+        """Start all processes, and wait until the peers have finished the run. Return its figures.
 
         Raises:
             HardwareError: GD-503, a process failed, or the run was too short.
@@ -97,7 +101,7 @@ class Demo:
         for number in range(2, self.options.peers + 1):
             self.start_peer(number, invite)
         # The windows of peer 1: the two differ only in the exchanges.
-        self.start("alone", self.training_command("alone", 1), None, {"GOSSIPDP_OFF": "1"})
+        self.start(ALONE, self.training_command(ALONE, 1), None, {"GOSSIPDP_OFF": "1"})
         with demo_table.live(self.options) as show:
             while any(process.child.poll() is None for process in self.processes):
                 for process in self.processes:
@@ -109,7 +113,7 @@ class Demo:
         self.check_processes()
         for process in self.processes:
             if not process.weights.exists():
-                raise process.failed(f"{process.name} ended without saving its weights")
+                raise process.failed(f"{process.name} ended without a final model")
         return demo_report.summarize(self.processes, self.options, time.monotonic() - started)
 
     def check_processes(self) -> None:

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from gossipdp.errors import GossipdpError, HardwareError
+from peers.finished import FINAL, MODEL, read_about
 
 __all__ = ["Process"]
 
@@ -45,7 +46,14 @@ class Process:
 
     @property
     def weights(self) -> Path:
+        """The final model of a peer; the weights that the lone replica saves."""
+        if self.home is not None:
+            return self.home / FINAL / MODEL
         return self.out / f"{self.name}.safetensors"
+
+    def final(self) -> dict[str, Any]:
+        """What the peer says of its final model; empty for the lone replica."""
+        return {} if self.home is None else read_about(self.home) or {}
 
     def last_line(self) -> dict[str, Any]:
         """The newest complete line of the training log with a training loss; empty if there is none."""

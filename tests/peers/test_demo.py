@@ -174,10 +174,14 @@ def test_a_folder_where_a_demo_runs_is_not_taken_by_another(tmp_path: Path) -> N
 
 def test_names_that_are_removed_are_all_that_a_demo_writes(tmp_path: Path) -> None:
     demo = Demo(Options(out=tmp_path))
-    process = Process("peer3", tmp_path, None, SimpleNamespace(poll=lambda: None))  # type: ignore[arg-type]
-    written = [process.log, process.losses, process.weights]
+    home = tmp_path / "homes" / "peer3"
+    child: Any = SimpleNamespace(poll=lambda: None)
+    process, alone = Process("peer3", tmp_path, home, child), Process("alone", tmp_path, None, child)
+    written = [process.log, process.losses, alone.weights]
     assert all(demo_folder._FILE.fullmatch(path.name) for path in written)
-    assert {str(process.losses), str(process.weights)} <= set(demo.training_command("peer3", 3))
+    assert str(process.losses) in demo.training_command("peer3", 3)
+    assert "--save" not in demo.training_command("peer3", 3) and process.weights.parent == home / "final"
+    assert str(alone.weights) in demo.training_command("alone", 1)
 
 
 # -- processes that fail -----------------------------------------------------------------------------------------
@@ -273,7 +277,7 @@ def test_a_first_peer_that_does_not_start__is_shown_with_its_log(start: Callable
 
 def test_a_process_that_ends_well_without_weights__is_named(start: Callable[[Start], Demo]) -> None:
     error = fails(start(lambda name: (0, b"leaving\n")))
-    assert "peer1 ended without saving its weights" in error.cause and "leaving" in error.seen
+    assert "peer1 ended without a final model" in error.cause and "leaving" in error.seen
 
 
 def test_one_restart_is_no_failure__and_lines_are_counted_once(tmp_path: Path) -> None:
@@ -340,7 +344,9 @@ def test_two_peers_and_one_alone__the_summary_has_what_is_promised(tmp_path: Pat
     assert len(losses["replicas"]) == 2
     assert all(1.0 < loss < 5.0 for loss in (*losses["replicas"], losses["average"], losses["alone"]))
     assert set(sent) == {"measured", "formula"} and 0.0 <= summary["stall_share"] < 1.0
-    assert set(summary["marks"]) == {"gain_over_alone", "spread_of_replicas", "escalated_median", "bytes_off_formula"}
+    assert set(summary["marks"]) == {"gain_over_alone", "off_average", "escalated_median", "bytes_off_formula"}
+    assert summary["marks"]["off_average"]["reached"], "each final model is the mean of both"
+    assert summary["closing"]["peers"] == 2 and summary["closing"]["relative_distance"] <= 1e-3
     report = (out / "report.txt").read_text()
     assert done.stdout.endswith(report) and all(name in report for name in ("summary.json", "report.txt"))
     assert not done.stderr and max(map(len, done.stdout.replace(str(out), "OUT").splitlines())) <= 80

@@ -28,7 +28,8 @@ SUMMARY: dict[str, Any] = {
     "seconds": 12.3,
     "rounds": 4,
     "exchanges": {"lost": 1, "done": 6},
-    "validation_loss": {"replicas": [1.70, 1.71], "average": 1.69, "alone": 1.80},
+    "validation_loss": {"replicas": [1.70, 1.70], "average": 1.70, "alone": 1.80},
+    "closing": {"peers": 2, "exchanges": 4, "relative_distance": 3.2e-05},
     "bytes_per_parameter_per_exchange": {"measured": 0.58, "formula": 0.57},
     "escalated_blocks": {"share": 0.02, "median_exchange": 0.0},
     "stall_share": 0.0131,
@@ -72,6 +73,7 @@ def a_run(out: Path, statuses: list[dict[str, Any]], seeds: list[int]) -> list[P
         child: Any = SimpleNamespace(poll=lambda: 0)
         process = Process(name, out, None if lone else out / "homes" / name, child)
         process.status = {} if lone else statuses[number - 1]
+        process.weights.parent.mkdir(parents=True, exist_ok=True)
         save_file(byte_gpt.build_model("0.25M", seed).state_dict(), process.weights)
         curve(process, number)
         process.log.write_text(
@@ -125,7 +127,7 @@ def test_with_epidemic_replicas_are_compared_at_the_ends_of_epochs_and_repeated_
     assert summary["closed_epochs"] == {"compared": 2, "identical": 2}
     assert summary["bytes_per_parameter_per_exchange"] == {"measured": 0.606, "formula": 0.59}
     marks = summary["marks"]
-    assert set(marks) == {"gain_over_alone", "identical_epochs", "bytes_off_formula"}
+    assert set(marks) == {"gain_over_alone", "off_average", "identical_epochs", "bytes_off_formula"}
     assert marks["identical_epochs"] == {"value": 1.0, "mark": 1.0, "reached": True}
     assert marks["bytes_off_formula"]["reached"]
     write(summary, tmp_path)
@@ -174,11 +176,11 @@ def test_a_run_without_an_exchange__figures_are_missing_and_no_mark_is_reached_b
     ("changed", "missed"),
     [
         ({}, set()),
-        ({"validation_loss": {"alone": 1.755}}, set()),  # 0.05 to the digit
-        ({"validation_loss": {"alone": 1.7549}}, {"gain_over_alone"}),
+        ({"validation_loss": {"alone": 1.75}}, set()),  # 0.05 to the digit
+        ({"validation_loss": {"alone": 1.7499}}, {"gain_over_alone"}),
         ({"validation_loss": {"alone": 1.5}}, {"gain_over_alone"}),
-        ({"validation_loss": {"replicas": [1.70, 1.72]}}, set()),
-        ({"validation_loss": {"replicas": [1.70, 1.7201]}}, {"spread_of_replicas"}),
+        ({"validation_loss": {"replicas": [1.70, 1.701]}}, set()),
+        ({"validation_loss": {"replicas": [1.70, 1.6989]}}, {"off_average"}),
         ({"escalated_blocks": {"median_exchange": 0.1}}, set()),
         ({"escalated_blocks": {"median_exchange": 0.1001}}, {"escalated_median"}),
         ({"bytes_per_parameter_per_exchange": {"measured": 0.5985}}, set()),
@@ -191,7 +193,7 @@ def test_a_mark_is_reached_up_to_its_bound(changed: dict[str, Any], missed: set[
     assert {name for name, mark in marks.items() if not mark["reached"]} == missed
     assert {name: mark["mark"] for name, mark in marks.items()} == {
         "gain_over_alone": 0.05,
-        "spread_of_replicas": 0.02,
+        "off_average": 0.001,
         "escalated_median": 0.10,
         "bytes_off_formula": 0.05,
     }
@@ -202,7 +204,7 @@ def test_a_mark_is_reached_up_to_its_bound(changed: dict[str, Any], missed: set[
 
 def test_report_says_plainly_which_mark_is_missed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     curves(tmp_path, 2)
-    write(judged(validation_loss={"alone": 1.73}, escalated_blocks={"median_exchange": 0.25}), tmp_path)
+    write(judged(validation_loss={"alone": 1.725}, escalated_blocks={"median_exchange": 0.25}), tmp_path)
     told = capsys.readouterr().out
     assert "2 of 4 marks missed:\n" in told
     assert "  0.025 nats/byte better than alone, at least 0.050\n" in told
@@ -221,7 +223,19 @@ def test_report_has_every_figure__fits_80_columns__and_is_written_as_printed(
     told = capsys.readouterr().out
     text = Path("report.txt").read_text()
     assert told == "\n" + text and max(map(len, text.splitlines())) <= 80
-    for figure in ("1.700", "1.711", "1.690", "1.800", "4; 6 done, 1 lost", "0.580", "0.570", "2.0%", "1.31%", "12"):
+    for figure in (
+        "1.700",
+        "1.711",
+        "0.0110",
+        "1.800",
+        "3e-05",
+        "4; 6 done, 1 lost",
+        "0.580",
+        "0.570",
+        "2.0%",
+        "1.31%",
+        "12",
+    ):
         assert figure in text, figure
     assert "in gossipdp's hook after a step" in text, "the report defines lost time"
     assert json.loads(Path("summary.json").read_text()) == summary
@@ -240,7 +254,7 @@ def test_picture_is_of_this_runs_processes_alone(tmp_path: Path, monkeypatch: py
     assert [line.get_label() for line in axes.lines] == ["peer1", "peer2", "alone"]
     assert list(axes.lines[0].get_xdata()) == [10, 20, 30, 40]
     assert list(axes.lines[2].get_ydata()) == pytest.approx([3.05] * 4), "the mean of all, for the window is longer"
-    assert "1.705 with gossip, 1.800 alone" in axes.get_title()
+    assert "1.700 with gossip, 1.800 alone" in axes.get_title()
     assert (tmp_path / "loss.png").read_bytes().startswith(b"\x89PNG")
     assert "loss.png" in (tmp_path / "report.txt").read_text()
 
