@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,6 +14,7 @@ from peers.options import find_home, flags_of, home_option, json_option, set_opt
 
 if TYPE_CHECKING:
     from gossipdp.errors import DataError
+    from gossipdp.runtime.storage.checkpoint import Checkpoint
     from gossipdp.runtime.storage.store import Store
 
 __all__ = ["checkpoint"]
@@ -132,7 +134,8 @@ def checkpoint_verify(ctx: click.Context, path: str | None, as_json: bool) -> in
 
 
 @checkpoint.command("export")
-@click.argument("out", metavar="OUT")
+@click.argument("words", metavar="[HOME...] OUT", nargs=-1, required=True)
+@click.option("--average", is_flag=True, help="Average the newest checkpoints of HOME...; give two or more.")
 @click.option(
     "--checkpoint", "path", metavar="CHECKPOINT", help="Name or path of the checkpoint.  [default: the newest]"
 )
@@ -149,9 +152,17 @@ def checkpoint_verify(ctx: click.Context, path: str | None, as_json: bool) -> in
 @home_option
 @click.pass_context
 def checkpoint_export(
-    ctx: click.Context, out: str, path: str | None, base: str | None, prefixes: tuple[str, ...], shard: float
+    ctx: click.Context,
+    words: tuple[str, ...],
+    average: bool,
+    path: str | None,
+    base: str | None,
+    prefixes: tuple[str, ...],
+    shard: float,
 ) -> None:
     """Write the model as named tensors.
+
+    With --average it is the mean of several homes' models, which must have the same tensors: exit with 6 if not.
 
     With --base, OUT is a new and complete directory: from_pretrained and model servers load it. Without --base, OUT is
     one safetensors file of the tensors that peers exchange, without frozen parameters and config.json. If OUT is a
@@ -159,38 +170,56 @@ def checkpoint_export(
     """
     from peers import export
 
-    store = _store(ctx)
-    if path is not None:
-        chosen = store.verify(_checkpoint_path(store, path))
+    *homes, out = words
+    if average and (len(homes) < 2 or path is not None):
+        raise click.UsageError("--average needs two or more homes before OUT, and takes no --checkpoint")
+    if homes and not average:
+        raise click.UsageError(f"one OUT, not {len(words)}; to average homes, give --average")
+    if average:
+        chosen, of = _average(ctx, homes), f"the mean of {len(homes)} homes"
     else:
-        newest, notices = store.latest()
-        for notice in notices:
-            click.echo(notice, err=True)
-        if newest is None:
-            raise _nothing_to("export", store)
-        chosen = newest
+        store = _store(ctx)
+        chosen = store.verify(_checkpoint_path(store, path)) if path is not None else _newest(store)
+        of = f"round {chosen.meta.round}"
     where = Path(out).absolute()
     if base is None:
         if out.endswith("/") or where.is_dir():
             out, where = str(Path(out) / EXPORTED), where / EXPORTED
         tensors = export.trained(chosen, prefixes)
         export.export_file(tensors, where)
-        click.echo(f"wrote {out}: {len(tensors)} tensors of round {chosen.meta.round}")
+        click.echo(f"wrote {out}: {len(tensors)} tensors of {of}")
         return
     made = export.export_model(chosen, where, Path(base), prefixes=prefixes, shard=int(shard * 1e9))
-    click.echo(
-        f"wrote {out}: {made.trained} tensors of round {chosen.meta.round}, {made.kept} of {base}; "
-        f"files of weights: {made.files}"
-    )
+    click.echo(f"wrote {out}: {made.trained} tensors of {of}, {made.kept} of {base}; files of weights: {made.files}")
     for name in made.dropped:
         click.echo(f"left out {name}: it is tied, and from_pretrained ties it again")
 
 
-def _store(ctx: click.Context) -> Store:
+def _average(ctx: click.Context, homes: Sequence[str]) -> Checkpoint:
+    """The mean of the newest checkpoints of `homes`. Says of which round each is."""
+    from peers.average import Averaged
+
+    parts = [_newest(_store(ctx, Path(home).absolute())) for home in homes]
+    for home, part in zip(homes, parts, strict=True):
+        click.echo(f"{home}: round {part.meta.round}, clock {part.meta.clock}")
+    return Averaged(parts)
+
+
+def _newest(store: Store) -> Checkpoint:
+    """The newest checkpoint that is whole. Says which newer ones are damaged."""
+    newest, notices = store.latest()
+    for notice in notices:
+        click.echo(notice, err=True)
+    if newest is None:
+        raise _nothing_to("export", store)
+    return newest
+
+
+def _store(ctx: click.Context, home: Path | None = None) -> Store:
     from gossipdp.runtime.storage.store import Store
     from peers import home as homes
 
-    home = find_home(ctx)
+    home = find_home(ctx) if home is None else home
     return Store(home / homes.read_config(home, flags_of(ctx)).checkpoint.dir)
 
 
