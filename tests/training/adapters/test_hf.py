@@ -101,6 +101,23 @@ def test_hf__the_loss_of_each_evaluation_is_reported(daemon: LedgerDaemon, tmp_p
     assert len(logged) == 3 and set(logged[:2]) <= set(said)
 
 
+class Run:
+    """As a run of W&B."""
+
+    def __init__(self) -> None:
+        self.points: list[dict[str, float]] = []
+
+    def log(self, data: dict[str, float], step: int) -> None:
+        self.points.append(data | {"step": step})
+
+
+def test_hf__a_tracker_gets_a_last_point_when_training_ends(daemon: LedgerDaemon, tmp_path: Path) -> None:
+    trainer = trainer_of(Line(), framework("hf").GossipCallback(log_to=(run := Run())), tmp_path)
+    trainer.train()
+    logged = [entry["loss"] for entry in trainer.state.log_history if "loss" in entry]
+    assert run.points[-1]["step"] == 6 and run.points[-1]["gossipdp/loss"] == pytest.approx(logged[-1])
+
+
 def test_hf__the_schedule_and_the_end_follow_the_networks_clock(daemon: LedgerDaemon, tmp_path: Path) -> None:
     daemon.clock = 1000
     trainer = trainer_of(

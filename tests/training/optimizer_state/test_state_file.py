@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -15,6 +18,7 @@ from gossipdp.errors import DataError
 from gossipdp.training.attachment import Attachment
 from gossipdp.training.optimizer_state import state_file
 from tests.training.ledger_daemon import LedgerDaemon
+from tests.training.ledger_pair import ROOT
 from tests.training.models import attach, equal, small, train
 
 AdamW = torch.optim.AdamW
@@ -171,3 +175,22 @@ def test_a_network_that_went_back_to_an_older_model_is_told(
     peer = attach(daemon, again, AdamW(again.parameters()))
     peer.load(path)
     assert peer.clock == 100 and "step 100, older than the saved state of step 501" in caplog.text
+
+
+@pytest.mark.processes
+@pytest.mark.long
+def test_ranks_without_gossip_go_on_together_and_hear_the_same_errors(tmp_path: Path) -> None:
+    kept = {key: value for key, value in os.environ.items() if not key.startswith("GOSSIPDP_")}
+    kept |= {"GOSSIPDP_OFF": "1", "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
+    script = str(Path(__file__).with_name("host_of_state.py"))
+    ranks = [
+        subprocess.Popen(
+            [sys.executable, script, str(rank), str(tmp_path)], env=kept, stderr=subprocess.PIPE, text=True
+        )
+        for rank in range(2)
+    ]
+    said = [rank.communicate(timeout=250)[1] for rank in ranks]
+    assert [rank.returncode for rank in ranks] == [0, 0], "\n".join(said)
+    expected = {"extra": {"epoch": 1}, "steps": 5, "equal": True, "codes": ["GD-604", "GD-601"]}
+    for rank in range(2):
+        assert json.loads((tmp_path / f"rank{rank}.json").read_text()) == {"ddp": expected, "fsdp": expected}
