@@ -89,9 +89,10 @@ CODES: Final[Mapping[str, Code]] = {
         notices=True,
     ),
     "GD-601": Code(
-        "A checkpoint cannot be read",
-        "A checkpoint is damaged, unreadable, or was written by a later version.",
-        "check the disk and delete the damaged directory, or upgrade gossipdp on this host",
+        "A checkpoint or a state file cannot be read",
+        "A checkpoint is damaged, unreadable, or was written by a later version. Or the file that `peer.load` was given"
+        " is damaged, or `peer.save` did not write it.",
+        "check the disk and delete what is damaged, or upgrade gossipdp on this host",
         (8,),
     ),
     "GD-602": Code(
@@ -111,7 +112,7 @@ CODES: Final[Mapping[str, Code]] = {
     "GD-604": Code(
         "No checkpoint",
         "There is no checkpoint to show, verify or export. Or a home that belongs to a run has none, and no member"
-        " gives it the model.",
+        " gives it the model. Or there is no file where `peer.load` looks for one.",
         "start another member of this run",
         (8,),
         notices=True,
@@ -135,7 +136,8 @@ CODES: Final[Mapping[str, Code]] = {
     ),
     "GD-608": Code(
         "Optimizer state of another model, or none",
-        "`peer.load_state_dict` got the state of another model or optimizer, or none.",
+        "`peer.load` or `peer.load_state_dict` got the state of another model or optimizer, or none. Or gossip is off,"
+        " and the file was saved in a network, whose daemons keep the model.",
         "load what this model's own training saved, or start with fresh moments",
         (8,),
     ),

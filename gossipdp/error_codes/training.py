@@ -80,7 +80,8 @@ CODES: Final[Mapping[str, Code]] = {
     ),
     "GD-311": Code(
         "A value is not allowed",
-        "A configuration key has a value that is not allowed. The text says where it came from and what is allowed.",
+        "A configuration key has a value that is not allowed. The text says where it came from and what is allowed."
+        " Or `peer.log_to` got something that is no tracker.",
         "`gossipdp config explain KEY` says what a key may be",
         (3,),
     ),
@@ -117,10 +118,11 @@ CODES: Final[Mapping[str, Code]] = {
         (3,),
     ),
     "GD-317": Code(
-        "An optimizer that cannot be followed",
+        "An optimizer or a schedule that cannot be followed",
         "gossipdp cannot follow DeepSpeed's optimizers, one of another model, or two that step on one parameter. It"
         " cannot follow one that puts its own copy of the weights back, or that steps in the backward pass of a"
-        " reentrant checkpoint. Of a wrapper the text names the attribute that holds the optimizer.",
+        " reentrant checkpoint. Of a wrapper the text names the attribute that holds the optimizer. With"
+        " `follow_clock` a schedule must be a LambdaLR that counts steps.",
         "step on the model's own parameters with a torch optimizer: the text says how in this case",
         (3,),
     ),
