@@ -12,7 +12,7 @@ from pathlib import Path
 from random import Random
 from typing import NamedTuple
 
-from gossipdp.config import Config
+from gossipdp.config import AUTO, Config
 from gossipdp.errors import ConfigError, DataError
 from gossipdp.protocol.peer import Peer
 from gossipdp.protocol.transfer.claims import Held
@@ -92,7 +92,7 @@ def build(home: Path, config: Config, environment: Mapping[str, str] = {}, *, su
     metrics_at = metrics_address(metrics, config.metrics.listen)
     transport = _transport(config, identity, secret, kept, incarnation)
     choice = addresses_to_advertise(config, transport.port, environment)
-    transport.advertise(choice.addresses)
+    transport.advertise(choice.addresses, search=config.network.advertise == (AUTO,))
     peer = Peer(
         peer_config(config),
         _member(config, identity, choice.addresses, incarnation),

@@ -75,5 +75,8 @@ class LinkTable(Protocol):
 
     def close_connections(self, link: Link, linger: float = 0.0) -> None: ...
 
+    def seen_at(self, host: str) -> None:
+        """A listener sees this peer come from the IP address `host`."""
+
     def tell_dialled(self, asker: bytes, address: str, *, met: bool, tried: bool = True) -> None:
         """Tell `asker` whether it was met at the `address` at which it asked to be dialled back."""

@@ -13,6 +13,8 @@ from gossipdp.runtime.network import signed_hello
 from gossipdp.runtime.network.connections import Link
 from gossipdp.runtime.network.context import LinksContext
 from gossipdp.runtime.network.events import Dialable
+from gossipdp.runtime.network.host_port import join_address
+from gossipdp.runtime.network.reach import is_public
 from gossipdp.runtime.network.reachability import Reachability
 from gossipdp.runtime.network.send_queues import SendQueues
 from gossipdp.runtime.network.signed_hello import pack
@@ -24,18 +26,27 @@ class DialBacks:
     def __init__(self, context: LinksContext, queues: SendQueues) -> None:
         self._context, self._queues = context, queues
         self.reachability = Reachability((), context.limits.dial_back)
+        self._port = 0
         self._told: tuple[str, ...] = ()
         self._answered: dict[bytes, float] = {}
         """when each member was last dialled back"""
 
-    def advertise(self, addresses: Sequence[str]) -> None:
-        """Find out whether other peers can dial `addresses`."""
+    def advertise(self, addresses: Sequence[str], port: int) -> None:
+        """Find out whether other peers can dial `addresses`, and `port` where they see this peer come from (0: not)."""
+        self._port = port
         self.reachability = Reachability(addresses, self._context.limits.dial_back)
         self._told = self.reachability.usable
 
     def link_up(self, inbound: bool) -> None:
         self.reachability.link_up(inbound, self._context.turn.now)
         self._tell()
+
+    def seen_at(self, host: str) -> None:
+        """A member sees this peer come from the IP address `host`. Ask about it if no such address is advertised."""
+        address = join_address(host, self._port)
+        known = [each for each in self.reachability.addresses if is_public(each)]
+        if host and self._port and is_public(address) and not any(("[" in each) == ("[" in address) for each in known):
+            self.reachability.consider(address, self._context.turn.now)
 
     def met(self, peer: bytes, address: str) -> None:
         """`peer` met this peer at `address`."""
@@ -78,5 +89,7 @@ class DialBacks:
         reach = self.reachability
         if reach.usable != self._told:
             gone = tuple(address for address in reach.dropped if address in self._told)
+            found = tuple(address for address in reach.usable if address not in (*self._told, *reach.addresses))
             self._told = reach.usable
-            self._context.turn.tell(Dialable(reach.usable, gone, sum(reach.opinions[address] for address in gone)))
+            opinions = sum(reach.opinions[address] for address in gone)
+            self._context.turn.tell(Dialable(reach.usable, gone, opinions, found))

@@ -275,6 +275,7 @@ class Dialling:
         del self._dials[dial.key]
         self._failed.pop(dial.address, None)
         self._reach.remember(link.peer, dial.place)
+        self._links.seen_at(first.seen)
         stays = self._links.bring_up(link)
         others = dial.wanted - {link.peer, b""}
         reason = f"{dial.target} is another peer now, {short(link.peer)}"

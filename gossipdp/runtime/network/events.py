@@ -118,11 +118,13 @@ class Dialable(TransportEvent):
     addresses: empty if members cannot dial this peer. It becomes outbound-only (GD-102).
     dropped: addresses that were dialled in vain.
     opinions: failed attempts of members at them.
+    found: addresses that this peer does not advertise, at which members see it come and have dialled it.
     """
 
     addresses: tuple[str, ...]
     dropped: tuple[str, ...]
     opinions: int
+    found: tuple[str, ...] = ()
 
 
 def code_and_text(event: HandshakeRefused | Crowded | Flooded) -> tuple[str, str]:

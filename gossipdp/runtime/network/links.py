@@ -69,8 +69,8 @@ class Links:
         for link in self._all_links():
             self._tell_run(link)
 
-    def advertise(self, addresses: Sequence[str]) -> None:
-        self._dial_backs.advertise(addresses)
+    def advertise(self, addresses: Sequence[str], port: int) -> None:
+        self._dial_backs.advertise(addresses, port)
 
     def send(self, to: bytes, address: str, lane: Lane, frames: Sequence[Buffer], others: Sequence[str] = ()) -> bool:
         """See `Transport.send`."""
@@ -278,6 +278,9 @@ class Links:
         if link.told_run != run:
             link.tell_run(run)
             self._queues.write(link.connections[Lane.CONTROL], pack(signed_hello.Learned(run)))
+
+    def seen_at(self, host: str) -> None:
+        self._dial_backs.seen_at(host)
 
     def tell_dialled(self, asker: bytes, address: str, *, met: bool, tried: bool = True) -> None:
         link = self._links.get(asker)

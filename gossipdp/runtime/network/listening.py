@@ -95,7 +95,7 @@ class Listening:
                 raise UnreachableError("GD-101", "this address leads back to the dialler itself")
             if self._links.linked(message.id) is None and not self._links.room():
                 raise UnreachableError("GD-101", f"all {self._limits.links} links are taken")
-            reply = hello.hello(message)
+            reply = hello.hello(message, origin)
             if self._links.shunned(message.id):
                 raise UnreachableError("GD-101", "it sent more than this peer could read, and has to wait")
         except GossipdpError as error:

@@ -31,6 +31,8 @@ SETTLE: Final = 0.2
 """share of a pause, from the first link on, in which other peers may dial by themselves"""
 SOONEST: Final = 0.6
 """share of a pause after which a round is over if all have answered"""
+MAX_CONSIDERED: Final = 2
+"""addresses asked about because members see this peer come from there"""
 LONGEST: Final = 64.0
 """longest time between rounds, in pauses: it doubles once each address has had its rounds"""
 
@@ -53,6 +55,8 @@ class Reachability:
         """peers asked in this round. False: no way leads there from that peer. True: it tried in vain."""
         self.opinions: Counter[str] = Counter()
         """failed dials, by address"""
+        self._considered: list[str] = []
+        """addresses that are advertised only once a peer was met there"""
         self._met: set[str] = set()
         self._vain: Counter[str] = Counter()
         """rounds in vain, by address"""
@@ -68,7 +72,8 @@ class Reachability:
         if self.dialable is False:
             return ()
         dropped = self.dropped
-        return tuple(address for address in self.addresses if address not in dropped)
+        found = (address for address in self._considered if address in self._met)
+        return (*found, *(address for address in self.addresses if address not in dropped))
 
     @property
     def dropped(self) -> tuple[str, ...]:
@@ -92,6 +97,13 @@ class Reachability:
             self._due = math.inf
         elif self._due == math.inf:
             self._due = now + SETTLE * self._pause
+
+    def consider(self, address: str, now: float) -> None:
+        """Ask about `address`, too. A member named it, and may lie, so only few are worth a question."""
+        if address not in self._all() and len(self._considered) < MAX_CONSIDERED:
+            self._considered.append(address)
+            if self._due == math.inf:
+                self._due = now + SETTLE * self._pause
 
     def met(self, peer: bytes, address: str, now: float) -> None:
         """`peer` answers that it met this peer at `address`."""
@@ -124,7 +136,7 @@ class Reachability:
 
     def begin_round(self, linked: Iterable[bytes], now: float) -> list[bytes]:
         """The peers to ask about `address` now, out of `linked`, best first."""
-        candidates = self.addresses if self.dialable is False else self._open()
+        candidates = self._all() if self.dialable is False else self._open()
         if not candidates:
             self._due = math.inf
             return []
@@ -133,11 +145,14 @@ class Reachability:
         for peer in linked:
             if len(self.asked) < OPINIONS:
                 self.asked[peer] = None
-        if self.dialable is False or self._rounds > 2 * ROUNDS * len(self.addresses):
+        if self.dialable is False or self._rounds > 2 * ROUNDS * len(self._all()):
             self._pause = min(2.0 * self._pause, self._longest)
         self._began, self._due = now, now + self._pause
         return list(self.asked)
 
     def _open(self) -> tuple[str, ...]:
         """The addresses that are not settled."""
-        return tuple(address for address in self.addresses if address not in self._met and self._vain[address] < ROUNDS)
+        return tuple(address for address in self._all() if address not in self._met and self._vain[address] < ROUNDS)
+
+    def _all(self) -> tuple[str, ...]:
+        return (*self._considered, *self.addresses)

@@ -64,6 +64,8 @@ class Answer(Service, frozen=True, tag=2):
     incarnation: U32
     start: Start
     signature: Signature
+    seen: Annotated[str, Meta(max_length=45, pattern=PRINTABLE)] = ""
+    """the IP address from which the dialler came, "" if unknown"""
 
 
 class Proof(Service, frozen=True, tag=3):
@@ -185,6 +187,8 @@ class DiallerHello:
         self.run = b""
         self.incarnation = 0
         self.start = b""
+        self.seen = ""
+        """the IP address of this peer, as the listener sees it"""
 
     @property
     def said_run(self) -> bytes:
@@ -206,7 +210,7 @@ class DiallerHello:
             raise RefusedError("GD-204", f"{short(answer.id)} is banned here, or not among those allowed")
         check_run(self._me.run, answer.run)
         self.peer, self.run = answer.id, answer.run
-        self.incarnation, self.start = answer.incarnation, answer.start
+        self.incarnation, self.start, self.seen = answer.incarnation, answer.start, answer.seen
         return pack(Proof(self._me.identity.sign(_transcript(b"dialler", self._hello, answer, key))))
 
 
@@ -233,8 +237,11 @@ class ListenerHello:
         assert self._answer is not None
         return self._answer.run
 
-    def hello(self, hello: Hello) -> list[Buffer]:
+    def hello(self, hello: Hello, origin: str = "") -> list[Buffer]:
         """The ANSWER to send. Cheap refusals come before the signature.
+
+        Args:
+            origin: the IP address from which the dialler came.
 
         Raises:
             GossipdpError: another protocol version, network or run, or an id that does not match the key.
@@ -248,7 +255,7 @@ class ListenerHello:
         if curve_public_key(hello.id) != self._key:
             raise RefusedError("GD-202", f"the identity {short(hello.id)} is not that of the connection's key")
         nonce, unsigned = secrets.token_bytes(32), bytes(64)
-        answer = Answer(me.identity.id, nonce, me.run, me.incarnation, me.start, unsigned)
+        answer = Answer(me.identity.id, nonce, me.run, me.incarnation, me.start, unsigned, origin[:45])
         signature = me.identity.sign(_transcript(b"listener", hello, answer, self._key))
         self._hello, self._answer = hello, msgspec.structs.replace(answer, signature=signature)
         return pack(self._answer)
@@ -268,8 +275,18 @@ class ListenerHello:
 
 
 def _transcript(role: bytes, hello: Hello, answer: Answer, client_key: bytes) -> bytes:
-    facts = (role, client_key, hello, answer.id, answer.nonce, answer.run, answer.incarnation, answer.start)
-    return b"gossipdp hello 1\0" + _encoder.encode(facts)
+    facts = (
+        role,
+        client_key,
+        hello,
+        answer.id,
+        answer.nonce,
+        answer.run,
+        answer.incarnation,
+        answer.start,
+        answer.seen,
+    )
+    return b"gossipdp hello 3\0" + _encoder.encode(facts)
 
 
 def check_run(here: bytes, there: bytes) -> None:

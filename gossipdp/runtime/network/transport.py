@@ -124,12 +124,16 @@ class Transport:
         """
         self._links.found(run)
 
-    def advertise(self, addresses: Sequence[str]) -> None:
+    def advertise(self, addresses: Sequence[str], *, search: bool = False) -> None:
         """Other peers are told to dial `addresses`. Find out whether they can; `Dialable` tells if they cannot.
 
         An inbound link proves that one of them works. Members are asked to dial back at the others.
+
+        Args:
+            search: also find out whether members can dial this peer's port at the public address that they see it
+                come from, as on a cloud's VM, whose provider translates the address.
         """
-        self._links.advertise(addresses)
+        self._links.advertise(addresses, self.port if search else 0)
 
     def send(self, to: bytes, address: str, lane: Lane, frames: Sequence[Buffer], others: Sequence[str] = ()) -> bool:
         """Send `frames` to the peer `to`, dialling `address` if no link is up; never blocks.

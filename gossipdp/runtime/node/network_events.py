@@ -39,6 +39,7 @@ class NetworkEvents:
     ) -> None:
         self._peer, self._notices, self._incarnation = context.peer, context.notices, context.incarnation
         self._unanswered, self._refusals = context.status.unanswered, refusals
+        self._status = context.status
         self._start, self._learned_run, self._leaving = start, learned_run, leaving
 
     def handle(self, event: network.TransportEvent, now: float) -> None:
@@ -87,12 +88,16 @@ class NetworkEvents:
 
     def _dialable(self, event: network.Dialable, now: float) -> None:
         dropped, usable = ", ".join(event.dropped), ", ".join(event.addresses)
-        if not event.dropped:
+        if event.found:
+            found = ", ".join(event.found)
+            log.info("members see this peer come from %s, and can dial it there: it is advertised from now on", found)
+            self._status.choose("where members see it come from, and have dialled it")
+        elif not event.dropped:
             log.info("members can dial this peer at %s again", usable)
-        elif event.addresses:
+        if event.dropped and event.addresses:
             text = "members tried %s %d times in vain: it is not advertised any longer, and %s is"
             log.warning(text, dropped, event.opinions, usable)
-        else:
+        elif event.dropped:
             ports = " and ".join(dict.fromkeys(address.rpartition(":")[2] for address in event.dropped))
             seen = f"members tried {dropped} {event.opinions} times in vain"
             do = f"open TCP port {ports} to the other hosts, or set [network] advertise to where they reach it"

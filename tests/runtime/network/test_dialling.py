@@ -11,7 +11,7 @@ import pytest
 
 from gossipdp.errors import UnreachableError
 from gossipdp.protocol.wire.messages import Lane
-from gossipdp.runtime.network import dialling, reachability, resolver, signed_hello
+from gossipdp.runtime.network import dial_backs, dialling, reachability, resolver, signed_hello
 from gossipdp.runtime.network.connections import MAX_TRIED
 from gossipdp.runtime.network.dialling import MAX_DIAL_BACKS
 from gossipdp.runtime.network.events import Dialable, DialFailed, LinkDown, LinkUp, Received
@@ -333,3 +333,17 @@ def test_one_of_two_public_addresses_is_dead__it_is_dropped_and_the_other_stays(
     assert dialable(net, asker) == [Dialable((at(asker),), (dead,), 2)]
     net.settle(0.7)
     assert len(dialable(net, asker)) == 1 and not net.events(asker, LinkDown)
+
+
+@pytest.mark.parametrize("search", [False, True])
+def test_provider_translates_the_address__the_one_that_members_see_is_found_and_advertised(
+    net: Net, closed_port: int, monkeypatch: pytest.MonkeyPatch, search: bool
+) -> None:
+    monkeypatch.setattr(dial_backs, "is_public", lambda address: address.startswith("127.0.0.1:"))
+    asker, other = net.peer(limits=ASKING), net.peer(limits=ASKING)
+    private = f"127.0.0.2:{closed_port}"
+    asker.advertise([private], search=search)
+    net.link(asker, other)
+    net.until(lambda: dialable(net, asker))
+    found = Dialable((at(asker), private), (), 0, (at(asker),))
+    assert dialable(net, asker) == [found if search else Dialable((), (private,), 2)]

@@ -142,6 +142,39 @@ def test_all_in_vain__not_dialable_unless_a_link_came_in(inbound: bool, usable: 
     assert reachability.usable == (PRIVATE,)
 
 
+def test_members_see_it_come_from_another_address__advertised_first_once_a_peer_met_it_there() -> None:
+    reachability = Reachability([PRIVATE], 10.0)
+    reachability.link_up(True, 0.0)
+    assert reachability.timer() == math.inf
+    reachability.consider(PUBLIC, 1.0)
+    reachability.consider(PUBLIC, 1.0)
+    reachability.consider(PRIVATE, 1.0)
+    now = reachability.timer()
+    assert now == 3.0 and reachability.usable == (PRIVATE,)
+    reachability.end_round()
+    assert reachability.begin_round(PEERS, now) == PEERS[:OPINIONS] and reachability.address == PUBLIC
+    reachability.met(PEERS[0], PUBLIC, now)
+    assert reachability.usable == (PUBLIC, PRIVATE) and reachability.timer() == math.inf
+
+
+@pytest.mark.parametrize("inbound", [False, True])
+def test_address_that_a_member_named_does_not_work__never_advertised_and_few_are_asked_about(inbound: bool) -> None:
+    reachability = Reachability([PRIVATE], 10.0)
+    reachability.link_up(inbound, 0.0)
+    for number in range(1, 5):
+        reachability.consider(f"8.8.4.{number}:4710", 0.0)
+    asked = []
+    for _ in range(20):
+        if (now := reachability.timer()) == math.inf or reachability.dialable is False:
+            break
+        reachability.end_round()
+        for peer in reachability.begin_round(PEERS, now):
+            asked.append(reachability.address)
+            reachability.in_vain(peer, reachability.address, now, tried=True)
+    assert set(asked) - {PRIVATE} == {"8.8.4.1:4710", "8.8.4.2:4710"}
+    assert reachability.usable == ((PRIVATE,) if inbound else ())
+
+
 def test_not_dialable__every_address_is_asked_about_again_in_turn() -> None:
     reachability = settled({PUBLIC: "tried", SIX: "tried", PRIVATE: "tried"})
     again = set()
