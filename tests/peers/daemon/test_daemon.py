@@ -261,7 +261,7 @@ def test_invite_that_cannot_be_written_is_an_answer_and_the_peer_goes_on(
 def test_start_that_fails_is_told__and_a_full_disk_may_be_cleaned(
     where: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, error: Exception, code: int
 ) -> None:
-    def build(*_: object) -> Node:
+    def build(*_: object, **__: object) -> Node:
         raise error
 
     monkeypatch.setattr(daemon, "build", build)

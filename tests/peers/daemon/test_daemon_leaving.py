@@ -162,7 +162,9 @@ def test_checkpoint_asked_for__answered_when_it_is_on_the_disk_or_could_not_be_w
 ) -> None:
     node = start()
     asked: list[Any] = [Asked() for _ in range(3)]
-    control = services.Control(cast(ControlServer, SimpleNamespace(handle=lambda fd: [asked[fd]])), node, where, None)  # type: ignore[arg-type]
+    control = services.Control(
+        cast(ControlServer, SimpleNamespace(handle=lambda fd: [asked[fd]])), node, where, None, None
+    )  # type: ignore[arg-type]
     monkeypatch.setattr(type(node.peer.replica), "whole", property(lambda replica: True))
     monkeypatch.setattr(node._checkpoints, "save", lambda: True)
     control.handle(0)
