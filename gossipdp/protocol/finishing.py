@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from gossipdp.protocol.events import FinishBegan, Finished, FinishPhase
 from gossipdp.protocol.strategy import Strategy
@@ -21,6 +21,11 @@ from gossipdp.protocol.terms import Terms
 from gossipdp.protocol.wire.messages import Member, Phase, State
 
 __all__ = ["FinishProgress", "Finishing"]
+
+BEGINNERS: Final = 60.0
+"""seconds that a peer waits at most for members that have made no step: they may begin, or never train"""
+MOST_LATE: Final = 32
+"""times that members join those that close already; each time all begin anew. After that no more are taken in"""
 
 
 class FinishProgress(NamedTuple):
@@ -67,9 +72,12 @@ class Finishing:
         self._ended = False
         self._until = math.inf
         """end of the present wait"""
-        self._look_at = math.inf
+        self._look_at = self._over_at = math.inf
+        """when to look at the members next, and when training was over"""
         self._others: tuple[bytes, ...] | None = None
         """the other members that close, as the strategy knows them"""
+        self._late = 0
+        """times that other members have joined them"""
         self._gone: list[bytes] = []
         """members that closed with this peer, were done and have left"""
 
@@ -121,7 +129,7 @@ class Finishing:
 
     def _look(self, now: float) -> None:
         if self._phase is Phase.RUNNING and self._over():
-            self._until = min(self._until, now + self._wait)
+            self._until, self._over_at = min(self._until, now + self._wait), min(self._over_at, now)
             if not self._ready():
                 return self._end(())
             # A model without own training is fetched a last time, once no member trains.
@@ -129,13 +137,17 @@ class Finishing:
                 self._enter(Phase.WAITING, now)
         if self._phase is Phase.WAITING:
             closing = any(member.phase >= Phase.CLOSING for member in self._membership.alive())
-            if closing or now >= self._until or not self.trainers():
+            if closing or now >= self._until or not self._awaited(now):
                 self._enter(Phase.CLOSING, now)
         if self._phase >= Phase.CLOSING:
             self._close(now)
 
     def _close(self, now: float) -> None:
         others = self._closers(now)
+        if self._others is not None and any(member.id not in self._others for member in others):
+            self._late += 1
+            if self._late > MOST_LATE:
+                others = [member for member in others if member.id in self._others]
         ids = tuple(member.id for member in others)
         if ids != self._others:
             known = self._membership.members
@@ -173,6 +185,12 @@ class Finishing:
         reports = ((peer, self._progress.of(peer)) for peer in running)
         return [peer for peer, report in reports if report is not None and report.steps > 0]
 
+    def _awaited(self, now: float) -> list[bytes]:
+        """Members to wait for before this peer closes."""
+        if now >= self._over_at + BEGINNERS:
+            return self.trainers()
+        return [member.id for member in self._membership.alive() if not member.phase]
+
     # -- for operators ----------------------------------------------------------------------------------------
 
     @property
@@ -182,7 +200,7 @@ class Finishing:
     def progress(self, now: float) -> FinishProgress:
         """What is waited for."""
         others = self._closers(now)
-        awaited = self.trainers() if self._phase <= Phase.WAITING else []
+        awaited = self._awaited(now) if self._phase <= Phase.WAITING else []
         if self._phase >= Phase.CLOSING:
             awaited = [member.id for member in others if member.phase is not Phase.DONE]
         closers = tuple(member.id for member in (self._membership.me, *others) if member.phase)

@@ -104,6 +104,34 @@ def test_the_wait_for_members_that_train_ends():
     assert town.peer(2).rounds.rounds > rounds and town.peer(2).membership.me.phase is Phase.RUNNING
 
 
+def test_a_member_that_has_made_no_step_is_waited_for_a_minute():
+    town = Ending.trained(2)
+    town.hosts.append(town.net.add(configured()))
+    town.start(2)
+    town.run(2.0)
+    town.finish(0, 1)
+    town.run(50.0)
+    assert not town.of(0, Finished) and not town.of(1, Finished)
+    town.finished(0, 1)
+    assert town.net.now < 80.0
+
+
+def test_a_member_that_begins_meanwhile_is_waited_for_as_long_as_any_other():
+    town = Ending.trained(2)
+    town.hosts.append(town.net.add(configured()))
+    town.start(2)
+    town.run(2.0)
+    town.finish(0, 1)
+    town.run(5.0)
+    town.train(2)
+    town.run(80.0)
+    assert not town.of(0, Finished)
+    town.finish(2)
+    reports = town.finished(0, 1, 2)
+    assert all(len(report.closers) == 3 for report in reports)
+    assert distance(town.anchors(0, 1, 2)) < 1e-5
+
+
 def test_a_call_ends_the_training_of_all_members_and_names_the_caller():
     town = Ending.trained(4)
     town.finish(2, calls=True)
@@ -291,3 +319,18 @@ def test_epidemic_peers_end_with_equal_bits(rule):
     assert all(report.closeness.agrees for report in reports)
     anchors = town.anchors(0, 1, 2)
     assert (anchors == anchors[0]).all()
+
+
+def test_members_that_come_again_and_again_do_not_keep_the_others_from_their_end():
+    town = Ending.trained(3)
+    town.finish(0, 1)
+    town.run(2.0)
+    flapping, phases = town.peer(2).membership, [Phase.WAITING, Phase.RUNNING]
+    until = town.net.now + 120.0
+    town.finish(2)
+    while town.net.now < until and not all(town.of(index, Finished) for index in (0, 1)):
+        town.net.command(town.hosts[2], "flaps", lambda peer: flapping.finish(phases[0], False, town.net.now))
+        phases.reverse()
+        town.run(0.15)
+    assert all(town.of(index, Finished) for index in (0, 1)), "bounded"
+    assert distance(town.anchors(0, 1)) < 1e-5

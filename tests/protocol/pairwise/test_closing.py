@@ -1,0 +1,194 @@
+"""The meetings of peers whose training is over: partners, refusals, agreement, and when they give up."""
+
+from __future__ import annotations
+
+import math
+from random import Random
+
+import pytest
+
+from gossipdp.protocol.pairwise.closing import CYCLES, LONGER, MORE, TOLERANCE, Closing
+from gossipdp.protocol.pairwise.matching import BUSY, DONE
+from tests.protocol.pairwise.averaging_rig import A, B, C, D, member
+
+SEED = b"a seed"
+PATIENCE = 10.0
+NEAR, FAR = 0.5 * TOLERANCE, 0.5
+NAT = [member(letter) for letter in (b"x", b"y")]
+NAT = [one.__class__(one.id, one.name, "", 1, 0, one.state) for one in NAT]
+
+
+def closing(me, *others, usual=1.0, now=0.0):
+    machine = Closing(me, Random(1), PATIENCE)
+    machine.measured(usual)
+    machine.meet(others, SEED, now)
+    return machine
+
+
+def walk(machine, distances, now=0.0):
+    """Meet the partner of each step, with these distances. Returns the partners."""
+    met = []
+    for distance in distances:
+        partner, _ = machine.partner
+        met.append(partner)
+        machine.met(partner, distance, 1.0, now)
+    return met
+
+
+def test_before_the_end_of_training_there_is_no_partner_and_nothing_is_over():
+    machine = Closing(A, Random(1), PATIENCE)
+    assert not machine.begun and machine.partner == (b"", 0.0) and machine.timer() is None
+    assert not machine.closeness.over
+
+
+def test_members_follow_one_schedule_until_one_cycle_and_two_near_exchanges_are_over():
+    machines = {me.id: closing(me, *(one for one in (A, B, C, D) if one is not me)) for me in (A, B, C, D)}
+    for step in range(4):
+        partners = {me: machine.partner[0] for me, machine in machines.items()}
+        assert all(partners[partners[me]] == me for me in machines), "pairs"
+        assert all(machine.partner[1] == 0.5 and not machine.closeness.over for machine in machines.values())
+        for me, machine in machines.items():
+            machine.met(partners[me], FAR if step < 2 else NEAR, 1.0, 0.0)
+    assert all(machine.closeness.agrees and machine.partner == (b"", 0.0) for machine in machines.values())
+
+
+def test_a_near_first_cycle_is_enough():
+    machine = closing(A, B, C, D)
+    walk(machine, [NEAR, NEAR])
+    assert machine.closeness.agrees and machine.closeness.exchanges == 2
+
+
+def test_a_distance_beyond_the_tolerance_makes_a_peer_seek_again():
+    machine = closing(A, B)
+    walk(machine, [FAR, NEAR, NEAR])
+    assert machine.closeness.over
+    machine.met(B.id, FAR, 1.0, 0.0)
+    assert not machine.closeness.over and machine.partner[0] == B.id
+
+
+def test_the_usual_distance_is_that_of_training_or_else_the_first_of_the_closing():
+    machine = closing(A, B, usual=math.nan)
+    walk(machine, [3.0])
+    machine.measured(math.nan)
+    assert machine.closeness.before == 3.0 and machine.closeness.now == 3.0
+    known = closing(A, B, usual=2.0)
+    known.measured(4.0)
+    assert known.closeness.before == pytest.approx(0.7 * 2.0 + 0.3 * 4.0)
+
+
+def test_a_cut_exchange_is_no_step():
+    machine = closing(A, B, C, D)
+    partner = machine.partner
+    machine.met(partner[0], math.nan, 1.0, 0.0)
+    assert machine.partner == partner and machine.closeness.exchanges == 1
+
+
+def test_only_the_partner_of_the_step_is_accepted_until_patience_ends():
+    machine = closing(A, B, C, D)
+    partner, _ = machine.partner
+    other = next(one.id for one in (B, C, D) if one.id != partner)
+    assert machine.objection(partner, 1.0) == "" and machine.objection(other, 1.0) == BUSY
+    assert machine.objection(other, PATIENCE) == ""
+    assert machine.objection(b"s" * 32, 100.0) == DONE, "no member of the closing"
+
+
+def test_an_exchange_with_another_member_is_no_step_and_its_distance_counts():
+    machine = closing(A, B, C, D)
+    partner, _ = machine.partner
+    other = next(one.id for one in (B, C, D) if one.id != partner)
+    machine.met(other, NEAR, 1.0, 0.0)
+    assert machine.partner[0] == partner and machine.closeness.now == NEAR
+
+
+def test_an_exchange_of_the_training_counts_for_nothing():
+    machine = closing(A, B)
+    machine.met(C.id, NEAR, 1.0, 0.0)
+    assert machine.closeness.exchanges == 0 and math.isnan(machine.closeness.now)
+
+
+def test_a_partner_that_does_not_come_is_left_out_after_twice_the_patience():
+    machine = closing(A, B, C, D)
+    partner, _ = machine.partner
+    assert machine.timer() == 2 * PATIENCE
+    machine.handle_timer(2 * PATIENCE - 0.1)
+    assert machine.partner[0] == partner
+    machine.handle_timer(2 * PATIENCE)
+    assert machine.partner[0] != partner and machine.timer() == 4 * PATIENCE
+
+
+def test_patience_follows_the_longest_exchange():
+    machine = closing(A, B)
+    machine.met(B.id, FAR, 100.0, 5.0)
+    assert machine.timer() == 5.0 + 2 * LONGER * 100.0
+
+
+def test_peers_that_never_come_near_stop_after_a_bounded_number_of_steps():
+    machine = closing(A, B)
+    assert machine.most == CYCLES + MORE
+    walk(machine, [FAR] * machine.most)
+    assert machine.closeness.over and not machine.closeness.agrees and machine.partner == (b"", 0.0)
+    walk_on = [machine.met(B.id, FAR, 1.0, 0.0) for _ in range(machine.most)]
+    assert len(walk_on) == machine.most and machine.objection(B.id, 0.0) == DONE
+
+
+def test_silent_partners_cost_a_bounded_time():
+    machine, now = closing(A, B, C, D), 0.0
+    while (due := machine.timer()) is not None:
+        now = due
+        machine.handle_timer(now)
+    assert machine.closeness.over and now == 2 * PATIENCE * machine.most
+
+
+def test_others_that_come_or_go_begin_a_new_schedule():
+    machine = closing(A, B, C, D)
+    walk(machine, [FAR, NEAR])
+    machine.meet([B, C], SEED, 1.0)
+    assert not machine.closeness.agrees
+    walk(machine, [NEAR] * 5)
+    assert machine.closeness.agrees
+    machine.meet([B, C, D], SEED, 2.0)
+    assert not machine.closeness.over, "one has come"
+
+
+def test_a_member_that_leaves_once_all_agree_changes_nothing():
+    machine = closing(A, B, C, D)
+    walk(machine, [NEAR, NEAR])
+    machine.meet([B, C], SEED, 1.0)
+    assert machine.closeness.agrees
+    machine.meet([], SEED, 2.0)
+    assert machine.closeness.agrees and machine.closeness.now == 0.0
+
+
+def test_alone_a_peer_agrees_at_once():
+    machine = closing(A)
+    assert machine.closeness.agrees and machine.timer() is None
+
+
+def test_an_odd_number_of_members_leaves_idle_steps_out_at_once():
+    machines = {me.id: closing(me, *(one for one in (A, B, C) if one is not me)) for me in (A, B, C)}
+    assert all(machine.partner[0] for machine in machines.values()), "each waits for a partner of some step"
+
+
+def test_two_outbound_only_members_make_random_partners_of_those_that_can_meet():
+    x, y = NAT
+    machine = closing(x, y, A, B)
+    partners = set(walk(machine, [FAR] * 20))
+    assert partners == {A.id, B.id}, "never the other outbound-only peer"
+    assert machine.objection(A.id, 0.0) == "", "any partner will do"
+    while not machine.closeness.over:
+        walk(machine, [NEAR])
+    assert machine.closeness.agrees
+
+
+def test_without_a_schedule_a_refusal_makes_it_try_another_and_patience_goes_on():
+    x, y = NAT
+    machine = closing(x, y, A, B, C, D)
+    seen = {machine.partner[0]}
+    for now in range(1, 20):
+        machine.refused(float(now))
+        seen.add(machine.partner[0])
+    assert len(seen) > 1 and machine.timer() == 2 * PATIENCE
+    with_schedule = closing(A, B, C, D)
+    partner = with_schedule.partner
+    with_schedule.refused(1.0)
+    assert with_schedule.partner == partner
