@@ -46,8 +46,7 @@ class Finishing:
     Args:
         over: whether no training process is attached and no round is under way.
         ready: whether the model is here.
-        whole: whether no other model replaces it or is to.
-        trained: whether this peer's own training is in it.
+        current: whether no other model replaces it or is to.
         apart: members that nothing is exchanged with.
     """
 
@@ -58,13 +57,12 @@ class Finishing:
         *,
         over: Callable[[], bool],
         ready: Callable[[], bool],
-        whole: Callable[[], bool],
-        trained: Callable[[], bool],
+        current: Callable[[], bool],
         apart: Callable[[], Mapping[bytes, int]],
     ) -> None:
         self._membership, self._progress, self._outputs = terms.membership, terms.progress, terms.outputs
         self._strikes, self._strategy = terms.strikes, strategy
-        self._over, self._ready, self._whole, self._trained, self._apart = over, ready, whole, trained, apart
+        self._over, self._ready, self._current, self._apart = over, ready, current, apart
         self._wait, self._follows = terms.config.finish_wait, terms.config.finish_follow
         self._period = terms.membership.config.join_interval
         self.begun = False
@@ -131,13 +129,15 @@ class Finishing:
         if self._phase is Phase.RUNNING and self._over():
             self._until, self._over_at = min(self._until, now + self._wait), min(self._over_at, now)
             if not self._ready():
-                return self._end(())
-            # A model without own training is fetched a last time, once no member trains.
-            if self._whole() and (self._trained() or now >= self._until or not self.trainers()):
-                self._enter(Phase.WAITING, now)
+                if now >= self._until:
+                    self._end(())
+                return
+            self._enter(Phase.WAITING, now)
         if self._phase is Phase.WAITING:
-            closing = any(member.phase >= Phase.CLOSING for member in self._membership.alive())
-            if closing or now >= self._until or not self._awaited(now):
+            closing = any(member.phase >= Phase.CLOSING for member in self._closers(now))
+            # A model without own training is fetched a last time, once no member trains.
+            current = self._current() and (closing or not self._awaited(now))
+            if current or now >= self._until:
                 self._enter(Phase.CLOSING, now)
         if self._phase >= Phase.CLOSING:
             self._close(now)

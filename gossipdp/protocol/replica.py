@@ -70,8 +70,7 @@ class Replica:
             self.strategy,
             over=lambda: self.rounds.at_rest,
             ready=lambda: self.ready,
-            whole=lambda: self.whole and not self._transfers.outdated,
-            trained=lambda: self._transfers.standby.trained,
+            current=lambda: self.whole and not self._transfers.outdated,
             apart=lambda: self._transfers.reunion.apart,
         )
         machines = RoundMachines(self.contribution, self.pacing, self.strategy, self.rounds)

@@ -245,11 +245,10 @@ def _text(summary: dict[str, Any]) -> str:
     escalated, marks = summary["escalated_blocks"], summary["marks"]
     gain, off = _shown(marks["gain_over_alone"]["value"], ".3f"), _shown(marks["off_average"]["value"], ".4f")
     closing = summary["closing"]
-    closed = f"{closing['peers']} peers in {closing['exchanges']} "
-    if _is_epidemic(summary):
-        closed += "comparisons of their increments"
-    else:
-        closed += f"exchanges; {_shown(closing['relative_distance'], '.0e')} of their usual distance left"
+    closed = f"{closing['peers']} peers, with the same increments"
+    if not _is_epidemic(summary):
+        left = _shown(closing["relative_distance"], ".0e")
+        closed = f"{closing['peers']} peers in {closing['exchanges']} exchanges; {left} of their usual distance left"
     exchanges = ", ".join(f"{count} {result}" for result, count in sorted(summary["exchanges"].items()))
     if _is_epidemic(summary):
         epochs = summary["closed_epochs"]

@@ -268,12 +268,31 @@ def test_a_spare_fetches_the_final_model_and_finishes_with_the_others():
     assert distance(town.anchors(0, 1, 2)) < 2e-3
 
 
-def test_a_peer_without_a_model_finishes_without_one():
+def test_a_peer_without_a_model_waits_for_one_and_then_finishes_without():
     town = Ending(2)
     town.start(1)
-    town.finish(1)
+    town.finish(1, wait=20.0)
+    town.run(15.0)
+    assert not town.of(1, Finished)
     [report] = town.finished(1)
     assert report.closers == ()
+
+
+def test_a_peer_whose_daemon_restarts_while_it_finishes_is_taken_in_again():
+    town = Ending.trained(3)
+    town.finish(0)
+    town.run(2.0)
+    town.hosts[0].save()
+    town.net.stop(town.hosts[0])
+    town.run(0.5)
+    town.net.start(town.hosts[0], seeds=town.hosts[1:])
+    town.finish(0)
+    town.run(10.0)
+    assert not town.of(0, Finished)
+    town.finish(1, 2)
+    reports = town.finished(0, 1, 2)
+    assert all(len(report.closers) == 3 and report.closeness.agrees for report in reports)
+    assert distance(town.anchors(0, 1, 2)) < 1e-5
 
 
 def test_leaving_while_others_are_waited_for_ends_at_once():
@@ -334,3 +353,21 @@ def test_members_that_come_again_and_again_do_not_keep_the_others_from_their_end
         town.run(0.15)
     assert all(town.of(index, Finished) for index in (0, 1)), "bounded"
     assert distance(town.anchors(0, 1)) < 1e-5
+
+
+def test_peers_whose_daemons_have_restarted_do_not_wait_for_each_other():
+    town = Ending.trained(3)
+    for index in (0, 1):
+        town.trainers[index].die()
+        town.run(0.1)
+        town.hosts[index].save()
+        town.net.stop(town.hosts[index])
+        town.net.start(town.hosts[index], seeds=town.hosts[2:])
+        town.run(5.0)
+        town.finish(index)
+    town.run(5.0)
+    town.finish(2)
+    began = town.net.now
+    reports = town.finished(0, 1, 2)
+    assert town.net.now < began + 30.0
+    assert max(len(report.closers) for report in reports) >= 2 and distance(town.anchors(0, 1, 2)) < 2e-3

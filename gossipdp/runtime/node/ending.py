@@ -80,9 +80,11 @@ class Ending:
         match event:
             case events.FinishBegan(by):
                 who = f"asked by {name_of(self._peer, by)}" if by else "asked on this host"
-                log.info("finishing: %s; training ends after one more snapshot", who)
+                trains = self._training.hurry()
+                rest = "training ends after one more snapshot" if trains else "training is over"
+                log.info("finishing: %s; %s", who, rest)
                 patience = max(LAST_STEP, ROUNDS * self._peer.pacing.usual_round)
-                self._last_by = now + patience if self._training.hurry() else now
+                self._last_by = now + patience if trains else now
                 self.tick(now)
             case events.SnapshotTaken() if self._last_by < math.inf:
                 self._last_by = now
@@ -179,7 +181,7 @@ class Ending:
             case Phase.WAITING:
                 return f"waits for members that train: {_listed(names)}{most}"
             case Phase.CLOSING:
-                return f"{closers} peers come together, {close.exchanges} exchanges made{_closer(close)}"
+                return f"{closers} peers come together; exchanges made: {close.exchanges}{_closer(close)}"
         return f"done; waits for {_listed(names)}{most}" if names else "done"
 
 
