@@ -31,6 +31,10 @@ POLL = 1.0
 """seconds between looks at the peers"""
 ALONE = "alone"
 """name of the replica that trains alone"""
+LOOKS = 12
+"""validations of each replica during the run, for the picture"""
+WINDOWS = 64
+"""windows of one validation"""
 RESTARTS = 3
 """restarts of one peer's processes after which the demo fails; the pauses have grown to seconds by then"""
 
@@ -47,7 +51,8 @@ class Demo:
         chosen = self.options
         command = [
             sys.executable, "-P", "-m", "peers.jobs.byte_gpt", "--size", chosen.size, "--steps", str(chosen.steps),
-            "--batch", str(chosen.batch), "--data-seed", str(seed), "--threads", "1", "--eval-every", "0",
+            "--batch", str(chosen.batch), "--data-seed", str(seed), "--threads", "1",
+            "--eval-every", str(max(1, chosen.steps // LOOKS)), "--eval-windows", str(WINDOWS),
             "--log", str(self.out / f"{name}.jsonl"),
         ]  # fmt: skip
         # A peer writes its final model to its home.

@@ -1,4 +1,4 @@
-"""Report of the demo: figures, marks, text and picture.
+"""Report of the demo: figures, marks and text.
 
 Every figure comes from the peers' answers and files of this run. No process may be started here.
 """
@@ -15,6 +15,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from peers.demo import picture
 from peers.demo.options import Options
 from peers.tables import TERMINAL_WIDTH
 
@@ -234,7 +235,7 @@ def _stall_share(process: Process) -> float | None:
 def write(summary: dict[str, Any], out: Path) -> None:
     """Print the report. Write report.txt, summary.json and, if matplotlib is installed, loss.png to `out`."""
     (out / "summary.json").write_text(json.dumps(summary, indent=2, allow_nan=False) + "\n")
-    files = ["summary.json", "report.txt", *(["loss.png"] if _picture(out, summary) else []), "logs"]
+    files = ["summary.json", "report.txt", *(["loss.png"] if picture.draw(out, summary) else []), "logs"]
     text = f"{_text(summary)}\n{out}/: {', '.join(files)}\n"
     (out / "report.txt").write_text(text)
     print("\n" + text, end="")
@@ -298,41 +299,3 @@ def _verdict(marks: dict[str, dict[str, Any]]) -> list[str]:
 
 def _shown(value: float | None, form: str) -> str:
     return "-" if value is None else format(value, form)
-
-
-# -- picture ---------------------------------------------------------------------------------------------------
-
-
-def _picture(out: Path, summary: dict[str, Any]) -> bool:
-    """Draw loss.png from the training logs of this run. Return False if matplotlib is missing."""
-    try:
-        import matplotlib.figure
-    except ModuleNotFoundError:
-        print("no picture: `pip install 'gossipdp[demo]'` installs matplotlib")
-        return False
-
-    figure = matplotlib.figure.Figure(figsize=(8, 4.5), dpi=120, layout="tight")
-    axes = figure.subplots()
-    for name in [*(f"peer{number}" for number in range(1, summary["peers"] + 1)), "alone"]:
-        records = [json.loads(line) for line in (out / f"{name}.jsonl").read_text().splitlines()]
-        points = [(record["step"], record["loss"]) for record in records if "loss" in record]
-        steps, losses = [step for step, _ in points], _smooth([loss for _, loss in points])
-        lone = name == "alone"
-        axes.plot(steps, losses, label=name, color="black" if lone else None, linewidth=1.6 if lone else 1.0)
-    shown = summary["validation_loss"]
-    gossip = None if None in shown["replicas"] else sum(shown["replicas"]) / len(shown["replicas"])
-    with_gossip, alone = _shown(gossip, ".3f"), _shown(shown["alone"], ".3f")
-    axes.set_title(f"byte_gpt {summary['size']}: validation {with_gossip} with gossip, {alone} alone")
-    axes.set_xlabel("steps of one replica")
-    axes.set_ylabel("training loss, nats per byte (smoothed)")
-    axes.grid(alpha=0.3)
-    axes.legend()
-    figure.savefig(out / "loss.png")
-    return True
-
-
-def _smooth(values: Sequence[float], window: int = 9) -> list[float]:
-    """A centred moving mean, shorter at the ends."""
-    half = window // 2
-    parts = [values[max(0, i - half) : i + half + 1] for i in range(len(values))]
-    return [sum(part) / len(part) for part in parts]

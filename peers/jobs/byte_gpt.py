@@ -368,6 +368,7 @@ class Log:
             before = time.monotonic()
             record |= {"step": done, "loss": loss.item(), "val": self._validate()}
             self._evaluating += time.monotonic() - before
+            self._peer.report(loss=record["loss"], eval_loss=record["val"])
         if record and self._lines is not None:
             tokens = done * options.batch * options.context * world_size()
             self.write(record | {"tokens": tokens, "elapsed": round(self.seconds(), 4)})

@@ -53,8 +53,11 @@ def status(**more: Any) -> dict[str, Any]:
 
 
 def curve(process: Process, number: int = 1) -> None:
-    """A training log with four losses; its last line is a validation loss."""
-    lines = [{"step": step, "loss": 3.0 - step / 100 + number / 10, "elapsed": 1.0} for step in (10, 20, 30, 40)]
+    """A training log with four losses and one validation; its last line is the validation at the end."""
+    lines: list[dict[str, Any]] = [
+        {"step": step, "loss": 3.0 - step / 100 + number / 10, "elapsed": 1.0} for step in (10, 20, 30, 40)
+    ]
+    lines[1]["val"] = 2.0 + number / 10
     process.losses.write_text("".join(json.dumps(line) + "\n" for line in [*lines, {"step": 40, "val": 1.7}]))
 
 
@@ -251,10 +254,11 @@ def test_picture_is_of_this_runs_processes_alone(tmp_path: Path, monkeypatch: py
         (tmp_path / foreign).write_text("not JSON")
     write(judged(), tmp_path)
     (axes,) = drawn[0].axes
-    assert [line.get_label() for line in axes.lines] == ["peer1", "peer2", "alone"]
-    assert list(axes.lines[0].get_xdata()) == [10, 20, 30, 40]
-    assert list(axes.lines[2].get_ydata()) == pytest.approx([3.05] * 4), "the mean of all, for the window is longer"
-    assert "1.700 with gossip, 1.800 alone" in axes.get_title()
+    labels = ["peer1", "peer2", "trained alone", "final model of all peers: 1.700"]
+    assert [line.get_label() for line in axes.lines] == labels
+    assert list(axes.lines[0].get_xdata()) == [20, 40]
+    assert list(axes.lines[2].get_ydata()) == pytest.approx([2.3, 1.7])
+    assert list(axes.lines[3].get_ydata()) == [1.7, 1.7]
     assert (tmp_path / "loss.png").read_bytes().startswith(b"\x89PNG")
     assert "loss.png" in (tmp_path / "report.txt").read_text()
 
