@@ -6,6 +6,7 @@ import subprocess
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 
@@ -67,8 +68,16 @@ def addresses(host: Host) -> list[str]:
     return list(host.status().get("addresses", []))
 
 
+class Container(NamedTuple):
+    """A namespace behind the second host."""
+
+    host: labs.Host
+    way_out: subprocess.Popen[bytes]
+    """the forwarder of port 4710 to the founder"""
+
+
 @pytest.fixture
-def container(lab: Lab) -> Iterator[labs.Host]:
+def container(lab: Lab) -> Iterator[Container]:
     """A namespace behind the second host, which forwards two ports: 33526 to the container, and 4710 to the founder.
 
     No other way leads in or out.
@@ -105,7 +114,7 @@ def container(lab: Lab) -> Iterator[labs.Host]:
         ):
             argv = router.command([sys.executable, "-I", "-S", FORWARDER, here, there])
             forwarders.append(subprocess.Popen(argv, env=environment()))
-        yield inside
+        yield Container(inside, forwarders[1])
     finally:
         for forwarder in forwarders:
             forwarder.kill()
@@ -114,11 +123,11 @@ def container(lab: Lab) -> Iterator[labs.Host]:
 
 
 def test_port_map_of_a_marketplace__other_hosts_dial_the_outside_port(
-    pair: list[Host], container: labs.Host, tmp_path: Path
+    pair: list[Host], container: Container, tmp_path: Path
 ) -> None:
     founder = pair[0]
     rented = pair[1] = Host(
-        tmp_path, "rented", founder=False, address=container.address, port=PORT, within=container.command
+        tmp_path, "rented", founder=False, address=container.host.address, port=PORT, within=container.host.command
     )
     configure(rented)
     invite = invites.read_invite(founded(pair)).invite
@@ -130,11 +139,12 @@ def test_port_map_of_a_marketplace__other_hosts_dial_the_outside_port(
     status = rented.status()
     assert status["address"] == founder.member("rented")["address"] == "10.77.0.2:33526"
     assert status["address_why"] == "the port map of Vast.ai for TCP port 4710"
-    # The founder, started again, dials it there.
+    # The founder, started again, dials it there. The container could be first to dial, so its way out is closed.
     remembered = founder.home / "members.json"
     until("the founder remembers it", lambda: remembered.exists() and "33526" in remembered.read_text(), 15, pair)
     assert founder.daemon is not None
     founder.daemon.kill()
+    container.way_out.kill()
     founder.start_daemon()
     until("it is dialled", lambda: "at 10.77.0.2:33526 (outbound)" in founder.text(), 30, pair)
     assert "GD-102" not in rented.text()
