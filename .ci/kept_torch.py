@@ -1,6 +1,6 @@
 """Exits with 0 if the interpreter's installation outside .venv has a torch in the range of pyproject.toml.
 
-`make demo` then keeps it, for a user's build of torch fits the host's GPU and driver, and takes gigabytes.
+`make demo` then keeps it: such a build fits the host's GPU and driver, and another one would take gigabytes.
 """
 
 from __future__ import annotations

@@ -79,7 +79,7 @@ HELP: Final[dict[str, Help]] = {
         "Use sync to compare with local SGD or DDP, and overlap if corrections must arrive with a fixed delay.",
     ),
     "exchange.deadline": Help(
-        'Time that training waits, with mode "sync", for the exchanges of a round. With epidemic it waits for an '
+        'With mode "sync": time that training waits for the exchanges of a round. With epidemic it waits for an '
         "increment of every other publisher.",
         "seconds",
         "Raise it if mode sync misses exchanges on a slow link. Lower it if a lost peer stops training for too long.",
@@ -125,7 +125,7 @@ HELP: Final[dict[str, Help]] = {
         "Set a rule if you do not trust every member to send honest updates.",
     ),
     "exchange.robust_share": Help(
-        "Share of publishers that may be bad, for a robust rule of epidemic. At 0.2, none of fewer than five may be.",
+        "With a robust rule of epidemic: share of publishers that may be bad. 0.2 tolerates one among five.",
         "",
         "Raise it if more members than that may be bad. Lower it if the rule leaves out honest peers with unusual "
         "data.",

@@ -89,7 +89,7 @@ def json_option(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def complete_key(_ctx: click.Context, parameter: click.Parameter, typed: str) -> list[str]:
-    """The keys of the configuration that begin with `typed`, for the shell; an option gets them with "="."""
+    """Completion of the shell: configuration keys that begin with `typed`. An option gets them with "="."""
     from gossipdp.config import RULES
 
     end = "=" if isinstance(parameter, click.Option) else ""

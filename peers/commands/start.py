@@ -71,7 +71,7 @@ def up(ctx: click.Context, run_toml: str | None, network: str | None, log_format
 
 
 def _complete_invite(_ctx: click.Context, _parameter: click.Parameter, typed: str) -> list[str]:
-    """The files whose names begin with `typed`, for the shell."""
+    """Completion of the shell: files whose names begin with `typed`."""
     return [f"@{name}" for name in sorted(glob(escape(typed.removeprefix("@")) + "*"))]
 
 

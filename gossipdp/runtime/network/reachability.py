@@ -5,8 +5,8 @@ peers to dial one address after the other. An address is settled once a peer was
 If all are in vain and no link came in, the peer cannot be dialled, until a link does come in. `DialBacks` sends the
 questions.
 
-A public address that was tried in vain is dropped while another one works. A private one stays: it may serve the hosts
-of its own network, which nobody asked.
+A public address that was tried in vain is dropped while another one works. A private one stays: hosts of its own
+network may reach it, and none of them was asked.
 
 The idea is that of libp2p's AutoNAT (specification of 2020): an address is believed once another peer has dialled it.
 Here it costs the asked peers little, because members dial what members advertise anyway.

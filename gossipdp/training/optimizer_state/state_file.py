@@ -1,8 +1,8 @@
 """The state file of a training script: what a script that starts again needs and its daemon does not keep.
 
-It is a safetensors file. Tensors are the optimizers' state, named as by `optimizer_tensors`. While gossip is off nobody
-keeps the model, so it is in there too. Counts and the script's own values are JSON in the metadata. The first rank
-reads and writes, and every rank hears how that ended.
+It is a safetensors file. Tensors are the optimizers' state, named as by `optimizer_tensors`. While gossip is off no
+daemon keeps the model, so the file holds it too. Counts and the script's own values are JSON in the metadata. The
+first rank reads and writes, and every rank hears how that ended.
 """
 
 from __future__ import annotations
