@@ -13,14 +13,13 @@
 A busy port (GD-104) is an UnreachableError too, because it may pass. A daemon that is a copy of a live one (GD-205)
 exits with 9, and a daemon that should be restarted exits with 75.
 
-An error has four parts: a code, the cause in one sentence, what was observed, and what to do. Its text ends with where
-to read more. Nothing here may import another module of gossipdp, print, or log.
+An error has four parts: a code, the cause in one sentence, what was observed, and what to do. Its text ends with the
+command that tells more. Nothing here may import another module of gossipdp, print, or log.
 """
 
 from __future__ import annotations
 
 __all__ = [
-    "DOCS",
     "RETRY",
     "ConfigError",
     "DataError",
@@ -31,19 +30,11 @@ __all__ = [
     "RefusedError",
     "RemoteProtocolError",
     "UnreachableError",
-    "anchor",
     "refused_here",
 ]
 
-DOCS = "docs"
-"""Where the pages are: their folder in the built site, or the address at which that folder is published."""
 RETRY = 75
 """Exit code (EX_TEMPFAIL) of a daemon whose next start may work."""
-
-
-def anchor(code: str) -> str:
-    """The place of `code` in the page of errors."""
-    return f"{DOCS}/errors.html#{code.lower()}"
 
 
 class GossipdpError(Exception):
@@ -69,7 +60,7 @@ class GossipdpError(Exception):
         if self.do:
             text += f"\n  do:   {self.do}"
         if self.code.startswith("GD-"):
-            text += f"\n  more: gossipdp explain {self.code}, or {anchor(self.code)}"
+            text += f"\n  more: gossipdp explain {self.code}"
         return text
 
 

@@ -89,7 +89,8 @@ class FinalFiles:
             files.sync_directory(self._home)
         except OSError as error:
             raise unwritable(where, error) from error
-        self._store.pin(checkpoint, f"the final model of this run, exported to {where}")
+        at = time.strftime("%Y-%m-%dT%H:%M:%S+00:00", time.gmtime())
+        self._store.pin(checkpoint, f"the final model of the run that finished at {at}")
         return where
 
     def _complete(self, about: Mapping[str, Any], base: str) -> dict[str, Any]:

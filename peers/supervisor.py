@@ -169,7 +169,7 @@ class Supervisor:
             log.info("%s finished: this peer comes to the final model with the others", training.name)
             self._finishing = True
         elif ends := self._verdict.judge(code, training.lived(now), attached):
-            self._why = gives_up(ended(code), ends, training.last_lines)
+            self._why = gives_up(code, ended(code), ends, training.last_lines)
             self._stop(_shell_code(code), f"{training.name} {ended(code)}, {ends} times in a row")
         else:
             training.postpone(now, code, capture=self._verdict.doubtful)

@@ -32,6 +32,8 @@ RULES: Final = (
     Rule(1, math.inf, frozenset({DataError.exit_code})),
     Rule(5, 5.0),
 )
+REFUSALS: Final = frozenset(error.exit_code for error in (ConfigError, MismatchError, DataError))
+"""Exit codes of a script whose last lines are an error of gossipdp, with what to do."""
 NEVER_ATTACHED: Final = 10
 """Consecutive ends before any start has attached, with any code, each after a life shorter than `SHORT_LIFE`."""
 SHORT_LIFE: Final = 60.0
@@ -72,11 +74,12 @@ class Verdict:
         return min(ends, default=NEVER_ATTACHED if self._alone >= NEVER_ATTACHED else 0)
 
 
-def gives_up(ended: str, ends: int, lines: Sequence[str]) -> ConfigError:
+def gives_up(code: int, ended: str, ends: int, lines: Sequence[str]) -> ConfigError:
     """GD-316: the supervisor gives the training command up.
 
     Args:
-        ended: how it ended, such as "exited with 2".
+        code: its exit code, negative for a signal.
+        ended: the same in words, such as "exited with 2".
         ends: number of consecutive ends.
         lines: the last lines on its standard error.
     """
@@ -86,7 +89,10 @@ def gives_up(ended: str, ends: int, lines: Sequence[str]) -> ConfigError:
         "GD-316",
         "the training command fails at each start, and is not started again" if times else "training cannot continue",
         seen=f"it {ended}{times}" + (f"; its last lines on standard error:{said}" if said else ""),
-        do="run it without gossipdp until it trains, then start this peer again",
+        do=("do what these lines say" if said else "do what it wrote last")
+        + ": gossipdp refused the script, its model or its state; then start this peer again"
+        if code in REFUSALS
+        else "run it without gossipdp until it trains, then start this peer again",
     )
 
 

@@ -59,6 +59,6 @@ def test_an_error_says_where_to_read_more_unless_it_is_a_usage_error() -> None:
         "GD-206 an invite is damaged",
         "  seen: 3 bytes",
         "  do:   copy it again",
-        "  more: gossipdp explain GD-206, or docs/errors.html#gd-206",
+        "  more: gossipdp explain GD-206",
     ]
     assert str(errors.ConfigError("usage", "cannot listen there")) == "usage cannot listen there"

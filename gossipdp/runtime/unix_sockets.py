@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
+from gossipdp.errors import ConfigError
 from gossipdp.runtime.descriptors import spare
 from gossipdp.runtime.home_paths import expanded, homes_of_user
 
@@ -20,6 +21,7 @@ __all__ = [
     "check_private",
     "default_home",
     "expected",
+    "is_default",
     "receive",
     "short_paths",
     "shut",
@@ -42,6 +44,14 @@ def default_home(environment: Mapping[str, str] | None = None) -> Path:
     if home := environment.get("GOSSIPDP_HOME"):
         return expanded(home)
     return homes_of_user(environment) / (environment.get("GOSSIPDP_NETWORK_NAME") or DEFAULT_NETWORK)
+
+
+def is_default(home: Path) -> bool:
+    """Whether `home` is the one that is meant if none is named."""
+    try:
+        return home == default_home({})
+    except ConfigError:  # this user has no home directory
+        return False
 
 
 def short_paths() -> Path:

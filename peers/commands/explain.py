@@ -14,8 +14,7 @@ __all__ = ["explain"]
 @json_option
 def explain(code: str | None, as_json: bool) -> None:
     """Explain an error code: what it means and what to do. Without a code, list all."""
-    from gossipdp.error_codes import CODES
-    from gossipdp.errors import anchor
+    from gossipdp.error_codes import CODES, EXITS
     from peers import tables
 
     if code is None:
@@ -34,6 +33,6 @@ def explain(code: str | None, as_json: bool) -> None:
     click.secho(f"{name}  {entry.title}", bold=True)
     for text in (entry.meaning, f"What to do: {entry.do}."):
         click.echo("\n" + click.wrap_text(text, 79, "  ", "  "))
-    if entry.exits:
-        click.echo(f"\n  Exit code: {', '.join(map(str, entry.exits))}")
-    click.echo(f"\n  More: {anchor(name)}")
+    click.echo("" if entry.exits else "\n  It ends no process.")
+    for number in entry.exits:
+        click.echo(click.wrap_text(f"Exit code {number}: {EXITS[number]}.", 79, "  ", "    "))

@@ -94,8 +94,9 @@ def _described(about: dict[str, Any]) -> str:
     if len(names) < 2:
         return "this peer's own, no other member took part"
     held = f"held by {len(names)} peers ({', '.join(names[:4])}{', ...' if len(names) > 4 else ''})"
-    share, after = about.get("relative_distance"), about.get("distance_after")
+    share = about.get("relative_distance")
     if share is None:
         return held + (", all equal" if about.get("agrees") else ", not compared to the end")
-    missed = "" if about.get("agrees") else ", more than the 1e-3 asked for (GD-404)"
-    return f"{held}; distance {after:.1e}, {share:.1e} of the usual{missed}"
+    agreed = "which agree to" if about.get("agrees") else "which do not agree to"
+    missed = "" if about.get("agrees") else " (GD-404)"
+    return f"{held}, {agreed} 1e-3 of their usual distance{missed}; last measured here: {share:.1e}"

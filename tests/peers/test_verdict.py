@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from peers.verdict import NEVER_ATTACHED, Verdict
+from peers.verdict import NEVER_ATTACHED, Verdict, gives_up
 
 
 @pytest.mark.parametrize(
@@ -47,6 +47,19 @@ def test_command_that_has_trained_once__quick_failures_are_waited_out() -> None:
     verdict.judge(1, 3600.0, True)
     assert [verdict.judge(1, 1.0, False) for _ in range(30)] == [0] * 30  # a device that is being reset
     assert [verdict.judge(127, 1.0, False) for _ in range(3)][-1] == 3
+
+
+@pytest.mark.parametrize(
+    ("code", "lines", "do"),
+    [
+        (3, ["GD-317 an optimizer"], "do what these lines say: gossipdp refused the script"),
+        (6, ["GD-301 another model"], "do what these lines say: gossipdp refused the script"),
+        (8, [], "do what it wrote last: gossipdp refused the script"),
+        (1, ["ImportError"], "run it without gossipdp until it trains, then start this peer again"),
+    ],
+)
+def test_advice_after_a_refusal_is_that_of_the_refusal(code: int, lines: list[str], do: str) -> None:
+    assert gives_up(code, f"exited with {code}", 3, lines).do.startswith(do)
 
 
 def test_ordinary_crash_after_training__the_next_start_is_not_captured() -> None:

@@ -29,7 +29,7 @@ from gossipdp.runtime.link.messages import (
     encode,
 )
 from gossipdp.runtime.link.region import Region, map_sealed, write_blob
-from gossipdp.runtime.unix_sockets import check_private, receive, socket_path, user_of
+from gossipdp.runtime.unix_sockets import check_private, is_default, receive, socket_path, user_of
 
 __all__ = ["Link"]
 
@@ -65,7 +65,7 @@ class Link:
         try:
             connection = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         except OSError as error:  # no descriptor left: training goes on and tries again later
-            raise _no_daemon(path, error) from None
+            raise _no_daemon(home, error) from None
         try:
             connection.setblocking(False)
             if path.name != "link.sock":
@@ -75,7 +75,7 @@ class Link:
                 raise OSError(errno.EPERM, f"served by user {user_of(connection)}")
         except OSError as error:
             connection.close()
-            raise _no_daemon(path, error) from error
+            raise _no_daemon(home, error) from error
         return cls(connection)
 
     def hello(self, schema: Schema, world: int = 1) -> None:
@@ -170,11 +170,12 @@ class Link:
         self.close()
 
 
-def _no_daemon(path: Path, error: OSError) -> UnreachableError:
+def _no_daemon(home: Path, error: OSError) -> UnreachableError:
+    note = " (the default home: no other was named)" if is_default(home) else ""
     return UnreachableError(
         "GD-105",
         "no daemon on this host",
-        seen=f"{path}: {error.strerror}",
-        do="start one: `gossipdp up RUN.toml -- CMD` on the first host, `gossipdp join @invite -- CMD` on the others "
-        "(--home or GOSSIPDP_HOME says which); GOSSIPDP_OFF=1 trains without",
+        seen=f"{socket_path(home)}: {error.strerror}{note}",
+        do="start one: `gossipdp up --network NAME -- CMD` on the first host, `gossipdp join @invite -- CMD` on the "
+        "others; or name the home of one that runs: GOSSIPDP_HOME; GOSSIPDP_OFF=1 trains without",
     )

@@ -199,10 +199,10 @@ def _relative(close: events.Closeness) -> float:
 
 
 def _closer(close: events.Closeness) -> str:
-    """The distance in words, as far as it is known."""
+    """The distance that this peer measured last, in words. Another peer's last exchange had another distance."""
     if math.isnan(close.before) or math.isnan(close.now):
         return ""
-    return f"; their distance is {close.now:.1e}, {_relative(close):.1e} of the usual {close.before:.1e}"
+    return f"; measured here: {close.now:.1e} apart, {_relative(close):.1e} of the usual {close.before:.1e}"
 
 
 def _listed(names: list[str], most: int = 4) -> str:

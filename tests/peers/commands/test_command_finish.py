@@ -47,7 +47,8 @@ def test_it_says_where_the_model_is_and_how_close_the_peers_are(
     assert done.code == 0
     assert done.out.splitlines() == [
         "all members are asked to end training",
-        f"final model in {tmp_path / 'final'}: held by 2 peers (a, b); distance 7.4e-08, 3.2e-05 of the usual",
+        f"final model in {tmp_path / 'final'}: held by 2 peers (a, b), which agree to 1e-3 of their"
+        " usual distance; last measured here: 3.2e-05",
     ]
 
 
@@ -55,7 +56,10 @@ def test_it_says_where_the_model_is_and_how_close_the_peers_are(
     ("changes", "said"),
     [
         ({"peers": [{"name": "a"}]}, "this peer's own, no other member took part"),
-        ({"agrees": False}, "3.2e-05 of the usual, more than the 1e-3 asked for (GD-404)"),
+        (
+            {"agrees": False, "relative_distance": 0.1},
+            "do not agree to 1e-3 of their usual distance (GD-404); last measured here: 1.0e-01",
+        ),
         ({"distance_after": None, "relative_distance": None}, "held by 2 peers (a, b), all equal"),
         ({"relative_distance": None, "agrees": False}, "held by 2 peers (a, b), not compared to the end"),
         ({"peers": [{"name": name} for name in "abcdef"]}, "held by 6 peers (a, b, c, d, ...)"),

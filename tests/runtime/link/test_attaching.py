@@ -111,10 +111,23 @@ def test_no_daemon_is_gd_105(tmp_path: Path) -> None:
     assert str(caught.value).partition("\n  more: ")[0] == (
         "GD-105 no daemon on this host\n"
         f"  seen: {tmp_path}/link.sock: No such file or directory\n"
-        "  do:   start one: `gossipdp up RUN.toml -- CMD` on the first host, `gossipdp join @invite -- CMD` on the"
-        " others (--home or GOSSIPDP_HOME says which); GOSSIPDP_OFF=1 trains without"
+        "  do:   start one: `gossipdp up --network NAME -- CMD` on the first host, `gossipdp join @invite -- CMD` on"
+        " the others; or name the home of one that runs: GOSSIPDP_HOME; GOSSIPDP_OFF=1 trains without"
     )
     assert caught.value.exit_code == 4
+
+
+def test_no_daemon_of_a_home_that_was_not_named_says_that_it_is_the_default(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("GOSSIPDP_HOME", "GOSSIPDP_NETWORK_NAME"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    with pytest.raises(UnreachableError) as caught:
+        links.Link.connect(links.default_home())
+    assert caught.value.seen == (
+        f"{tmp_path}/.gossipdp/gossipdp/link.sock: No such file or directory (the default home: no other was named)"
+    )
 
 
 def test_socket_of_a_killed_daemon_is_gd_105_and_serves_again(tmp_path: Path) -> None:

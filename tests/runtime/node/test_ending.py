@@ -158,6 +158,7 @@ def test_what_is_waited_for_is_told_in_words() -> None:
     rig.progress = FinishProgress(Phase.WAITING, 42.4, (OTHER,), (ME,))
     assert rig.ending.describe(0.0)["text"] == "waits for members that train: other, at most 42 s more"
     rig.progress = FinishProgress(Phase.CLOSING, math.inf, (OTHER,), (ME, OTHER))
-    assert rig.ending.describe(0.0)["text"].startswith("2 peers come together; exchanges made: 3; their distance is ")
+    text = rig.ending.describe(0.0)["text"]
+    assert text.startswith("2 peers come together; exchanges made: 3; measured here: 1.0e-07")
     rig.progress = FinishProgress(Phase.DONE, 9.0, (OTHER,), (ME, OTHER))
     assert rig.ending.describe(0.0)["text"] == "done; waits for other, at most 9 s more"

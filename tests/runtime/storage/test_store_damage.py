@@ -66,7 +66,7 @@ def test_checkpoint_of_a_later_version_is_skipped_without_advice_to_delete_it(
         f"GD-601 checkpoint {newer} was written by a later version of gossipdp\n"
         "  seen: format 3, this version reads 2\n"
         "  do:   upgrade gossipdp on this host\n"
-        "  more: gossipdp explain GD-601, or docs/errors.html#gd-601\n"
+        "  more: gossipdp explain GD-601\n"
         f"  used: {older}"
     )
 
