@@ -66,12 +66,15 @@ class _Kept(NamedTuple):
         return self.network.founder and not self.run
 
 
-def build(home: Path, config: Config, environment: Mapping[str, str] = {}, *, supervisor: int = 0) -> Node:
+def build(
+    home: Path, config: Config, environment: Mapping[str, str] = {}, *, supervisor: int = 0, trains: bool = False
+) -> Node:
     """Build the node of `home`. It is bound and has a name, and looks for the network once it runs.
 
     Args:
         environment: variables of this host or container, for `addresses.choose`.
         supervisor: pid of the supervisor; 0 without one.
+        trains: a training command is started along with this peer.
 
     Raises:
         ConfigError: GD-206, GD-314.
@@ -103,7 +106,7 @@ def build(home: Path, config: Config, environment: Mapping[str, str] = {}, *, su
         admits=transport.admits,
     )
     node = Node(
-        _node_config(home, config, kept, metrics_at, choice.why),
+        _node_config(home, config, kept, metrics_at, choice.why, trains),
         peer,
         algorithm_of(config),
         transport=transport,
@@ -169,13 +172,14 @@ def _member(config: Config, identity: Identity, addresses: Sequence[str], incarn
     return Member(identity.id, name, first, incarnation, 0, State.ALIVE, software=SOFTWARE, others=others)
 
 
-def _node_config(home: Path, config: Config, kept: _Kept, metrics_at: str, why: str) -> NodeConfig:
+def _node_config(home: Path, config: Config, kept: _Kept, metrics_at: str, why: str, trains: bool) -> NodeConfig:
     alone = kept.newest is None and not kept.members and not kept.founds
     return NodeConfig(
         network=kept.network.name,
         home=str(home),
         metrics=metrics_at,
         address_why=why,
+        trains=trains,
         only_seeds=config.network.seeds if alone else (),
         checkpoint_every=config.checkpoint.every,
         mode=config.exchange.mode,

@@ -39,6 +39,7 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--log-format", choices=("text", "json"), default="text")
     parser.add_argument("--verbose", action="store_true", help="log every exchange")
     parser.add_argument("--supervisor", type=int, default=0, metavar="PID", help="told by SIGUSR1 to end training")
+    parser.add_argument("--trains", action="store_true", help="a training command is started once this daemon listens")
     return parser.parse_args(argv)
 
 
@@ -91,7 +92,9 @@ def run(arguments: argparse.Namespace) -> int:
             if config.exchange.strategy == "epidemic":
                 increment_kernels.warm_up()
         with told("the home to be read and this peer's addresses to be found", log.info):
-            node = build(home, config, of_container(os.environ), supervisor=arguments.supervisor)
+            node = build(
+                home, config, of_container(os.environ), supervisor=arguments.supervisor, trains=arguments.trains
+            )
         me = node.peer.membership.me
         logs.configure(me.name, arguments.log_format, id=me.id.hex(), verbose=arguments.verbose, file=file)
     except (GossipdpError, OSError) as error:

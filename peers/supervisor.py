@@ -295,7 +295,7 @@ def run(
         settings += [word for key, value in overrides.items() for word in ("--set", f"{key}={value}")]
         # -P: the current folder may hold a `peers` or a `queue.py` of its own.
         daemon = [sys.executable, "-P", "-m", "peers.daemon", "--home", str(home), "--log-format", style, *settings]
-        daemon += ["--supervisor", str(os.getpid())]
+        daemon += ["--supervisor", str(os.getpid()), *(["--trains"] if command else [])]
     owns_orphans, mark = adopt(), secrets.token_hex(8)
     busy = partial(saving, home)
     guard = Guard(mark, policy.grace, busy)

@@ -35,6 +35,7 @@ EXITS: Final[Mapping[int, str]] = {
     12: "`status --check`: idle",
     13: "`status --check`: leaving",
     14: "`status --check`: finishing",
+    15: "`status --check`: starting",
     70: "a bug in gossipdp",
     75: "a daemon that the supervisor starts again",
     130: "interrupted",

@@ -18,6 +18,8 @@ class NodeConfig:
     """address at which metrics are served, for `status`"""
     address_why: str = ""
     """where the advertised address comes from, for `status`"""
+    trains: bool = False
+    """a training command is started along with this peer"""
     only_seeds: tuple[str, ...] = ()
     """addresses of the only members that this peer knows; see `refusals`"""
     checkpoint_every: float = 600.0

@@ -107,6 +107,7 @@ class Node:
             home=config.home,
             metrics=config.metrics,
             address_why=config.address_why,
+            trains=config.trains,
         )
         self._notices = notices = Notices(peer, self.status, metrics)
         context = NodeContext(

@@ -26,6 +26,10 @@ GONE: Final = 3600.0
 """seconds after which a member that failed or left is not counted and not listed any more"""
 SHOWN: Final = 3
 """addresses, or members, named in one verdict"""
+LOST: Final = 60.0
+"""seconds for which a peer may look for the network before it counts as degraded"""
+LONELY: Final = 300.0
+"""seconds alone after which the verdict says how to check that others can reach this peer"""
 REFUSALS: Final = frozenset({"GD-201", "GD-202", "GD-203", "GD-204", "GD-302"})
 """codes of failed dials with which the other side, or this one, refuses the link"""
 RESYNCS: Final = {
@@ -43,6 +47,8 @@ class Silent(NamedTuple):
     code: str
     reason: str
     """without the address, such as "timed out: no answer in 8 s" """
+    do: str = ""
+    """what to do about it; may be empty"""
 
     @property
     def text(self) -> str:
@@ -70,8 +76,14 @@ class Signs:
     """a training process is attached and does not have the model yet"""
     idle: float = math.inf
     """since the last training process was there; infinite if there was none"""
+    starting: bool = False
+    """the training command has just been started, and no process of it was attached yet"""
     live: int = 1
     """live members, this peer included"""
+    unmet: float = 0.0
+    """since another member was alive, or since this peer began to look for one"""
+    dialled: tuple[str, ...] = ()
+    """addresses at which others are told to dial this peer, as in its invite"""
     failed: tuple[tuple[str, float], ...] = ()
     """members that failed, and since when; those that left do not count"""
     train: int = 0
@@ -120,6 +132,8 @@ class Verdict(NamedTuple):
     state: str
     text: str
     causes: tuple[str, ...]
+    do: tuple[str, ...] = ()
+    """what to do about addresses that do not answer, or refuse"""
 
 
 class Kind(NamedTuple):
@@ -173,7 +187,7 @@ def _refused(signs: Signs) -> list[str]:
 
 
 def _joining(signs: Signs) -> list[str]:
-    if not signs.joining or signs.founds:
+    if not signs.joining or signs.founds or _is_lost(signs):
         return []
     if signs.transfer:
         return [f"the model comes, {signs.transfer}"]
@@ -190,7 +204,7 @@ def _joining(signs: Signs) -> list[str]:
 
 def _degraded(signs: Signs) -> list[str]:
     if signs.joining:
-        return []
+        return _lost(signs) if _is_lost(signs) else []
     said = []
     if signs.resyncing in RESYNCS:
         said.append(f"the model is fetched again, because {RESYNCS[signs.resyncing]}" + _part(signs.transfer))
@@ -199,6 +213,8 @@ def _degraded(signs: Signs) -> list[str]:
         said.append(f"training's last {f'{count} snapshots were' if count > 1 else 'snapshot was'} not used: {why}")
     if signs.live <= 1 and signs.failed:
         said += [f"no other member is alive ({_failed(signs.failed)})", *_unanswered(signs)]
+    elif signs.live <= 1 and signs.silent and signs.unmet >= LOST:
+        said += [f"no member met for {spoken(signs.unmet)}", *_unanswered(signs)]
     elif signs.training and signs.quiet > signs.patience:
         said += [f"no exchange for {spoken(signs.quiet)}", *_unmet(signs)]
     if signs.ratio >= FAR:
@@ -211,6 +227,12 @@ def _degraded(signs: Signs) -> list[str]:
     if signs.unsaved:
         said.append(f"the last checkpoint failed: {signs.unsaved}")
     return said
+
+
+def _starting(signs: Signs) -> list[str]:
+    if not signs.starting or signs.training or signs.loads:
+        return []
+    return ["the training command runs and has not attached yet; importing torch takes some seconds"]
 
 
 def _idle(signs: Signs) -> list[str]:
@@ -226,8 +248,9 @@ def _idle(signs: Signs) -> list[str]:
 
 def _alone(signs: Signs) -> list[str]:
     if signs.live <= 1:
-        told = _unanswered(signs)
-        return ["no other member", *told, "training goes on; `gossipdp invite` lets another host in"]
+        still = f"no other member for {spoken(signs.unmet)}" if signs.unmet >= LONELY else "no other member"
+        lets = "`gossipdp invite` lets another host in"
+        return [still, *_unanswered(signs), f"training goes on; {lets}", *_reach(signs)]
     # A member that begins to train says so with its next ping, which may come after its first exchange.
     return (
         []
@@ -248,6 +271,7 @@ STATES: Final = (
     Kind("refused", 5, "red", "every member that answers refuses this peer", _refused),
     Kind("joining", 11, "yellow", "the network's model is not here yet", _joining),
     Kind("degraded", 1, "red", "something wants attention, and training goes on", _degraded),
+    Kind("starting", 15, "yellow", "the training command has just been started", _starting),
     Kind("idle", 12, "yellow", "no training process is attached", _idle),
     Kind("alone", 10, "yellow", "no other member trains, as at a founder that waits for others", _alone),
     Kind("healthy", 0, "green", "this peer trains and exchanges", _healthy),
@@ -260,7 +284,8 @@ def judge(signs: Signs) -> Verdict:
     for kind in STATES:
         if said := kind.says(signs):
             causes = () if kind.exit_code == 0 else tuple(said)
-            return Verdict(kind.name, f"{kind.name}: {'; '.join(said)}", causes)
+            do = _advice(signs, said) if kind.colour == "red" else ()
+            return Verdict(kind.name, f"{kind.name}: {'; '.join([*said, *(f'do: {each}' for each in do)])}", causes, do)
     raise AssertionError("the last state always applies")
 
 
@@ -283,6 +308,37 @@ def _failed(failed: Sequence[tuple[str, float]]) -> str:
 
 def _unanswered(signs: Signs) -> list[str]:
     return [each.text for each in signs.silent[:SHOWN]]
+
+
+def _advice(signs: Signs, said: Sequence[str]) -> tuple[str, ...]:
+    """What to do about each address that the verdict names, and about a peer that knows none."""
+    if signs.joining and not signs.silent:
+        return ("name a member: --seed HOST:PORT, or join with its invite",)
+    return tuple(dict.fromkeys(each.do for each in signs.silent if each.do and each.text in said))
+
+
+def _is_lost(signs: Signs) -> bool:
+    """Whether this peer has no model and has looked for the network in vain for long."""
+    waits = signs.joining and not signs.founds and not signs.transfer and signs.live <= 1
+    return waits and signs.unmet >= max(LOST, signs.listens)
+
+
+def _lost(signs: Signs) -> list[str]:
+    none = ["no address of a member is known, or none has answered yet"]
+    return [f"not in the network after {spoken(signs.unmet)}", *(_unanswered(signs) or none)]
+
+
+def _reach(signs: Signs) -> list[str]:
+    """How to check whether others can reach a peer that has been alone for long."""
+    if signs.unmet < LONELY:
+        return []
+    if not signs.dialled:
+        return ["no other host can dial this one, so none can join by its invite (docs/networking)"]
+    host, _, port = signs.dialled[0].rpartition(":")
+    named = ", ".join(signs.dialled[:SHOWN])
+    return [
+        f"the invite names {named}: from another host `nc -vz {host.strip('[]')} {port}` must succeed (docs/networking)"
+    ]
 
 
 def _unmet(signs: Signs) -> list[str]:

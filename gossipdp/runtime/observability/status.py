@@ -48,6 +48,7 @@ class Status:
         metrics: ``host:port`` of the metrics, or "".
         home: the peer's home.
         address_why: where the advertised address comes from.
+        trains: a training command is started along with this peer.
     """
 
     peer: Peer
@@ -56,6 +57,7 @@ class Status:
     metrics: str = ""
     home: str = ""
     address_why: str = ""
+    trains: bool = False
     exchanges: Counter[str] = field(default_factory=Counter)
     resyncs: Counter[str] = field(default_factory=Counter)
     """number of re-syncs by reason: apart, lag and others"""
@@ -94,7 +96,7 @@ class Status:
     _shares: list[float] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        self._signs = VitalSigns(self.peer, self.unanswered, self._started)
+        self._signs = VitalSigns(self.peer, self.unanswered, self._started, trains=self.trains)
 
     def observe(self, event: events.Event) -> None:
         self._signs.observe(event, time.monotonic())

@@ -21,6 +21,8 @@ QUIET_ROUNDS: Final = 4
 """usual rounds without an exchange that are no trouble: one may wait for the next round, and last for two more"""
 STALL_WINDOW: Final = 60.0
 """seconds, or `QUIET_ROUNDS` rounds if these are longer, over which the stall of training is taken"""
+STARTS: Final = 60.0
+"""seconds for which a training command may start; then the supervisor tells GD-503"""
 MOST_REPORTS: Final = 4096
 """reports of training kept for that"""
 
@@ -30,11 +32,13 @@ class VitalSigns:
 
     Args:
         unanswered: addresses that do not answer.
+        trains: a training command is started along with this peer.
     """
 
-    def __init__(self, peer: Peer, unanswered: Unanswered, now: float) -> None:
+    def __init__(self, peer: Peer, unanswered: Unanswered, now: float, *, trains: bool = False) -> None:
         self._peer, self._unanswered = peer, unanswered
-        self._quiet_since = self._still_since = now
+        self._starts_until = now + STARTS if trains else -math.inf
+        self._quiet_since = self._still_since = self._met_at = now
         self._exchanged_at = -math.inf
         self._fruitless: Counter[str] = Counter()
         """refused offers and exchanges that mixed nothing, by reason, since the last that did"""
@@ -106,6 +110,8 @@ class VitalSigns:
         train = len(membership.training()) if alive else 0
         if not training or not train or replica.resyncing:
             self._quiet_since = now  # no exchange is possible
+        if alive:
+            self._met_at = now
         patience = QUIET_ROUNDS * pacing.usual_round + peer.config.transfer.silence
         failed = [member for member in membership.members.values() if member.state is State.FAILED]
         last = membership.members.get(partner)
@@ -119,7 +125,10 @@ class VitalSigns:
             training=training,
             loads=self._loads,
             idle=now - self._idle_since if self._idle_since < math.inf else math.inf,
+            starting=self._idle_since == math.inf and now < self._starts_until,
             live=1 + len(alive),
+            unmet=now - self._met_at,
+            dialled=membership.me.addresses,
             failed=tuple((member.name, membership.dead_for(member.id, now)) for member in failed),
             train=train,
             partner=short(partner) if last is None else last.name,
@@ -156,4 +165,4 @@ class VitalSigns:
         membership = self._peer.membership
         reached = {member.address for member in membership.alive() if membership.linked(member.id)}
         failed = self._unanswered.recent(now).items()
-        return tuple(Silent(address, dial.code, dial.why) for address, dial in failed if address not in reached)
+        return tuple(Silent(at, dial.code, dial.why, dial.do) for at, dial in failed if at not in reached)

@@ -15,6 +15,9 @@ HEALTHY = Signs(
     training=True, idle=math.inf, live=3, train=2, partner="b", exchanged=12.0, quiet=12.0, still=3.0, patience=180.0,
     round_seconds=30.0, ratio=1.5, stall=0.003,
 )  # fmt: skip
+FIREWALL = "open TCP port 4710 of that host in its firewall"
+DROPS = Silent("1.2.3.4:4710", "GD-101", "timed out: no answer in 8 s, as behind a firewall that drops", FIREWALL)
+REFUSES = Silent("1.2.3.5:4710", "GD-101", "refused", "start a peer there")
 TIMED_OUT = Silent("1.2.3.4:4710", "GD-101", "timed out: no answer in 8 s, as behind a firewall that drops")
 BANNED = Silent("1.2.3.4:4710", "GD-204", "does not let this peer in")
 
@@ -79,6 +82,43 @@ BANNED = Silent("1.2.3.4:4710", "GD-204", "does not let this peer in")
             " later model; members have up to 30 s to say so",
         ),
         (
+            Signs(joining=True, unmet=70.0, silent=(DROPS, REFUSES)),
+            "degraded: not in the network after 70 s; no peer answers at 1.2.3.4:4710 (timed out);"
+            f" no peer answers at 1.2.3.5:4710 (refused); do: {FIREWALL}; do: start a peer there",
+        ),
+        (
+            Signs(joining=True, unmet=70.0),
+            "degraded: not in the network after 70 s; no address of a member is known, or none has answered yet;"
+            " do: name a member: --seed HOST:PORT, or join with its invite",
+        ),
+        (
+            Signs(joining=True, unmet=59.0, silent=(REFUSES,)),
+            "joining: no peer answers at 1.2.3.5:4710 (refused)",
+        ),
+        (
+            Signs(joining=True, founds=True, unmet=70.0, starting=True),
+            "starting: the training command runs and has not attached yet; importing torch takes some seconds",
+        ),
+        (
+            Signs(joining=True, founds=True, unmet=70.0),
+            "idle: the network has no model yet: the first training process of this host gives it one",
+        ),
+        (
+            replace(HEALTHY, live=1, train=0, unmet=70.0, silent=(REFUSES,)),
+            "degraded: no member met for 70 s; no peer answers at 1.2.3.5:4710 (refused); do: start a peer there",
+        ),
+        (
+            replace(HEALTHY, live=1, train=0, unmet=360.0, dialled=("[fd00::5]:4711", "10.0.0.5:4711")),
+            "alone: no other member for 6 min; training goes on; `gossipdp invite` lets another host in; the invite"
+            " names [fd00::5]:4711, 10.0.0.5:4711: from another host `nc -vz fd00::5 4711` must succeed"
+            " (docs/networking)",
+        ),
+        (
+            replace(HEALTHY, live=1, train=0, unmet=360.0),
+            "alone: no other member for 6 min; training goes on; `gossipdp invite` lets another host in; no other host"
+            " can dial this one, so none can join by its invite (docs/networking)",
+        ),
+        (
             Signs(joining=True, silent=(BANNED,)),
             "refused: GD-204 1.2.3.4:4710: does not let this peer in",
         ),
@@ -86,7 +126,7 @@ BANNED = Silent("1.2.3.4:4710", "GD-204", "does not let this peer in")
     ],
 )
 def test_verdict(signs: Signs, text: str) -> None:
-    state, said, causes = judge(signs)
+    state, said, causes, _ = judge(signs)
     assert said == text and said.startswith(f"{state}: ") and "\n" not in said
     assert (causes == ()) == (state == "healthy") and all(cause in said for cause in causes)
 

@@ -36,6 +36,7 @@ class Watched:
                 members={PARTNER: self.partner},
                 dead_for=lambda peer, now: 7.0,
                 linked=lambda peer: True,
+                me=SimpleNamespace(addresses=("10.0.0.9:4710",)),
             ),
         )  # fmt: skip
         self.unanswered = Unanswered()
@@ -124,6 +125,29 @@ def test_addresses_that_do_not_answer__until_they_do_or_for_two_minutes(watched:
     watched.unanswered.answered("d:2")
     assert [each.address for each in watched.at(112.0).silent] == ["c:1"]
     assert watched.at(100.0 + KEPT).silent == ()
+
+
+def test_time_without_another_member__from_the_begin_and_from_the_last_one(watched: Watched) -> None:
+    watched.others = []
+    assert watched.at(70.0).unmet == 70.0 and watched.at(70.0).dialled == ("10.0.0.9:4710",)
+    watched.others = [watched.partner]
+    assert watched.at(80.0).unmet == 0.0
+    watched.others = []
+    assert watched.at(90.0).unmet == 10.0
+
+
+def test_advice_of_a_failed_dial_reaches_the_verdict(watched: Watched) -> None:
+    watched.unanswered.failed("c:1", "GD-101", "refused", "start a peer there", 100.0)
+    assert [each.do for each in watched.at(101.0).silent] == ["start a peer there"]
+
+
+def test_training_command_is_starting_for_a_minute_or_until_its_process_is_gone() -> None:
+    watched = Watched()
+    assert not watched.at(1.0, training=False).starting, "there is no command"
+    watched.signs = VitalSigns(watched.peer, watched.unanswered, 0.0, trains=True)
+    assert watched.at(59.0, training=False).starting and not watched.at(60.0, training=False).starting
+    watched.signs.detached(10.0)
+    assert not watched.at(20.0, training=False).starting
 
 
 def test_failed_members_count_and_those_that_left_do_not(watched: Watched) -> None:
