@@ -14,7 +14,7 @@ __all__ = ["addresses_to_advertise", "all_private", "listen_host", "listen_port"
 
 
 def addresses_to_advertise(config: Config, port: int, environment: Mapping[str, str]) -> Choice:
-    """The addresses that other peers dial, and the reason for them. An outbound-only peer has none.
+    """The addresses that other peers dial, and the reason for them. A peer that only dials out has none.
 
     Args:
         config: the configuration.
@@ -22,8 +22,10 @@ def addresses_to_advertise(config: Config, port: int, environment: Mapping[str, 
         environment: variables of this host or container.
     """
     chosen = config.network.advertise
-    if port == 0 or chosen == ("none",):
-        return Choice((), "outbound-only: no other peer can dial this one")
+    if port == 0:
+        return Choice((), "[network] listen is off")
+    if chosen == ("none",):
+        return Choice((), "[network] advertise is none")
     if chosen != (AUTO,):
         return Choice(tuple(homes.with_port(address, port) for address in chosen), "as configured")
     return choose(listen_host(config), port, config.network.seeds, environment)

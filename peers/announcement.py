@@ -9,7 +9,7 @@ from pathlib import Path
 from gossipdp.config import AUTO, Config
 from gossipdp.runtime.home_paths import homes_of_user
 from gossipdp.runtime.network.addresses import Choice
-from peers.advertising import addresses_to_advertise, all_private, listen_port
+from peers.advertising import all_private
 from peers.config_text import value_in
 from peers.home import NETWORK
 from peers.tables import TERMINAL_WIDTH
@@ -24,17 +24,15 @@ MOST_SHOWN = 40
 """characters of a value"""
 
 
-def founding(home: Path, config: Config, environment: Mapping[str, str]) -> list[str]:
-    """The lines of a peer that may found its network."""
+def founding(home: Path, config: Config, choice: Choice | None) -> list[str]:
+    """The lines of a peer that may found its network. choice: its addresses; None if they depend on a free port."""
     lines = [f"founding network {config.network.name}; home {home}"]
     lines += _row("preset", config.preset)
     if settings := _settings(config):
         lines += _row("settings", "; ".join(settings))
-    port = listen_port(config)
-    if port is None:
+    if choice is None:
         lines += _row("address", "chosen at the start; the log names it")
     else:
-        choice = addresses_to_advertise(config, port, environment)
         lines += _row("address", f"{', '.join(choice.addresses) or 'none'} ({choice.why})")
         lines += _warning(config, choice)
     return [*lines, *_row("next", f"`{_command(home)} invite` lets another host join")]

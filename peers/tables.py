@@ -1,7 +1,7 @@
 """Prints the daemon's answers as tables, or as JSON.
 
-A missing key is shown as "-". A terminal gets no column of "-" alone, and a narrow one loses the columns of the highest
-rank. Other outputs get all columns as aligned text. Nothing here may ask a daemon.
+A missing key is shown as "-". A terminal gets no column of "-" alone. A narrow one loses the columns of the highest
+rank, and then the middle of long names. Other outputs get all columns as aligned text. Nothing here may ask a daemon.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ __all__ = [
     "MEMBER_COLUMNS",
     "TERMINAL_WIDTH",
     "Column",
+    "address_told",
     "duration",
     "print_json",
     "print_pairs",
@@ -31,6 +32,8 @@ __all__ = [
 NONE = "-"
 TERMINAL_WIDTH = 80
 """columns of text that is not fitted to the terminal"""
+SHORTEST = 8
+"""least characters of a name that is too long for the terminal"""
 STYLES = {
     "alive": "green",
     "ready": "green",
@@ -42,7 +45,7 @@ STYLES = {
 
 
 class Column(NamedTuple):
-    """A column of a table. A narrow terminal loses the columns of the highest `rank` first."""
+    """A column of a table. A narrow terminal loses the columns of the highest `rank` first, and none of rank 0."""
 
     title: str
     key: str
@@ -92,19 +95,19 @@ def short_id(value: Any) -> str:
 
 MEMBER_COLUMNS = (
     Column("name", "name", meaning="[network] peer of that host; this host's peer is first"),
-    Column("id", "id", short_id, 3, meaning="begin of its key's id, as in the log"),
+    Column("id", "id", short_id, 2, meaning="begin of its key's id, as in the log"),
     Column("state", "state", meaning="alive; suspect (silent); failed (silent for long); left (said goodbye)"),
-    Column("address", "address", str, 5, meaning="where other peers dial it"),
-    Column("path", "path", str, 6, meaning="direct, or outbound-only: no other peer can dial it"),
+    Column("address", "address", str, 6, meaning="where other peers dial it"),
+    Column("path", "path", str, 0, meaning="direct, or outbound-only: no other peer can dial it"),
     Column("rtt", "rtt", milliseconds, 4, True, "round-trip time of pings from here"),
     Column("round", "round", str, 0, True, "rounds that it has made, in all its lives"),
     Column("samples/s", "samples_per_second", quantity, 1, True, "samples a second that it trains"),
-    Column("loss", "loss", loss, 1, True, "its training loss, last reported"),
-    Column("eval", "eval_loss", loss, 1, True, "its evaluation loss, last reported"),
+    Column("loss", "loss", loss, 0, True, "its training loss, last reported"),
+    Column("eval", "eval_loss", loss, 3, True, "its evaluation loss, last reported"),
     Column("lag", "lag", str, 4, True, "steps by which it is behind the network's clock"),
-    Column("in", "received", quantity, 3, True, "bytes that this host received from it"),
-    Column("out", "sent", quantity, 3, True, "bytes that this host sent to it"),
-    Column("last", "last_exchange", duration, 1, True, "time since this host's last exchange with it"),
+    Column("in", "received", quantity, 5, True, "bytes that this host received from it"),
+    Column("out", "sent", quantity, 5, True, "bytes that this host sent to it"),
+    Column("last", "last_exchange", duration, 0, True, "time since this host's last exchange with it"),
     Column("strikes", "strikes", str, 5, True, "proven faults; after three it is set aside for a time"),
     Column("version", "version", str, 7, meaning="its version of gossipdp"),
 )
@@ -116,8 +119,7 @@ STATUS_ROWS = (
     Column("run", "run"),
     Column("state", "state"),
     Column("training", "training"),
-    Column("address", "addresses", lambda value: ", ".join(value) or "none: this peer only dials out"),
-    Column("chosen as", "address_why"),
+    Column("address", "address_told"),
     Column("metrics", "metrics"),
     Column("log", "log"),
     Column("members", "members", listed),
@@ -169,12 +171,13 @@ def print_table(columns: Sequence[Column], rows: Sequence[Mapping[str, Any]]) ->
     console = Console()
     told = [at for at in range(len(columns)) if not rows or any(line[at] != NONE for line in cells)]
     kept = [told[at] for at in fitting([columns[at] for at in told], [widths[at] for at in told], console.width)]
+    short = elided([line[kept[0]] for line in cells], sum(widths[at] + 2 for at in kept) - 2 - console.width)
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
     for at in kept:
         table.add_column(columns[at].title, justify="right" if columns[at].right else "left", no_wrap=True)
-    for line in cells:
+    for line, first in zip(cells, short, strict=True):
         # Text, not str: rich would read a member's name as markup.
-        table.add_row(*(Text(line[at], style=STYLES.get(line[at], "")) for at in kept))
+        table.add_row(Text(first), *(Text(line[at], style=STYLES.get(line[at], "")) for at in kept[1:]))
     console.print(table)
     if len(kept) < len(told):
         console.print(f"({len(told) - len(kept)} more columns on a wider terminal, or with --json)", style="dim")
@@ -189,6 +192,20 @@ def fitting(columns: Sequence[Column], widths: Sequence[int], room: int) -> list
             break
         kept.remove(worst)
     return kept
+
+
+def elided(texts: Sequence[str], excess: int) -> list[str]:
+    """`texts`, the longest shorter by `excess` characters and none longer than it. They lose their middle."""
+    most = max([SHORTEST, max(map(len, texts), default=0) - max(0, excess)])
+    tail = most // 2
+    return [text if len(text) <= most else f"{text[: most - tail - 1]}…{text[-tail:]}" for text in texts]
+
+
+def address_told(answer: Mapping[str, Any]) -> str:
+    """Where others are told to dial the peer of this answer to `status`, and why there or why nowhere."""
+    told = ", ".join(answer.get("addresses") or ()) or "none, this peer only dials out"
+    why = answer.get("address_why")
+    return f"{told} ({why})" if why else told
 
 
 def print_pairs(columns: Sequence[Column], values: Mapping[str, Any]) -> None:

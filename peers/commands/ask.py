@@ -62,7 +62,7 @@ def _show(answer: Mapping[str, Any]) -> None:
     from peers import tables
 
     click.echo()
-    tables.print_pairs(tables.STATUS_ROWS, answer)
+    tables.print_pairs(tables.STATUS_ROWS, {**answer, "address_told": tables.address_told(answer)})
     if answer.get("training") == "attached" and answer.get("loss") is None:
         click.echo("\nTo show the loss here, call peer.report(loss=...) in the training script.")
     for notice in answer.get("notices") or ():
@@ -125,7 +125,7 @@ def leave(ctx: click.Context) -> None:
 @click.pass_context
 def invite(ctx: click.Context, show: bool) -> None:
     """Write the file that lets another host join; show its use."""
-    from gossipdp.errors import UnreachableError
+    from gossipdp.errors import ConfigError, UnreachableError
     from peers import home as homes
     from peers import invites
     from peers.control import ask
@@ -134,18 +134,23 @@ def invite(ctx: click.Context, show: bool) -> None:
     try:
         answer = ask(home, "invite")  # the daemon knows its address and its flags
         path, known = Path(answer.get("path") or home / "invite"), [seed for seed in answer.get("seeds", ()) if seed]
-    except UnreachableError:
+    except UnreachableError as unreachable:
         config = homes.read_config(home)
         known = [*homes.advertised(config), *config.network.seeds]
-        if not known:
-            raise
-        path = invites.write_invite(home, known, config)
+        if known:
+            path = invites.write_invite(home, known, config)
+        else:
+            path = homes.invite_file(home)
+            try:  # `up` has written it, and the daemon does not listen yet
+                known = [*invites.read_invite(homes.read_text(path)).invite.seeds]
+            except ConfigError:
+                raise unreachable from None
     if not known:
         click.echo(
             "No other peer can dial this one: set [network] seeds on the new host to a member that can be dialled.",
             err=True,
         )
-    click.echo(f"Wrote {path}. It admits its holder to the network: handle it like a password.")
+    click.echo(f"{path} admits its holder to the network: handle it like a password.")
     click.echo(f"  first dialled:  {', '.join(known) or 'none'}")
     click.echo(f"  to use it:      scp {path} HOST:invite")
     click.echo("                  HOST$ gossipdp join @invite -- CMD")

@@ -41,6 +41,7 @@ def up(ctx: click.Context, run_toml: str | None, network: str | None, log_format
     """
     from peers import announcement, finished, invites
     from peers import home as homes
+    from peers.advertising import addresses_to_advertise, listen_port
     from peers.environment import of_container
 
     if run_toml is not None and run_toml.startswith("@"):
@@ -57,13 +58,16 @@ def up(ctx: click.Context, run_toml: str | None, network: str | None, log_format
     config = homes.read_config(home, flags, file=file)
     _check_unoccupied(home)
     known = homes.found(home, config, homes.read_text(file) if file is not None else None)
-    if addresses := homes.advertised(config):
-        invites.write_invite(home, addresses, config)
-    founds = known.founder and not (home / homes.RUN).exists()
-    if founds:
-        said = announcement.founding(home, config, of_container(os.environ))
+    addresses = homes.advertised(config)
+    if known.founder and not (home / homes.RUN).exists():
+        port = listen_port(config)
+        choice = None if port is None else addresses_to_advertise(config, port, of_container(os.environ))
+        addresses = addresses or (choice.addresses if choice else ())
+        said = announcement.founding(home, config, choice)
     else:
         said = announcement.continuing(home, known.name)
+    if addresses:  # the lines name the invite, and the daemon takes some seconds to start
+        invites.write_invite(home, addresses, config)
     _print(said, log_format)
     from peers.supervisor import run
 

@@ -94,6 +94,9 @@ class NetworkEvents:
             self._status.choose("where members see it come from, and have dialled it")
         elif not event.dropped:
             log.info("members can dial this peer at %s again", usable)
+            self._status.choose("members have dialled it there")
+        if event.dropped:
+            self._status.choose(f"members tried {dropped} in vain")
         if event.dropped and event.addresses:
             text = "members tried %s %d times in vain: it is not advertised any longer, and %s is"
             log.warning(text, dropped, event.opinions, usable)

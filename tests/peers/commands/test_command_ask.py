@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
 import re
+import subprocess
 import sys
+import termios
 from pathlib import Path
 from typing import Any
 
@@ -128,8 +131,53 @@ def test_a_narrow_terminal_gets_the_columns_that_matter(capsys: pytest.CaptureFi
     tables.print_table(tables.MEMBER_COLUMNS, ROWS)
     lines = capsys.readouterr().out.splitlines()
     assert all(len(line) <= 80 for line in lines)
-    assert {"name", "id", "state", "round", "samples/s", "loss", "eval", "last"} <= set(lines[0].split())
+    assert {"name", "id", "state", "path", "round", "samples/s", "loss", "eval", "last"} <= set(lines[0].split())
     assert "host2?[31m[red]" in lines[2], "a name is text, never markup"
+
+
+@pytest.mark.parametrize(
+    ("addresses", "why", "row"),
+    [
+        (["10.0.0.1:4710", "[::1]:4710"], "as configured", "10.0.0.1:4710, [::1]:4710 (as configured)"),
+        (
+            [],
+            "members tried 10.0.0.1:4710 in vain",
+            "none, this peer only dials out (members tried 10.0.0.1:4710 in vain)",
+        ),
+        ([], "", "none, this peer only dials out"),
+    ],
+)
+def test_row_of_the_address__with_why_it_is_there_or_nowhere(
+    gossipdp: Run, answering: Any, tmp_path: Path, addresses: list[str], why: str, row: str
+) -> None:
+    answering(tmp_path, {"status": {"verdict": {}, "addresses": addresses, "address_why": why}})
+    out = gossipdp("status", "--home", tmp_path).out
+    assert re.search(rf"^address +{re.escape(row)}$", out, re.M) and "chosen as" not in out
+
+
+@pytest.mark.parametrize("length", [5, 25, 39])
+def test_members_on_a_terminal_of_80_columns__the_columns_that_matter_and_a_line_a_member(length: int) -> None:
+    pytest.importorskip("rich")
+    names = ["a" * (length - 1) + str(number) for number in range(2)]
+    busy = ROWS[0] | {"path": "outbound-only", "last_exchange": 3599.0, "round": 123_456, "version": "0.1.0.dev123"}
+    script = (
+        "from peers import tables\n"
+        f"tables.print_table(tables.MEMBER_COLUMNS, [{busy!r} | {{'name': name}} for name in {names!r}])\n"
+    )
+    ours, theirs = os.openpty()
+    termios.tcsetwinsize(theirs, (24, 80))
+    variables = {key: value for key, value in os.environ.items() if key not in ("COLUMNS", "LINES")}
+    variables |= {"NO_COLOR": "1", "TERM": "xterm"}
+    with os.fdopen(ours, "rb", buffering=0) as terminal:
+        subprocess.run([sys.executable, "-c", script], check=True, stdout=theirs, env=variables, timeout=60)
+        os.close(theirs)
+        said = terminal.read(1 << 16).decode()
+    lines = re.sub(r"\x1b\[[\d;]*m", "", said).splitlines()
+    head, *rows, hint = lines
+    assert {"name", "state", "path", "round", "loss", "last"} <= set(head.split())
+    assert len(rows) == 2 and "more columns" in hint and max(map(len, lines)) <= 80
+    assert [row.split()[0][-1] for row in rows] == ["0", "1"], "the ends of long names differ"
+    assert all({"outbound-only", "123456", "1.683", "59m"} <= set(row.split()) for row in rows)
 
 
 @pytest.mark.parametrize(

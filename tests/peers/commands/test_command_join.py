@@ -137,7 +137,7 @@ def test_nothing_secret_is_printed_unless_asked_for(gossipdp: Run, founder: Path
 
 
 def test_an_invite_without_daemon_or_address_is_four(gossipdp: Run, started: list[Any], tmp_path: Path) -> None:
-    gossipdp("up", "--home", tmp_path / "h")
+    gossipdp("up", "--home", tmp_path / "h", "--listen", "tcp://*:0")
     assert gossipdp("invite", "--home", tmp_path / "h").code == 4
 
 

@@ -13,6 +13,8 @@ import pytest
 
 from gossipdp.runtime.network.addresses import Choice
 from peers import advertising
+from peers.commands import start
+from peers.invites import read_invite
 from tests.peers.commands.running import Run
 
 
@@ -143,6 +145,18 @@ def test_a_founder_says_network_settings_addresses_and_what_comes_next(
     assert (
         said["warning"].startswith("The invite will hold only private addresses") and "--advertise" in said["warning"]
     )
+
+
+def test_the_invite_is_there_before_the_lines_that_name_it_are_printed(
+    gossipdp: Run, started: Sequence[Any], tmp_path: Path, choose: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    choose(Choice(("10.0.0.5:4710", "[fd00::5]:4710"), "its first address"))
+    file, there = tmp_path / "h" / "invite", []
+    monkeypatch.setattr(start, "_print", lambda lines, log_format: there.append(file.is_file()))
+    assert gossipdp("up", "--home", tmp_path / "h").code == 0
+    assert there == [True] and read_invite(file.read_text()).invite.seeds == ("10.0.0.5:4710", "[fd00::5]:4710")
+    shown = gossipdp("invite", "--home", tmp_path / "h").out
+    assert "first dialled:  10.0.0.5:4710, [fd00::5]:4710" in shown, "the daemon does not listen yet"
 
 
 @pytest.mark.parametrize(
