@@ -99,4 +99,4 @@ def _described(about: dict[str, Any]) -> str:
         return held + (", all equal" if about.get("agrees") else ", not compared to the end")
     agreed = "which agree to" if about.get("agrees") else "which do not agree to"
     missed = "" if about.get("agrees") else " (GD-404)"
-    return f"{held}, {agreed} 1e-3 of their usual distance{missed}; last measured here: {share:.1e}"
+    return f"{held}, {agreed} 1e-3 of their usual distance{missed}; last measured here: {share:.2g}"

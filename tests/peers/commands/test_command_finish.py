@@ -58,7 +58,7 @@ def test_it_says_where_the_model_is_and_how_close_the_peers_are(
         ({"peers": [{"name": "a"}]}, "this peer's own, no other member took part"),
         (
             {"agrees": False, "relative_distance": 0.1},
-            "do not agree to 1e-3 of their usual distance (GD-404); last measured here: 1.0e-01",
+            "do not agree to 1e-3 of their usual distance (GD-404); last measured here: 0.1",
         ),
         ({"distance_after": None, "relative_distance": None}, "held by 2 peers (a, b), all equal"),
         ({"relative_distance": None, "agrees": False}, "held by 2 peers (a, b), not compared to the end"),
