@@ -118,3 +118,19 @@ def test_commands_on_pages_exist() -> None:
             named.add((page.name, f"gossipdp {command} {sub}" if group and sub else f"gossipdp {command}"))
     assert len(named) > 30
     assert not sorted(each for each in named if each[1] not in known)
+
+
+def test_options_of_commands_on_pages_exist() -> None:
+    seen, wrong = 0, []
+    for page in [*PAGES, SITE.parents[1] / "README.md"]:
+        text = page.read_text(encoding="utf-8").replace("\\\n", " ")
+        for line in re.findall(r"(?:[`$] ?|^ {4}|IMAGE )gossipdp ([^`\n]*)", text, re.M):
+            command, options = cli, {each for option in cli.params for each in option.opts} | {"--help"}
+            for word in line.split(" -- ")[0].split(" #")[0].split():
+                if word.startswith("--"):
+                    seen += 1
+                    wrong += [(page.name, line)] if word.partition("=")[0].rstrip(".,;)") not in options else []
+                elif isinstance(command, click.Group) and word in command.commands:
+                    command = command.commands[word]
+                    options |= {each for option in command.params for each in option.opts}
+    assert seen > 30 and not wrong
