@@ -16,7 +16,7 @@ from gossipdp.config import AUTO, Config
 from gossipdp.errors import ConfigError, DataError
 from gossipdp.protocol.peer import Peer
 from gossipdp.protocol.transfer.claims import Held
-from gossipdp.protocol.wire.messages import Member, State, short
+from gossipdp.protocol.wire.messages import Member, Progress, State, short
 from gossipdp.runtime import files
 from gossipdp.runtime.link import LinkServer
 from gossipdp.runtime.network.addresses import Choice, doubt
@@ -263,6 +263,13 @@ def _renew_invite(home: Path, config: Config, addresses: Sequence[str], kept: _K
         )
 
 
+def _count_on(peer: Peer, meta: CheckpointMeta) -> None:
+    """Count this peer's rounds, steps and samples on from its checkpoint. Members that run may remember more."""
+    if meta.peer == peer.id.hex():
+        rounds = min(meta.peer_rounds, 0xFFFF_FFFF)
+        peer.progress.merge([Progress(peer.id, 0, meta.steps, meta.samples, rounds)])
+
+
 def _start(node: Node, config: Config, store: Store, kept: _Kept) -> None:
     """Tell the peer whether it founds the network, and where it looks for it."""
     if kept.founds:
@@ -272,7 +279,8 @@ def _start(node: Node, config: Config, store: Store, kept: _Kept) -> None:
         path, meta = kept.newest
         node.holds(path, store.saved_at(path))
         resume = Held(meta.clock, min(meta.round, 0xFFFF_FFFF))
-        log.info("newest checkpoint: network clock %d steps, round %d", *resume)
+        log.info("newest checkpoint: network clock %d steps, round %d", meta.clock, meta.peer_rounds)
+        _count_on(node.peer, meta)
     elif node.run_id:
         text = f"there is no checkpoint in {store.dir}: the model can only come from another member of this run"
         node.notice("GD-604", text)

@@ -57,7 +57,8 @@ def checkpoint_list(ctx: click.Context, as_json: bool) -> None:
         rows.append(
             {
                 **row, "state": "ok", "age": max(time.time() - manifest.saved_at, 0.0), "saved_at": manifest.saved_at,
-                "round": meta.round, "clock": meta.clock, "steps": meta.steps, "samples": meta.samples, "bytes": size,
+                "round": meta.peer_rounds, "model_rounds": meta.round, "clock": meta.clock,
+                "steps": meta.steps, "samples": meta.samples, "bytes": size,
             }
         )  # fmt: skip
     if not rows and homes.network_of(find_home(ctx)) is None:
@@ -123,9 +124,9 @@ def checkpoint_verify(ctx: click.Context, path: str | None, as_json: bool) -> in
             code = found.exit_code
             rows.append({**row, "state": "damaged", "code": found.code, "seen": found.seen})
         else:
-            rows.append({**row, "state": "ok", "round": found.meta.round})
+            rows.append({**row, "state": "ok", "round": found.meta.peer_rounds})
             if not as_json:
-                click.echo(f"ok: {each}, round {found.meta.round}")
+                click.echo(f"ok: {each}, round {found.meta.peer_rounds}")
     if not rows:
         raise _nothing_to("verify", store)
     if as_json:
@@ -180,7 +181,7 @@ def checkpoint_export(
     else:
         store = _store(ctx)
         chosen = store.verify(_checkpoint_path(store, path)) if path is not None else _newest(store)
-        of = f"round {chosen.meta.round}"
+        of = f"round {chosen.meta.peer_rounds}"
     where = Path(out).absolute()
     if base is None:
         if out.endswith("/") or where.is_dir():
@@ -201,7 +202,7 @@ def _average(ctx: click.Context, homes: Sequence[str]) -> Checkpoint:
 
     parts = [_newest(_store(ctx, Path(home).absolute())) for home in homes]
     for home, part in zip(homes, parts, strict=True):
-        click.echo(f"{home}: round {part.meta.round}, clock {part.meta.clock}")
+        click.echo(f"{home}: round {part.meta.peer_rounds}, clock {part.meta.clock}")
     return Averaged(parts)
 
 

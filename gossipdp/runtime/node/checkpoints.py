@@ -128,7 +128,7 @@ class Checkpoints:
 
     def save(self) -> bool:
         """Begin to write; True."""
-        peer, model = self._peer, self._peer.replica.model
+        peer, model, own = self._peer, self._peer.replica.model, self._peer.progress.mine
         assert model is not None
         meta = CheckpointMeta(
             network=self._config.network,
@@ -137,8 +137,9 @@ class Checkpoints:
             incarnation=self._incarnation,
             round=peer.rounds.rounds,
             clock=peer.replica.state_clock,
-            steps=peer.contribution.steps,
-            samples=peer.contribution.samples,
+            steps=own.steps,
+            samples=own.samples,
+            peer_rounds=own.rounds,
             schema=model.schema.digest.hex(),
         )
         self.writer.save(self._algorithm.ledger, meta, model.schema_bytes, model.carried)

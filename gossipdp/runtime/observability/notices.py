@@ -198,7 +198,7 @@ class Notices:
                 "exchange": event.exchange,
                 "initiator": (self._peer.id if event.initiator else event.partner).hex(),
                 "partner": event.partner.hex(),
-                "round": self._peer.rounds.rounds,
+                "round": self._peer.progress.mine.rounds,
             },
         )
 

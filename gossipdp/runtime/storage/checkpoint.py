@@ -86,12 +86,16 @@ class CheckpointMeta(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     peer: Hex
     incarnation: Count
     round: Count
+    """outer steps in the model, of whichever peer"""
     clock: Count
     """the network's clock, in steps"""
     steps: Count
     samples: Count
+    """steps and samples of this peer, in all its lives"""
     schema: Hex
     """the schema's digest"""
+    peer_rounds: Count = 0
+    """rounds of this peer, in all its lives"""
     extra: dict[str, str | int | float | bool] = {}
     """further values of the caller"""
 

@@ -21,7 +21,7 @@ def saved(founder: Path) -> Path:
     for round in (1, 2):
         meta = CheckpointMeta(
             network="tiny", run="", peer="", incarnation=1, round=round, clock=50 * round, steps=50, samples=400,
-            schema=schema.digest.hex(),
+            peer_rounds=round, schema=schema.digest.hex(),
         )  # fmt: skip
         store.save(
             {"anchor": np.full(9, round, np.float32), "momentum": np.zeros(9, np.float32)}, meta, schema.to_bytes()

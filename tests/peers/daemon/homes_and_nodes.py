@@ -32,10 +32,10 @@ class NoSignals:
         pass
 
 
-def save(where: Path, clock: int, run: bytes = RUN, network: str = "tiny") -> Path:
+def save(where: Path, clock: int, run: bytes = RUN, network: str = "tiny", peer: str = "cd" * 32) -> Path:
     meta = CheckpointMeta(
-        network=network, run=run.hex(), peer="cd" * 32, incarnation=1, round=clock // 10, clock=clock, steps=clock,
-        samples=clock, schema="ef" * 16,
+        network=network, run=run.hex(), peer=peer, incarnation=1, round=clock // 10, clock=clock, steps=clock,
+        samples=clock, schema="ef" * 16, peer_rounds=clock // 20,
     )  # fmt: skip
     arrays = {"anchor": np.ones(8, np.float32), "momentum": np.zeros(8, np.float32)}
     return Store(where / "checkpoints").save(arrays, meta, b"schema")

@@ -15,7 +15,7 @@ from gossipdp.protocol import jobs
 from gossipdp.protocol.events import ResyncBegan, ResyncEnded
 from gossipdp.runtime import files
 from gossipdp.runtime.network.events import DialFailed, LinkUp
-from gossipdp.runtime.network.identity import NetworkSecret
+from gossipdp.runtime.network.identity import Identity, NetworkSecret
 from gossipdp.runtime.network.invite import Invite
 from gossipdp.runtime.node import Node
 from gossipdp.runtime.unix_sockets import socket_path as link_path
@@ -72,6 +72,19 @@ def test_home_that_has_founded_never_founds_again(where: Path, start: Start) -> 
     save(where, 120)
     node = start()
     assert not node.peer.replica.founds and held(node) == (120, 12) and node.run_id == RUN
+
+
+@pytest.mark.parametrize(("own", "before"), [(True, 140), (False, 0)])
+def test_rounds_go_on_from_the_own_checkpoint__and_not_from_that_of_another_peer(
+    where: Path, start: Start, own: bool, before: int
+) -> None:
+    files.save_run(where / "run", RUN)
+    save(where, 140, peer=Identity.load(where).id.hex() if own else "cd" * 32)
+    node = start()
+    mine = node.peer.progress.mine
+    assert (node.status.round, mine.steps, mine.samples, mine.clock) == (before // 20, before, before, 0)
+    node.peer.progress.report(clock=150, steps=10, samples=10, rounds=1)
+    assert node.status.members()[0]["round"] == node.status.describe()["round"] == before // 20 + 1
 
 
 def test_home_whose_run_file_is_lost_founds_nothing_while_a_checkpoint_names_the_run(where: Path, start: Start) -> None:

@@ -17,7 +17,16 @@ Save = Callable[..., Checkpoint]
 
 def meta(schema: str = "") -> CheckpointMeta:
     return CheckpointMeta(
-        network="tiny", run="", peer="", incarnation=1, round=7, clock=50, steps=50, samples=400, schema=schema
+        network="tiny",
+        run="",
+        peer="",
+        incarnation=1,
+        round=7,
+        clock=50,
+        steps=50,
+        samples=400,
+        peer_rounds=7,
+        schema=schema,
     )
 
 

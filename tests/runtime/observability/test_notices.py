@@ -19,7 +19,9 @@ from gossipdp.runtime.observability.status import Status
 SOURCE = b"s" * 32
 KNOWN = Member(SOURCE, "host2", "10.0.0.2:4710", 1, 0, State.ALIVE)
 PEER = SimpleNamespace(
-    id=b"m" * 32, rounds=SimpleNamespace(rounds=3), membership=SimpleNamespace(members={SOURCE: KNOWN})
+    id=b"m" * 32,
+    progress=SimpleNamespace(mine=SimpleNamespace(rounds=3)),
+    membership=SimpleNamespace(members={SOURCE: KNOWN}),
 )
 """the peer as far as log lines need it"""
 NAME = f"host2 ({short(SOURCE)})"
