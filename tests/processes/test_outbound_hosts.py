@@ -102,5 +102,5 @@ def test_listens_nowhere__joins_gets_the_model_and_trains_on(tmp_path: Path, net
     assert first.member(second.name)["state"] == second.member(first.name)["state"] == "alive"
     assert first.member(second.name)["received"] == 0
     for host in made.hosts:
-        assert " is suspect" not in host.text() and " is failed" not in host.text()
+        assert " is suspect" not in host.text() and " has failed" not in host.text()
         assert not any(code in host.text() for code in ("GD-102", "GD-103"))

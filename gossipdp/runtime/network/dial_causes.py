@@ -17,7 +17,7 @@ from gossipdp.runtime.background import BackgroundCalls
 from gossipdp.runtime.descriptors import spare
 from gossipdp.runtime.network.host_port import split_address
 
-__all__ = ["SILENT", "Cause", "Looks", "dial_text", "look", "timed_out", "unreachable", "unresolved"]
+__all__ = ["LISTENS", "SILENT", "Cause", "Looks", "dial_text", "look", "timed_out", "unreachable", "unresolved"]
 
 HOLDS: Final = 10.0
 """seconds for which the cause found at an address stays valid"""
@@ -56,7 +56,9 @@ _CLOSED: Final = Cause(
     "connected, then closed without a word: a proxy, or a tunnel, whose peer is not up",
     "start the peer behind the proxy, tunnel or balancer that answers there, or dial the peer itself",
 )
-_LISTENS: Final = Cause("GD-101", "refused, and listens since")
+LISTENS: Final = "refused, and listens since"
+"""the text of a cause that has passed: a peer there has started meanwhile"""
+_LISTENS: Final = Cause("GD-101", LISTENS)
 _ANOTHER_SECRET: Final = Cause(
     "GD-201", "a peer that broke off the encrypted handshake: the network secret differs, or it is too busy"
 )

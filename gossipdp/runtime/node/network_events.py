@@ -8,7 +8,7 @@ from collections.abc import Callable
 from gossipdp.error_codes import ADVICE
 from gossipdp.protocol.wire.messages import short
 from gossipdp.runtime.network import events as network
-from gossipdp.runtime.network.dial_causes import dial_text
+from gossipdp.runtime.network.dial_causes import LISTENS, dial_text
 from gossipdp.runtime.network.duplicate_identity import judge
 from gossipdp.runtime.network.refusals import Refusals
 from gossipdp.runtime.node.context import NodeContext
@@ -78,7 +78,9 @@ class NetworkEvents:
         code, dialled = event.code, event.address or short(event.peer)
         cause = "no peer met there: " if code == "GD-101" else ""
         do = event.do or ADVICE.get(code, "")
-        if not (code == "GD-101" and self._peer.membership.left(event.address)):
+        if event.reason.endswith(LISTENS):
+            log.info("%s: no peer listened there yet, and one does now; it is dialled again soon", dialled)
+        elif not (code == "GD-101" and self._peer.membership.left(event.address)):
             self._notices.notice(code, dial_text(dialled, event.reason, cause), now, event.do)
             self._unanswered.failed(dialled, code, event.reason, do, now)
         if event.peer:

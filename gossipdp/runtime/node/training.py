@@ -97,7 +97,7 @@ class TrainingSessions:
             case link.ModelWritten():
                 live, carried = self._live(event), event.carried
                 self._peer.training.attach(self._schema, now, carried=carried, moments=event.empty, live=live)
-                if not self._peer.replica.ready:
+                if not self._peer.replica.ready and not self._peer.replica.founds:
                     log.info("a training process waits for the model")
             case link.Submitted():
                 submitted = (event.session, event.snapshot, event.applied, event.steps, event.samples)

@@ -27,6 +27,12 @@ MEMBER_LINES = 60
 """changes of members logged in `AGAIN` seconds; further ones are only counted"""
 CODE_LINES = 60
 """warnings of one code logged in `AGAIN` seconds; further ones are only counted"""
+STATES = {
+    State.ALIVE: "is alive",
+    State.SUSPECT: "is suspect: it does not answer",
+    State.FAILED: "has failed",
+    State.LEFT: "has left",
+}
 PHASES = {
     Phase.RUNNING: "it asks all to finish",
     Phase.WAITING: "its training is over",
@@ -61,6 +67,10 @@ class Notices:
         self._lines_since = -math.inf
         self._advised: set[tuple[str, str]] = set()
         """codes and advice that were logged"""
+        self._shown: dict[bytes, Member] = {}
+        """records of members as last told"""
+        self._unmatched = False
+        """whether it was said that a network of two has no third peer to compare a model"""
         self._changes, self._changes_since = 0, -math.inf
         """changes of members, and since when they are counted"""
         self._reminded = ""
@@ -141,9 +151,9 @@ class Notices:
             case events.ResyncBegan("diverged"):
                 log.warning("this peer's state differs from the state that members agreed on: fetching the model again")
             case events.ResyncBegan("idle" | "late" as reason, behind=behind):
-                waits = "a training process waits" if reason == "late" else "no training process"
-                level = logging.INFO if reason == "late" else logging.DEBUG
-                log.log(level, "the model here is %d steps old (%s): fetching it again", behind, waits)
+                why = "training starts" if reason == "late" else "no training process is attached"
+                text = "%s, and the model here is %d steps old: fetching the newer one, as usual then"
+                log.log(logging.INFO if reason == "late" else logging.DEBUG, text, why, behind)
             case events.ResyncEnded("idle" | "late" as reason, source, complete, seconds):
                 level = logging.INFO if reason == "late" else logging.DEBUG
                 if complete:
@@ -170,18 +180,42 @@ class Notices:
                 log.warning("%d chunks in doubt: %s died before it settled them", count, self._name(partner))
 
     def _member_changed(self, member: Member, before: State | None, now: float) -> None:
+        news = self._news(member, before)
+        if not news:
+            log.debug("member %s (%s) has a new record", member.name, short(member.id))
+            return
         if now >= self._changes_since + AGAIN:
             if self._changes > MEMBER_LINES:
                 log.warning("%d more changes of members; `gossipdp members` lists them", self._changes - MEMBER_LINES)
             self._changes, self._changes_since = 0, now
         self._changes += 1
         if self._changes <= MEMBER_LINES:
-            was = "" if before is None else f", was {before.name.lower()}"
-            if before is member.state and (member.phase or member.calls):
-                was = f": {PHASES[member.phase]}"
-            log.info("member %s (%s) is %s%s", member.name, short(member.id), member.state.name.lower(), was)
+            log.info("member %s (%s) %s", member.name, short(member.id), news)
         if self._changes == MEMBER_LINES:
             log.warning("%d changes of members within %.0f s: more are counted, not logged", MEMBER_LINES, AGAIN)
+
+    def _news(self, member: Member, before: State | None) -> str:
+        """What has changed of `member` since it was last told; "" if that is nothing for people."""
+        known = self._shown.pop(member.id, None)
+        self._shown[member.id] = member  # the newest stands last
+        if len(self._shown) > REMEMBERED:
+            del self._shown[next(iter(self._shown))]
+        if before is not member.state:
+            again = " again" if before is not None and member.state is State.ALIVE else ""
+            return STATES[member.state] + again
+        if (member.phase or member.calls) and (
+            known is None or (known.phase, known.calls) != (member.phase, member.calls)
+        ):
+            return f"ends its run: {PHASES[member.phase]}"
+        if known is None or known == member:
+            return ""
+        if known.incarnation < member.incarnation:
+            return "was started again"
+        return (
+            f"is dialled at {', '.join(member.addresses) or 'no address'} now"
+            if known.addresses != member.addresses
+            else ""
+        )
 
     def _exchange(self, event: events.ExchangeEnded) -> None:
         log.log(
@@ -204,8 +238,13 @@ class Notices:
 
     def _verdict(self, event: events.StateJudged, level: int) -> None:
         source = self._name(event.source)
+        if not event.witness and len(self._peer.membership.alive()) > 1:
+            log.log(level, "took the model from %s unchecked: no other member could compare it with its own", source)
+            return
         if not event.witness:
-            log.log(level, "accepted the model from %s unverified: no second member could check it", source)
+            told, self._unmatched = self._unmatched, True
+            text = "took the model from %s; in a network of two there is no third peer to compare it with"
+            log.log(logging.DEBUG if told else level, text, source)
             return
         log.log(
             level,

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import logging
+import math
 from collections import deque
 from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
+from msgspec.structs import replace
 
 from gossipdp.error_codes import ADVICE
 from gossipdp.protocol import events
-from gossipdp.protocol.wire.messages import Member, State, short
+from gossipdp.protocol.wire.messages import Member, Phase, State, short
 from gossipdp.runtime.observability.metrics import Metrics
 from gossipdp.runtime.observability.notices import AGAIN, CODE_LINES, MEMBER_LINES, REMEMBERED, Notices
 from gossipdp.runtime.observability.status import Status
@@ -21,7 +23,8 @@ KNOWN = Member(SOURCE, "host2", "10.0.0.2:4710", 1, 0, State.ALIVE)
 PEER = SimpleNamespace(
     id=b"m" * 32,
     progress=SimpleNamespace(mine=SimpleNamespace(rounds=3)),
-    membership=SimpleNamespace(members={SOURCE: KNOWN}),
+    replica=SimpleNamespace(resyncing=""),
+    membership=SimpleNamespace(members={SOURCE: KNOWN}, alive=lambda: [KNOWN]),
 )
 """the peer as far as log lines need it"""
 NAME = f"host2 ({short(SOURCE)})"
@@ -72,9 +75,58 @@ def test_changes_of_members_past_the_limit_of_a_minute__counted_and_not_logged(
         ghost = Member(number.to_bytes(32, "big"), "ghost", "10.0.0.1:1", 1, 0, State.ALIVE)
         notices.observe(events.MemberChanged(ghost, None), 0.001 * number)
     assert len(caplog.records) == MEMBER_LINES + 1 and "more are counted" in caplog.records[-1].getMessage()
-    notices.observe(events.MemberChanged(ghost, State.ALIVE), AGAIN)
+    notices.observe(events.MemberChanged(ghost, State.FAILED), AGAIN)
     told = [record.getMessage() for record in caplog.records[-2:]]
     assert told[0].startswith("4940 more changes of members") and told[1].startswith("member ghost")
+
+
+def test_change_of_a_member__told_once_and_only_if_it_is_one(
+    listeners: Listeners, caplog: pytest.LogCaptureFixture
+) -> None:
+    notices, _, _ = listeners
+
+    def told(before: State | None, **changed: Any) -> list[str]:
+        nonlocal record
+        caplog.clear()
+        record = replace(record, **changed)
+        notices.observe(events.MemberChanged(record, before), 0.0)
+        return [text.removeprefix(f"member {NAME} ") for text in caplog.messages]
+
+    record = KNOWN
+    assert told(None) == ["is alive"]
+    assert told(State.ALIVE) == told(State.ALIVE, refutation=3) == []
+    assert told(State.ALIVE, incarnation=2) == ["was started again"]
+    assert told(State.ALIVE, address="10.0.0.9:1") == ["is dialled at 10.0.0.9:1 now"]
+    assert told(State.ALIVE, phase=Phase.WAITING) == ["ends its run: its training is over"]
+    assert told(State.ALIVE, phase=Phase.WAITING, refutation=4) == []
+    assert told(State.ALIVE, state=State.SUSPECT) == ["is suspect: it does not answer"]
+    assert told(State.SUSPECT, state=State.ALIVE) == ["is alive again"]
+    assert told(State.ALIVE, state=State.FAILED) == ["has failed"]
+    assert told(State.FAILED, state=State.LEFT) == ["has left"]
+
+
+def test_model_that_no_third_peer_could_compare__said_once(
+    listeners: Listeners, caplog: pytest.LogCaptureFixture
+) -> None:
+    notices, _, _ = listeners
+    unseen = events.StateJudged(SOURCE, b"", True, math.nan, math.nan)
+    for now in (0.0, 1.0):
+        notices.observe(unseen, now)
+    assert caplog.messages == [
+        f"took the model from {NAME}; in a network of two there is no third peer to compare it with"
+    ]
+    assert {record.levelname for record in caplog.records} == {"INFO"}
+
+
+def test_newer_model_for_a_training_that_starts__said_to_be_usual(
+    listeners: Listeners, caplog: pytest.LogCaptureFixture
+) -> None:
+    notices, _, _ = listeners
+    for reason in ("late", "idle"):
+        notices.observe(events.ResyncBegan(reason, 0, 0, behind=200), 0.0)
+    assert caplog.messages == [
+        "training starts, and the model here is 200 steps old: fetching the newer one, as usual then"
+    ]
 
 
 CODES = ("GD-101", "GD-201", "GD-204", "GD-302", "GD-402")
