@@ -120,7 +120,7 @@ def build(
         outside=final,
     )
     node.add(Control(control, node, home, config, final))
-    node.add(Signals(node))
+    node.add(Signals(node, supervisor))
     if wants_router(config, choice, transport.port):
         node.add(Router(node, home, config, choice, transport.port))
     where = ", ".join(choice.addresses) or "no address"

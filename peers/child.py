@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import logging
 import math
+import os
 import signal
 import subprocess
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 
 import psutil
 
-from peers.processes import MARK, Ending, Guard, family
+from peers.processes import MARK, Ending, family, tie
 from peers.relay import Relay
 
 __all__ = ["Backoff", "Child", "Policy", "ended"]
@@ -55,7 +57,7 @@ class Child:
         name: for the log.
         argv: the command.
         environment: its variables.
-        guard: ends the command if this process is killed.
+        record: takes the pid of each start's process, there and here.
         backoff: pauses before restarts.
         mark: value of the variable `MARK`, which all descendants inherit.
         adopted: takes the pids of the command's own process, and returns those of orphans that belong to the command.
@@ -67,14 +69,14 @@ class Child:
         name: str,
         argv: list[str],
         environment: Mapping[str, str],
-        guard: Guard,
+        record: Callable[[int], object],
         backoff: Backoff,
         mark: str,
         *,
         adopted: Callable[[set[int]], set[int]] | None = None,
         busy: Callable[[], bool] | None = None,
     ) -> None:
-        self.name, self._argv, self._environment, self._guard = name, argv, environment, guard
+        self.name, self._argv, self._environment, self._record = name, argv, environment, record
         self._backoff, self._mark, self._adopted, self._busy = backoff, mark, adopted, busy
         self.process: subprocess.Popen[bytes] | None = None
         self.attempts = 0
@@ -134,15 +136,21 @@ class Child:
                 stdin=subprocess.DEVNULL,
                 stderr=None if self.relay is None else self.relay.write_end,
                 process_group=0,
-                preexec_fn=self._guard.watch,  # noqa: PLW1509  (this process has one thread)
+                preexec_fn=partial(self._enter, os.getpid()),  # noqa: PLW1509  (this process has one thread)
             )
         except OSError as error:
             self._not_started, self._reason = 127 if isinstance(error, FileNotFoundError) else 126, str(error)
             log.error("%s cannot be started: %s", self.name, error)
         else:
+            self._record(self.process.pid)
             log.info("%s started, process %d", self.name, self.process.pid)
         if self.relay is not None:
             self.relay.take_over()
+
+    def _enter(self, parent: int) -> None:
+        """In the new process, before it becomes the command: from now on it never runs unknown."""
+        tie(parent)
+        self._record(os.getpid())
 
     def reap(self, now: float, grace: float) -> int | None:
         """Return the exit code once, after the command has ended; negative for a signal. End its descendants."""
@@ -150,7 +158,6 @@ class Child:
         if self.relay is not None and self.relay.open:
             self.relay.pass_on()
         if self.process is not None and (code := self.process.poll()) is not None:
-            self._guard.forget(self.process.pid)
             self.process = None
             self._end(now, grace)
         if self._ending is not None and now >= self.look_at and not self._ending.look(now) and not self.running:

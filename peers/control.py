@@ -304,13 +304,7 @@ def ask(home: Path, verb: str, *, timeout: float = 10.0, **args: Any) -> dict[st
                 do="run the command as the user that owns the home, or choose another home with --home",
             ) from None
         except OSError as error:
-            raise UnreachableError(
-                "GD-105",
-                "no daemon runs for this home",
-                seen=f"{socket_path(home)}: {error.strerror}" if home.exists() else f"{home} does not exist",
-                do="start one with `gossipdp up` or `gossipdp join`, or choose another home with --home"
-                + (f"; {log} says how the last one ended" if (log := log_file(home, "peer")).exists() else ""),
-            ) from None
+            raise _absent(home, error) from None
     try:
         answer = msgspec.json.decode(reply, type=_Answer)
     except (msgspec.MsgspecError, ValueError):
@@ -324,6 +318,18 @@ def ask(home: Path, verb: str, *, timeout: float = 10.0, **args: Any) -> dict[st
         kind = _ERRORS.get(answer.error.exit, GossipdpError)
         raise kind(answer.error.code, answer.error.cause, seen=answer.error.seen, do=answer.error.do)
     return answer.reply or {}
+
+
+def _absent(home: Path, error: OSError) -> UnreachableError:
+    from peers.rest import absence  # psutil, which most requests do not need
+
+    seen = f"{socket_path(home)}: {error.strerror}" if home.exists() else f"{home} does not exist"
+    do = "start one with `gossipdp up` or `gossipdp join`, or choose another home with --home"
+    if known := absence(home):
+        seen, do = known
+    if (log := log_file(home, "peer")).exists():
+        do += f"; {log} says how the last one ended"
+    return UnreachableError("GD-105", "no daemon runs for this home", seen=seen, do=do)
 
 
 def _pieces(peer: socket.socket, deadline: float) -> Iterator[bytes]:

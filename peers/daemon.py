@@ -26,6 +26,7 @@ from peers.assembly import build
 from peers.environment import of_container
 from peers.log_file import log_file
 from peers.memory import keep_memory
+from peers.rest import end_unguarded
 from peers.services import with_code
 from peers.waits import told
 
@@ -105,6 +106,7 @@ def run(arguments: argparse.Namespace) -> int:
         return overtaken(home, error) if isinstance(error, OvertakenError) else failed(error)
     finally:
         node.close()
+        end_unguarded(home, arguments.supervisor)
     log.info("left")
     return 0
 

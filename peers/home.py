@@ -6,6 +6,7 @@
       identity.key      this peer's key (0600)             incarnation    number of its starts
       network.secret    admits hosts to the network (0600) invite         admits another host (0600), see `invites`
       log/              what daemon and supervisor log, see `log_file`
+      supervisor.json   the processes of this home, see `supervisor_file`
       run, members.json, checkpoints/, control.sock, and compiled/ if numba has no other place
 
 The home is ``--home``, else ``GOSSIPDP_HOME``, else ``~/.gossipdp/NETWORK``. NETWORK comes from RUN.toml, an invite or

@@ -13,13 +13,13 @@ import math
 import os
 import signal
 import subprocess
-import time
 from collections import defaultdict
 from collections.abc import Callable, Collection
+from pathlib import Path
 
 import psutil
 
-__all__ = ["LOOK", "MARK", "Ending", "Guard", "adopt", "bury", "family", "orphans"]
+__all__ = ["LOOK", "MARK", "Ending", "Guard", "adopt", "bury", "family", "orphans", "ticks", "tie"]
 
 log = logging.getLogger("gossipdp.supervisor")
 
@@ -31,7 +31,9 @@ ASK = 1.0
 """seconds between two calls of `busy`"""
 UNDYING = 10.0
 """seconds from SIGKILL until the rest is given up: a process that waits for a driver cannot end"""
-PR_SET_CHILD_SUBREAPER = 36
+PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36
+_LIBRARY = ctypes.CDLL(None)
+"""loaded here: a child may not load it between fork and exec"""
 
 
 def adopt() -> bool:
@@ -42,8 +44,28 @@ def adopt() -> bool:
         container, which adopts all orphans, and in a process that already has children.
     """
     with contextlib.suppress(OSError, AttributeError):
-        ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+        _LIBRARY.prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
     return os.getpid() != 1 and not psutil.Process().children()
+
+
+def tie(parent: int) -> None:
+    """Call this in a new child, before it becomes its command: the kernel sends it SIGTERM if `parent` dies.
+
+    The kernel tells this process alone. The `Guard` ends its descendants.
+    """
+    with contextlib.suppress(AttributeError):
+        _LIBRARY.prctl(PR_SET_PDEATHSIG, int(signal.SIGTERM), 0, 0, 0)
+    if os.getppid() != parent:  # it has died in between
+        os._exit(128 + signal.SIGTERM)
+
+
+def ticks(pid: int) -> int:
+    """The start of a process in clock ticks since the boot; 0 if it has ended."""
+    try:
+        words = Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()
+    except OSError:
+        return 0
+    return 0 if words[0] in (b"Z", b"X") else int(words[19])
 
 
 def orphans(known: Collection[int]) -> set[int]:
@@ -112,6 +134,7 @@ class Ending:
         now: time of SIGTERM.
         grace: seconds from SIGTERM to SIGKILL.
         busy: puts off SIGKILL while it is true; called once a second.
+        told: pids to which the kernel has sent SIGTERM (`tie`): a second one might break off an orderly end.
     """
 
     def __init__(
@@ -121,8 +144,10 @@ class Ending:
         now: float,
         grace: float,
         busy: Callable[[], bool] | None = None,
+        told: Collection[int] = (),
     ) -> None:
         self._name, self._find, self._grace, self._busy = name, find, grace, busy
+        self._told_by_kernel = told
         self._told: set[psutil.Process] = set()
         self._killed, self._left = False, True
         self._given_up_at = math.inf
@@ -154,8 +179,7 @@ class Ending:
                 log.error("%s cannot be killed; processes left: %s", self._name, numbers)
             return False
         if now < self._kill_at:
-            pids = {process.pid for process in found}
-            left = [process for process in found if self._tell(process, pids)]
+            left = [process for process in found if self._tell(process, found)]
         else:
             if found and not self._killed:
                 log.warning("killing %s, which has not ended in time", self._name)
@@ -165,18 +189,28 @@ class Ending:
         before, self._left = self._left, bool(left)
         return before or self._left
 
-    def _tell(self, process: psutil.Process, family: Collection[int]) -> bool:
+    def _tell(self, process: psutil.Process, family: Collection[psutil.Process]) -> bool:
         """Send SIGTERM once. Return False if the process is gone, or belongs to another user."""
         try:
-            if process not in self._told and process.ppid() not in family:
+            if process not in self._told and process.ppid() not in {each.pid for each in family}:
                 self._told.add(process)
-                if os.getpgid(process.pid) == process.pid:
+                if process.pid in self._told_by_kernel:
+                    self._tell_group(process, family)
+                elif os.getpgid(process.pid) == process.pid:
                     os.killpg(process.pid, signal.SIGTERM)
                 else:
                     process.terminate()
         except (psutil.Error, OSError):
             return False
         return True
+
+    @staticmethod
+    def _tell_group(leader: psutil.Process, family: Collection[psutil.Process]) -> None:
+        """Send SIGTERM to the members of a group, except its leader."""
+        for process in family:
+            with contextlib.suppress(psutil.Error, OSError):
+                if process != leader and os.getpgid(process.pid) == leader.pid:
+                    process.terminate()
 
 
 def _kill(process: psutil.Process) -> bool:
@@ -188,59 +222,47 @@ def _kill(process: psutil.Process) -> bool:
 
 
 class Guard:
-    """A process that waits until the supervisor is gone, and then ends every process with its `mark`.
+    """A process that waits until the supervisor is gone, and then calls `end`.
 
-    It waits for the end of a pipe that only the supervisor holds open. A child writes its pid there before it becomes
-    its command, so it never runs unwatched. A parent-death signal would not do: it reaches only the child, and the
-    ranks of a killed launcher would live on.
+    It waits for the end of a pipe that only the supervisor holds open.
+
+    Args:
+        end: ends what is left, and returns then.
+        let_go: called in the guard at its start.
     """
 
-    def __init__(self, mark: str, grace: float, busy: Callable[[], bool] | None = None) -> None:
-        # The read end stays open here too. Else a killed guard would make writes fail and SIGPIPE end children.
+    def __init__(self, end: Callable[[], None], let_go: Callable[[], None]) -> None:
+        self._end, self._let_go = end, let_go
         self._read, self._write = os.pipe()
-        os.set_blocking(self._write, False)
+        self.pid = 0
+        self.start()
+
+    def start(self) -> bool:
+        """Start the guard, unless it runs. Return whether it was started."""
+        if self.pid:
+            with contextlib.suppress(ChildProcessError):
+                if os.waitpid(self.pid, os.WNOHANG)[0] == 0:
+                    return False
         self.pid = os.fork()
         if self.pid == 0:
             try:
-                os.close(self._write)
-                os.setsid()
-                for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
-                    signal.signal(number, signal.SIG_IGN)
-                pids = _leaders(self._read)
-                leaders = [each for each in psutil.process_iter() if each.pid in pids]
-
-                def found() -> list[psutil.Process]:
-                    return family(mark, {each.pid for each in leaders if each.is_running()})
-
-                ending = Ending("the rest of a killed supervisor", found, time.monotonic(), grace, busy)
-                while ending.look(time.monotonic()):
-                    time.sleep(LOOK)
+                self._wait()
             finally:
                 os._exit(0)
+        return True
 
-    def watch(self) -> None:
-        """Call this in a new child, before it becomes its command."""
-        self._tell(b"+%d\n" % os.getpid())
-
-    def forget(self, leader: int) -> None:
-        self._tell(b"-%d\n" % leader)
-
-    def _tell(self, line: bytes) -> None:
-        with contextlib.suppress(BlockingIOError):
-            os.write(self._write, line)
+    def _wait(self) -> None:
+        os.close(self._write)
+        self._let_go()
+        os.setsid()
+        signal.set_wakeup_fd(-1)
+        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1):
+            signal.signal(number, signal.SIG_IGN)
+        os.read(self._read, 1)
+        self._end()
 
     def close(self) -> None:
         os.close(self._write)
         os.close(self._read)
         with contextlib.suppress(ChildProcessError):
             os.waitpid(self.pid, 0)
-
-
-def _leaders(pipe: int) -> set[int]:
-    """Pids of the children that run when the pipe ends."""
-    leaders: set[int] = set()
-    with open(pipe, "rb") as lines:
-        for line in lines:
-            number = int(line[1:])
-            leaders.add(number) if line[:1] == b"+" else leaders.discard(number)
-    return leaders

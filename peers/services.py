@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import signal
 import socket
 from collections.abc import Sequence
@@ -80,10 +81,14 @@ class Control:
 
 
 class Signals:
-    """Hands SIGTERM and SIGINT to the I/O loop through a descriptor. SIGHUP is ignored: the supervisor acts on it."""
+    """Hands SIGTERM and SIGINT to the I/O loop through a descriptor. SIGHUP is ignored: the supervisor acts on it.
 
-    def __init__(self, node: Node) -> None:
-        self._node = node
+    Args:
+        supervisor: pid of the supervisor that started this daemon; 0 without one.
+    """
+
+    def __init__(self, node: Node, supervisor: int = 0) -> None:
+        self._node, self._supervisor = node, supervisor
         self._read, write = socket.socketpair()
         for end in (self._read, write):
             end.setblocking(False)
@@ -104,7 +109,8 @@ class Signals:
     def handle(self, fd: int) -> None:
         numbers = self._read.recv(64)
         if signal.SIGTERM in numbers or signal.SIGINT in numbers:
-            log.info("leaving: told to stop")
+            killed = self._supervisor and self._supervisor != os.getppid()
+            log.info("leaving: %s", "the supervisor was killed" if killed else "told to stop")
             self._node.leave()
 
 

@@ -5,7 +5,7 @@
                 ├─ training command     started when the daemon listens. After its exit code 0 the daemon finishes the
                 │                       run. It is given up after consecutive failures that no restart can cure
                 │                       (`verdict`), and ended when the daemon says so by SIGUSR1
-                └─ guard                ends both if the supervisor itself is killed
+                └─ guard                ends both if the supervisor itself is killed, and is replaced if it is killed
 
 Nothing of the network or of training may be here. `run` takes over the signals and the logging of the process, and
 must be on the main thread. Every child leads a process group, so Ctrl-C and the hang-up of a terminal reach only the
@@ -15,7 +15,6 @@ training command all the same (`processes`), and before it is started again.
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import math
 import os
@@ -26,7 +25,7 @@ import signal
 import socket
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
@@ -45,12 +44,16 @@ from gossipdp.runtime.network.duplicate_identity import CopyError
 from gossipdp.runtime.unix_sockets import socket_path
 from peers import environment, logs
 from peers.child import Backoff, Child, Policy, ended
+from peers.control import occupied
 from peers.daemon_questions import AttachWatch, finish, saving
 from peers.home import known_name
 from peers.log_file import log_file
 from peers.processes import LOOK, Guard, adopt, bury, orphans
 from peers.relay import Relay
+from peers.rest import end_if_killed, end_left
+from peers.supervisor_file import DAEMON, GUARD, TRAINING, SupervisorFile
 from peers.verdict import Verdict, gives_up, not_attached
+from peers.wakeups import wakeups
 
 __all__ = ["run"]
 
@@ -80,6 +83,7 @@ class Supervisor:
         listening: path of the daemon's socket for training processes.
         attached: tells whether the training command has attached since its last start.
         finish: tells the daemon that training is over; False if it cannot be told.
+        keep_guard: replaces the guard if it was killed.
     """
 
     def __init__(
@@ -90,11 +94,12 @@ class Supervisor:
         policy: Policy,
         attached: AttachWatch,
         finish: Callable[[], bool],
+        keep_guard: Callable[[], None] = lambda: None,
     ) -> None:
         self._daemon, self._training, self._listening, self._policy = daemon, training, listening, policy
         self._before: tuple[int, int] | None = None
         self._has_listened = False
-        self._verdict, self._attached, self._finish = Verdict(), attached, finish
+        self._verdict, self._attached, self._finish, self._keep_guard = Verdict(), attached, finish, keep_guard
         self._finishing = self._told = False
         """training is over for good, and the daemon that runs knows it"""
         self._ask_at = math.inf
@@ -113,11 +118,12 @@ class Supervisor:
         """Run until both children are gone for good. Return the exit code of the run.
 
         Args:
-            wake: a socket of `_wakeups`.
+            wake: a socket of `wakeups`.
         """
         while True:
             now = time.monotonic()
             bury([child.process for child in self._children if child.process])
+            self._keep_guard()
             self._reap(now)
             if self._code is None:
                 self._start(now)
@@ -285,6 +291,7 @@ def run(
 
     Raises:
         ConfigError: GD-316, the training command does not exist or cannot be executed.
+        HardwareError: GD-104, another supervisor runs for this home.
     """
     _check(command)
     policy = policy or Policy()
@@ -296,29 +303,57 @@ def run(
         # -P: the current folder may hold a `peers` or a `queue.py` of its own.
         daemon = [sys.executable, "-P", "-m", "peers.daemon", "--home", str(home), "--log-format", style, *settings]
         daemon += ["--supervisor", str(os.getpid()), *(["--trains"] if command else [])]
-    owns_orphans, mark = adopt(), secrets.token_hex(8)
-    busy = partial(saving, home)
-    guard = Guard(mark, policy.grace, busy)
     try:
-        with _wakeups() as wake:
-            inherited = environment.of_daemon(os.environ, home)
-            peer = Child("peer daemon", list(daemon), inherited, guard, Backoff(policy), f"{mark}-peer", busy=busy)
-            inherited = environment.of_training(os.environ, home)
-            trainer = Child(
-                "training command",
-                list(command),
-                inherited,
-                guard,
+        record = SupervisorFile(home)
+    except BlockingIOError:
+        raise occupied(home) from None
+    busy = partial(saving, home)
+    end_left(home, policy.grace, busy, log.warning)
+    owns_orphans, mark = adopt(), secrets.token_hex(8)
+    recorded = record.begin(mark)
+    guard = Guard(partial(end_if_killed, home, recorded, policy.grace, busy), record.let_go)
+    record.name(GUARD, guard.pid)
+    try:
+        with wakeups() as wake:
+            peer = Child(
+                DAEMON,
+                list(daemon),
+                environment.of_daemon(os.environ, home),
+                partial(record.name, DAEMON),
                 Backoff(policy),
-                f"{mark}-training",
+                recorded.mark_of(DAEMON),
+                busy=busy,
+            )
+            trainer = Child(
+                TRAINING,
+                list(command),
+                environment.of_training(os.environ, home),
+                partial(record.name, TRAINING),
+                Backoff(policy),
+                recorded.mark_of(TRAINING),
                 adopted=(lambda own: orphans({guard.pid} | peer.leader | own)) if owns_orphans else None,
             )
-            attached = AttachWatch(home)
-            training, listening = trainer if command else None, socket_path(home)
-            return Supervisor(peer, training, listening, policy, attached, partial(finish, home)).loop(wake)
+            supervisor = Supervisor(
+                peer,
+                trainer if command else None,
+                socket_path(home),
+                policy,
+                AttachWatch(home),
+                partial(finish, home),
+                partial(_keep, guard, record),
+            )
+            return supervisor.loop(wake)
     finally:
         # The guard then ends what an exception may have left running.
         guard.close()
+        record.close()
+
+
+def _keep(guard: Guard, record: SupervisorFile) -> None:
+    """Replace a guard that was killed."""
+    if guard.start():
+        record.name(GUARD, guard.pid)
+        log.warning("the guard was killed; process %d takes its place", guard.pid)
 
 
 def _check(command: Sequence[str]) -> None:
@@ -333,27 +368,6 @@ def _check(command: Sequence[str]) -> None:
             if there
             else "write the command after --, as in a shell",
         )
-
-
-@contextlib.contextmanager
-def _wakeups() -> Iterator[socket.socket]:
-    """A socket that becomes readable at a signal or the end of a child. Its bytes are the numbers of the signals."""
-    read, write = socket.socketpair()
-    for end in (read, write):
-        end.setblocking(False)
-    numbers = [signal.SIGCHLD, signal.SIGTERM, signal.SIGINT, signal.SIGUSR1]
-    if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # under nohup it stays ignored
-        numbers.append(signal.SIGHUP)
-    before = {number: signal.signal(number, lambda *_: None) for number in numbers}
-    previous = signal.set_wakeup_fd(write.fileno(), warn_on_full_buffer=False)
-    try:
-        yield read
-    finally:
-        signal.set_wakeup_fd(previous)
-        for number, action in before.items():
-            signal.signal(number, action)
-        read.close()
-        write.close()
 
 
 def _identity(path: Path) -> tuple[int, int] | None:

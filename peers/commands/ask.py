@@ -112,10 +112,21 @@ def members(ctx: click.Context, show_all: bool, expect: int | None, as_json: boo
 @home_option
 @click.pass_context
 def leave(ctx: click.Context) -> None:
-    """Finish the chunks in flight, save, leave the network and stop."""
-    from peers.control import ask
+    """Finish the chunks in flight, save, leave the network and stop.
 
-    ask(find_home(ctx), "leave", timeout=15.0)
+    Also ends what is left of a peer whose supervisor or daemon was killed.
+    """
+    from gossipdp.errors import UnreachableError
+    from peers import rest
+    from peers.control import ask
+    from peers.daemon_questions import saving
+
+    home = find_home(ctx)
+    try:
+        ask(home, "leave", timeout=15.0)
+    except UnreachableError:
+        if not rest.leave(home, lambda: saving(home), lambda line: click.echo(line, err=True)):
+            raise
     click.echo("leaving")
 
 

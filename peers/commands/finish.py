@@ -63,13 +63,16 @@ def _watch(home: Path) -> None:
     """Show what the peer waits for, until it is gone."""
     from gossipdp.errors import UnreachableError
     from peers.control import ask
+    from peers.rest import supervisor
 
     shown, said = None, 0.0
     while True:
         try:
             end = ask(home, "status", timeout=60.0).get("finish") or {}
         except UnreachableError:
-            return
+            if not supervisor(home):
+                return
+            end = {}  # the daemon was killed, or has finished
         news = (end.get("phase"), end.get("awaited"), end.get("writing"))
         if end and (news != shown or time.monotonic() >= said + REPEAT):
             click.echo(end.get("text"))

@@ -121,10 +121,11 @@ def join(ctx: click.Context, invite: str | None, run_toml: str | None, log_forma
 
 
 def _check_unoccupied(home: Path) -> None:
-    """Raise GD-104 before anything in the home changes."""
+    """Raise GD-104 before anything in the home changes. What a killed supervisor has left is no obstacle."""
     from peers.control import occupied, runs
+    from peers.rest import left, supervisor
 
-    if runs(home):
+    if supervisor(home) or (runs(home) and not left(home)):
         raise occupied(home)
 
 

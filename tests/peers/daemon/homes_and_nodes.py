@@ -22,7 +22,7 @@ Start = Callable[[], Node]
 
 
 class NoSignals:
-    def __init__(self, node: Node) -> None:
+    def __init__(self, node: Node, supervisor: int = 0) -> None:
         pass
 
     def filenos(self) -> list[int]:

@@ -81,6 +81,7 @@ class Running:
         within: Sequence[str] = (),
         stderr: int | None = None,
     ) -> None:
+        self.home = home
         command = [*PYTHON, PRELUDE + training] if isinstance(training, str) else list(training or ())
         variables = {"LISTEN": str(socket_path(home)), "CONTROL": str(control.socket_path(home))}
         variables |= {"GOSSIPDP_INVITE": "a secret", "PRELUDE": PRELUDE}
