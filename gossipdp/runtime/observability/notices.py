@@ -144,6 +144,8 @@ class Notices:
                 )
             case events.MomentsProgress(source, chunks, of) if chunks == of:
                 log.info("received the optimizer's moments from %s", self._name(source))
+            case events.StateReady():
+                self._status.forget(self._reminded)
             case events.StateJudged():
                 self._verdict(event, logging.DEBUG if self._peer.replica.resyncing == "idle" else logging.INFO)
             case events.ResyncBegan("apart", members, others):

@@ -22,7 +22,7 @@ from gossipdp.runtime.network.transport import Transport
 from gossipdp.runtime.observability.health import Signs, judge
 from gossipdp.runtime.observability.sample_rates import SampleRates
 from gossipdp.runtime.observability.status_lines import Totals
-from gossipdp.runtime.observability.unanswered import Unanswered
+from gossipdp.runtime.observability.unanswered import Unanswered, without_passed
 from gossipdp.runtime.observability.vital_signs import VitalSigns
 
 __all__ = ["Status"]
@@ -158,11 +158,15 @@ class Status:
 
     def note(self, notice: str, do: str = "", *, instead_of: str = "") -> None:
         """Show a notice that begins with its code, in place of an earlier one if given, and what to do about it."""
-        with contextlib.suppress(ValueError):
-            self.notices.remove(instead_of)
+        self.forget(instead_of)
         self.notices.append(notice)
         if do:
             self.advice[notice.partition(" ")[0]] = do
+
+    def forget(self, notice: str) -> None:
+        """Show this notice no longer."""
+        with contextlib.suppress(ValueError):
+            self.notices.remove(notice)
 
     # -- events -----------------------------------------------------------------------------------------------
 
@@ -282,7 +286,7 @@ class Status:
         """
         peer, counters = self.peer, self.transport.counters
         own_rate, network_rate = self.samples_per_second()
-        shares = sorted(self._shares)
+        shares, notices = sorted(self._shares), without_passed(self.notices, self._signs.reached())
         state = "finishing" if finishing else "ready" if peer.replica.ready else "joining"
         state = "leaving" if self.leaving else state
         return {
@@ -340,8 +344,8 @@ class Status:
             "checkpoint": self.checkpoint,
             "saving": saving,
             "uptime": time.monotonic() - self._started,
-            "notices": list(self.notices),
-            "do": {code: do for code, do in self.advice.items() if any(each.startswith(code) for each in self.notices)},
+            "notices": notices,
+            "do": {code: do for code, do in self.advice.items() if any(each.startswith(code) for each in notices)},
         }
 
     def members(self) -> list[dict[str, Any]]:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Collection, Iterable
 from typing import Final, NamedTuple
 
-__all__ = ["FailedDial", "Unanswered"]
+__all__ = ["FailedDial", "Unanswered", "without_passed"]
 
 KEPT: Final = 120.0
 """seconds for which a failed dial counts; lost members and seeds are dialled again far more often"""
@@ -26,6 +27,12 @@ class FailedDial(NamedTuple):
     def why(self) -> str:
         """What came of the first address tried, without that address."""
         return re.sub(r"^\S+:\d+ ", "", self.reason.partition("; ")[0])
+
+
+def without_passed(notices: Iterable[str], reached: Collection[str]) -> list[str]:
+    """`notices` without those of dials in vain (GD-101) at addresses of members that are linked now."""
+    passed = tuple(f"GD-101 {address}: " for address in reached)
+    return [notice for notice in notices if not notice.startswith(passed)]
 
 
 class Unanswered:

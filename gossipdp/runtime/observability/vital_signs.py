@@ -151,6 +151,12 @@ class VitalSigns:
             unsaved=self._unsaved,
         )
 
+    def reached(self) -> set[str]:
+        """Addresses of the members that have a link to this peer."""
+        membership = self._peer.membership
+        linked = (member for member in membership.alive() if membership.linked(member.id))
+        return {address for member in linked for address in member.addresses}
+
     def _stall(self, window: float) -> float:
         """Share of the time that the last reports of training cover; NaN while they cover too little of it."""
         while len(self._stalls) > 2 and self._stalls[-1][0] - self._stalls[1][0] >= window:
@@ -162,7 +168,5 @@ class VitalSigns:
 
     def _silent(self, now: float) -> tuple[Silent, ...]:
         """Addresses that do not answer, except those of members that this peer reaches in another way."""
-        membership = self._peer.membership
-        reached = {member.address for member in membership.alive() if membership.linked(member.id)}
-        failed = self._unanswered.recent(now).items()
+        reached, failed = self.reached(), self._unanswered.recent(now).items()
         return tuple(Silent(at, dial.code, dial.why, dial.do) for at, dial in failed if at not in reached)

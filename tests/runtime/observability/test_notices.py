@@ -14,6 +14,7 @@ from msgspec.structs import replace
 from gossipdp.error_codes import ADVICE
 from gossipdp.protocol import events
 from gossipdp.protocol.wire.messages import Member, Phase, State, short
+from gossipdp.runtime.observability.join_progress import Reminder
 from gossipdp.runtime.observability.metrics import Metrics
 from gossipdp.runtime.observability.notices import AGAIN, CODE_LINES, MEMBER_LINES, REMEMBERED, Notices
 from gossipdp.runtime.observability.status import Status
@@ -40,6 +41,10 @@ class Listener:
 
     def observe(self, event: events.Event) -> None:
         self.heard.append(event)
+
+    def forget(self, notice: str) -> None:
+        if notice in self.notices:
+            self.notices.remove(notice)
 
     def note(self, notice: str, do: str = "", *, instead_of: str = "") -> None:
         self.notices.append(notice)
@@ -103,6 +108,15 @@ def test_change_of_a_member__told_once_and_only_if_it_is_one(
     assert told(State.SUSPECT, state=State.ALIVE) == ["is alive again"]
     assert told(State.ALIVE, state=State.FAILED) == ["has failed"]
     assert told(State.FAILED, state=State.LEFT) == ["has left"]
+
+
+def test_reminder_of_a_join_is_shown_until_the_model_is_here(listeners: Listeners) -> None:
+    notices, status, _ = listeners
+    notices.notice("GD-102", "another", 0.0)
+    notices.remind(Reminder("GD-101", "not in the network after 30 s", "wait"))
+    assert list(status.notices) == ["GD-102 another", "GD-101 not in the network after 30 s"]
+    notices.observe(events.StateReady("received", 50), 40.0)
+    assert list(status.notices) == ["GD-102 another"]
 
 
 def test_model_that_no_third_peer_could_compare__said_once(

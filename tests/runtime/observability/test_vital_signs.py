@@ -11,7 +11,7 @@ import pytest
 from gossipdp.protocol import events
 from gossipdp.protocol.wire.messages import State
 from gossipdp.runtime.observability.health import Signs
-from gossipdp.runtime.observability.unanswered import KEPT, Unanswered
+from gossipdp.runtime.observability.unanswered import KEPT, Unanswered, without_passed
 from gossipdp.runtime.observability.vital_signs import VitalSigns
 from tests.runtime.observability.metric_samples import PARTNER, exchange, member, number, outer_step
 
@@ -134,6 +134,13 @@ def test_time_without_another_member__from_the_begin_and_from_the_last_one(watch
     assert watched.at(80.0).unmet == 0.0
     watched.others = []
     assert watched.at(90.0).unmet == 10.0
+
+
+def test_notices_of_dials_in_vain_pass_once_their_member_is_linked(watched: Watched) -> None:
+    here, elsewhere = (f"GD-101 {address}: no peer met there: refused" for address in (watched.partner.address, "c:1"))
+    assert without_passed([here, elsewhere, "GD-102 other"], watched.signs.reached()) == [elsewhere, "GD-102 other"]
+    watched.peer.membership.linked = lambda peer: False
+    assert without_passed([here, elsewhere], watched.signs.reached()) == [here, elsewhere]
 
 
 def test_advice_of_a_failed_dial_reaches_the_verdict(watched: Watched) -> None:
