@@ -77,10 +77,7 @@ class LedgerDaemon:
     def pump(self, timeout: float = 0.0) -> None:
         """Handle everything that has arrived, or that arrives within `timeout` seconds."""
         while True:
-            poll = select.poll()
-            for fd in self.server.filenos():
-                poll.register(fd, select.POLLIN)
-            ready = poll.poll(1000 * timeout)
+            ready = self.awaited().poll(1000 * timeout)
             if not ready:
                 return
             timeout = 0.0
@@ -88,6 +85,13 @@ class LedgerDaemon:
                 for event in self.server.handle(fd):
                     self.events.append(event)
                     self.feed(event)
+
+    def awaited(self) -> select.poll:
+        """What says that something has arrived."""
+        poll = select.poll()
+        for fd in self.server.filenos():
+            poll.register(fd, select.POLLIN)
+        return poll
 
     @contextlib.contextmanager
     def running(self) -> Iterator[None]:
@@ -210,4 +214,8 @@ class PumpedDaemon(LedgerDaemon):
 
     def pump(self, timeout: float = 0.0) -> None:
         with self.lock:
-            super().pump(timeout)
+            poll = self.awaited()
+        # A thread that waits with the lock and repeats that at once can keep the other one from it for ever.
+        poll.poll(1000 * timeout)
+        with self.lock:
+            super().pump()

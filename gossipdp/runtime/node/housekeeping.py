@@ -51,13 +51,13 @@ class Housekeeping:
         """addresses of the members that were written last"""
         self._remember_at = -math.inf
 
-    def tick(self, now: float, jobs_waiting: int, *, saving: bool, finishing: str) -> None:
-        """Do it. saving and finishing as in `Status.describe`."""
+    def tick(self, now: float, jobs_waiting: int, parameters: int, *, saving: bool, finishing: str) -> None:
+        """Do it. parameters: that memory is taken for. saving and finishing as in `Status.describe`."""
         peer = self._peer
         self._status.rates.look(peer.progress.reports(), now)
         self._metrics.update(self._status, queued=jobs_waiting)
         self._metrics.set_queues(bytes=self._transport.queued_bytes)
-        if text := self._memory.look(0 if peer.replica.model is None else peer.replica.model.schema.size):
+        if text := self._memory.look(parameters):
             self._notices.notice("GD-506", text, now)
         self._notices.remind(self._join_progress.look(peer, self._status.transfer, now))
         signs = self._status.signs(saving=saving, finishing=finishing)

@@ -322,7 +322,8 @@ class Node:
         if self._data is not None:
             self._data.tick(now)
         finishing = str(self._ending.describe(now).get("text", ""))
-        self._housekeeping.tick(now, self._jobs.waiting, saving=self.saving, finishing=finishing)
+        waiting, parameters = self._jobs.waiting, self._jobs.parameters
+        self._housekeeping.tick(now, waiting, parameters, saving=self.saving, finishing=finishing)
         self._ending.tick(now)
         self._checkpoints.tick(now)
 

@@ -77,6 +77,8 @@ class VectorJobs:
     ) -> None:
         self._algorithm, self._store, self._region, self._most_chunk = algorithm, store, region, most_chunk
         self._done, self._notice = done, notice
+        self.parameters = 0
+        """of the model that memory is taken for, which a founder or joiner has long before it has the model"""
         self._compute = Compute(_execute)
 
     def fileno(self) -> int:
@@ -98,6 +100,9 @@ class VectorJobs:
             case jobs.Unbind():
                 self._region.unbind()
                 task = _Task(job, self._algorithm.ledger.unbind, partial(self._done, job))
+            case jobs.Allocate(size):
+                self.parameters = size
+                task = _Task(job, partial(self._algorithm.run, job), partial(self._done, job))
             case jobs.Restore():
                 task = _Task(job, self.restore, partial(self.restored, job))
             case _:
@@ -129,6 +134,7 @@ class VectorJobs:
             return None, notices
         schema = Schema.from_bytes(checkpoint.schema)
         width = chunk_parameters(schema.size, self._most_chunk)
+        self.parameters = schema.size
         self._algorithm.allocate(schema.size, schema.trainable, width)
         checkpoint.read_into("anchor", self._algorithm.ledger.a)
         checkpoint.read_into("momentum", self._algorithm.ledger.v)

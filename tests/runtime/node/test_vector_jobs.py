@@ -72,6 +72,14 @@ def test_bind_asked_for_before_the_ledger_exists__binds_after_the_allocation(tmp
     host.jobs.close()
 
 
+def test_memory_is_known_to_be_taken_for_a_model_from_the_asking_on(tmp_path: Path) -> None:
+    """A founder of a billion parameters was told that a member sends it a message without an end."""
+    host = Host(tmp_path)
+    host.jobs.submit(jobs.Allocate(10**9, 10**9, 256))
+    assert host.jobs.parameters == 10**9
+    host.jobs.close()
+
+
 def test_region_of_a_new_process__kept_when_the_job_of_the_old_one_unbinds() -> None:
     region, new = SharedRegion(), cast(Any, object())
     region.attach(cast(Any, object()))
