@@ -17,7 +17,10 @@ class AttachWatch:
     """Whether the training command has attached to the daemon of `home` since its start."""
 
     def __init__(self, home: Path) -> None:
+        self._trainer = 0
         self._home, self._before = home, ("", 0)
+        self.other = 0
+        """the process that was attached at the last look, though this start has not attached; 0 if there was none"""
 
     def begin(self) -> None:
         """Record a start of the training command."""
@@ -26,7 +29,9 @@ class AttachWatch:
     def seen(self) -> bool | None:
         """Whether it has attached. None if the daemon does not answer, or was restarted in between."""
         (run, before), (now, count) = self._before, self._counted()
-        return count > before if now and now == run else None
+        seen = count > before if now and now == run else None
+        self.other = self._trainer if seen is False else 0
+        return seen
 
     def _counted(self) -> tuple[str, int]:
         """Incarnation of the daemon, and the number of processes that have attached to it."""
@@ -34,6 +39,7 @@ class AttachWatch:
             answer = ask(self._home, "status", timeout=ANSWER_WITHIN)
         except GossipdpError:
             return "", 0
+        self._trainer = int(answer.get("trainer") or 0)
         return str(answer.get("incarnation", "")), int(answer.get("attaches") or 0)
 
 

@@ -52,7 +52,7 @@ from peers.processes import LOOK, Guard, adopt, bury, orphans
 from peers.relay import Relay
 from peers.rest import end_if_killed, end_left
 from peers.supervisor_file import DAEMON, GUARD, TRAINING, SupervisorFile
-from peers.verdict import Verdict, gives_up, not_attached
+from peers.verdict import Verdict, gives_up, not_attached, occupied_by
 from peers.wakeups import wakeups
 
 __all__ = ["run"]
@@ -168,15 +168,17 @@ class Supervisor:
         if self._finishing:
             return
         attached, self._ask_at = self._attached.seen(), math.inf
+        other = self._attached.other
         if code == 0 and attached is False:
             self._why = not_attached(f"it ended after {training.lived(now):.0f} s")
             self._stop(0, f"{training.name} finished")
         elif code == 0:
             log.info("%s finished: this peer comes to the final model with the others", training.name)
             self._finishing = True
-        elif ends := self._verdict.judge(code, training.lived(now), attached):
-            self._why = gives_up(code, ended(code), ends, training.last_lines)
-            self._stop(_shell_code(code), f"{training.name} {ended(code)}, {ends} times in a row")
+        elif ends := self._verdict.judge(code, training.lived(now), attached, occupied=bool(other)):
+            how = ended(code)
+            self._why = occupied_by(other, how, ends) if other else gives_up(code, how, ends, training.last_lines)
+            self._stop(_shell_code(code), f"{training.name} {how}, {ends} times in a row")
         else:
             training.postpone(now, code, capture=self._verdict.doubtful)
 

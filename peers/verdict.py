@@ -9,7 +9,7 @@ from typing import Final, NamedTuple
 from gossipdp.errors import ConfigError, DataError, HardwareError, MismatchError
 from gossipdp.protocol.wire.messages import printable
 
-__all__ = ["NEVER_ATTACHED", "Verdict", "gives_up", "not_attached"]
+__all__ = ["NEVER_ATTACHED", "Verdict", "gives_up", "not_attached", "occupied_by"]
 
 
 class Rule(NamedTuple):
@@ -38,6 +38,8 @@ NEVER_ATTACHED: Final = 10
 """Consecutive ends before any start has attached, with any code, each after a life shorter than `SHORT_LIFE`."""
 SHORT_LIFE: Final = 60.0
 """Seconds."""
+OCCUPIED: Final = 8
+"""Consecutive ends of starts that have not attached while another process was. Their pauses take a minute."""
 
 
 class Verdict:
@@ -45,22 +47,23 @@ class Verdict:
 
     def __init__(self) -> None:
         self._counts = [0] * len(RULES)
-        self._alone = 0
+        self._alone = self._occupied = 0
         self._trained = False
         """One start has attached: the command is right, and a failure may pass."""
 
     @property
     def doubtful(self) -> bool:
         """Whether the last end counts against the command."""
-        return any(self._counts) or self._alone > 0
+        return any(self._counts) or self._alone > 0 or self._occupied > 0
 
-    def judge(self, code: int, lived: float, attached: bool | None) -> int:
+    def judge(self, code: int, lived: float, attached: bool | None, *, occupied: bool = False) -> int:
         """Record one end.
 
         Args:
             code: the exit code, negative for a signal.
             lived: seconds since the start.
             attached: whether this start attached; None if unknown.
+            occupied: another process is attached in its place.
 
         Returns:
             The number of consecutive ends after which to give up, if it is reached; else 0.
@@ -70,6 +73,9 @@ class Verdict:
         for at, rule in enumerate(RULES):
             counts = lived < rule.life and (code in rule.codes if rule.codes else not self._trained)
             self._counts[at] = self._counts[at] + 1 if counts else 0
+        self._occupied = self._occupied + 1 if occupied else 0
+        if self._occupied >= OCCUPIED:
+            return OCCUPIED
         ends = [rule.ends for rule, count in zip(RULES, self._counts, strict=True) if count >= rule.ends]
         return min(ends, default=NEVER_ATTACHED if self._alone >= NEVER_ATTACHED else 0)
 
@@ -93,6 +99,16 @@ def gives_up(code: int, ended: str, ends: int, lines: Sequence[str]) -> ConfigEr
         + ": gossipdp refused the script, its model or its state; then start this peer again"
         if code in REFUSALS
         else "run it without gossipdp until it trains, then start this peer again",
+    )
+
+
+def occupied_by(other: int, ended: str, ends: int) -> HardwareError:
+    """GD-503: the supervisor gives the training command up, because the process `other` is attached in its place."""
+    return HardwareError(
+        "GD-503",
+        "another training process is attached to this peer, and the training command cannot be",
+        seen=f"process {other} is attached; the training command {ended}, {ends} times in a row",
+        do=f"end process {other}, or give it a peer of its own (--home); then start this peer again",
     )
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from peers.verdict import NEVER_ATTACHED, Verdict, gives_up
+from peers.verdict import NEVER_ATTACHED, OCCUPIED, Verdict, gives_up, occupied_by
 
 
 @pytest.mark.parametrize(
@@ -60,6 +60,16 @@ def test_command_that_has_trained_once__quick_failures_are_waited_out() -> None:
 )
 def test_advice_after_a_refusal_is_that_of_the_refusal(code: int, lines: list[str], do: str) -> None:
     assert gives_up(code, f"exited with {code}", 3, lines).do.startswith(do)
+
+
+def test_another_process_is_attached_instead__given_up_at_the_eighth_end_also_after_training() -> None:
+    verdict = Verdict()
+    verdict.judge(1, 3600.0, True)
+    said = [verdict.judge(7, 20.0, False, occupied=True) for _ in range(7)]
+    said += [verdict.judge(1, 20.0, False)]
+    said += [verdict.judge(1, 20.0, False, occupied=True) for _ in range(8)]
+    assert said == [0] * 15 + [OCCUPIED]
+    assert "process 4242 is attached" in str(occupied_by(4242, "exited with 7", OCCUPIED))
 
 
 def test_ordinary_crash_after_training__the_next_start_is_not_captured() -> None:

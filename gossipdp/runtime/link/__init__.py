@@ -22,6 +22,7 @@ from gossipdp.runtime.link.events import (
     Reported,
     SlotApplied,
     Submitted,
+    TurnedAway,
 )
 from gossipdp.runtime.link.messages import (
     Applied,
@@ -96,6 +97,7 @@ __all__ = [
     "Submit",
     "Submitted",
     "Taken",
+    "TurnedAway",
     "WaitLines",
     "Waiting",
     "WantMoments",

@@ -21,6 +21,7 @@ __all__ = [
     "Reported",
     "SlotApplied",
     "Submitted",
+    "TurnedAway",
 ]
 
 
@@ -106,6 +107,14 @@ class RankLost:
 
 
 @dataclass(frozen=True, slots=True)
+class TurnedAway:
+    """A second training process, `pid`, was refused: `attached` is attached, and lives."""
+
+    pid: int
+    attached: int
+
+
+@dataclass(frozen=True, slots=True)
 class Detached:
     """The training process died or left. A snapshot that it submitted before is whole and stays mapped while used."""
 
@@ -113,5 +122,14 @@ class Detached:
 
 
 LinkEvent: TypeAlias = (
-    Attached | ModelWritten | Submitted | SlotApplied | Reported | RankLost | Detached | MomentsWritten | MomentsWanted
+    Attached
+    | ModelWritten
+    | Submitted
+    | SlotApplied
+    | Reported
+    | RankLost
+    | TurnedAway
+    | Detached
+    | MomentsWritten
+    | MomentsWanted
 )

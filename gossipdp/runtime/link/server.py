@@ -17,7 +17,7 @@ from gossipdp.errors import HardwareError, RemoteProtocolError
 from gossipdp.protocol.schema import MAX_BYTES, Schema
 from gossipdp.protocol.wire.encoding import Buffer
 from gossipdp.runtime.descriptors import accept
-from gossipdp.runtime.link.events import Detached, LinkEvent
+from gossipdp.runtime.link.events import Detached, LinkEvent, TurnedAway
 from gossipdp.runtime.link.messages import (
     LINK_VERSION,
     Closing,
@@ -212,7 +212,7 @@ class LinkServer:
             if not self._trainer.gone():
                 _send_last(connection, _occupied(self._trainer))
                 connection.close()
-                return []
+                return [TurnedAway(hello.pid, self._trainer.hello.pid)]
             while self._trainer is not None:
                 events += self._read(self._trainer)
         try:

@@ -90,7 +90,7 @@ class TrainingSessions:
             case link.Attached(schema, _, pid):
                 self._schema = schema
                 self._region.attach(self._server.region)
-                self._status.attached()
+                self._status.attached(pid)
                 self._faults.attached(pid)
             case link.ModelWritten() if self._peer.replica.finishing.begun:
                 self.end()
@@ -113,6 +113,9 @@ class TrainingSessions:
                 self._reported(event, now)
             case link.RankLost(rank, pid):
                 self._notices.notice("GD-501", f"rank {rank} of the training group (process {pid}) died", now)
+            case link.TurnedAway(pid, attached):
+                log.warning("a second training process (%d) is turned away: process %d is attached", pid, attached)
+                self._status.turned_away(pid, attached)
             case link.Detached(reason):
                 log.info("the training process is gone: %s", reason)
                 self._states.end()

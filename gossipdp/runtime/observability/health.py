@@ -122,6 +122,8 @@ class Signs:
     """for which it looks for a later model before it goes on from that checkpoint, at most"""
     refused: tuple[str, int] = ("", 0)
     """why the last snapshots of training were not used, and how many in a row"""
+    second: tuple[int, int] = (0, 0)
+    """a second training process that was refused lately, and the one that is attached"""
     unsaved: str = ""
     """why the last checkpoint failed"""
 
@@ -224,6 +226,9 @@ def _degraded(signs: Signs) -> list[str]:
         )
     if signs.stall > MOST_STALL and not signs.sync:
         said.append(f"training spends {signs.stall:.0%} of its time in gossipdp")
+    if signs.second[0]:
+        pid, attached = signs.second
+        said.append(f"a second training process ({pid}) is turned away: process {attached} is attached (GD-503)")
     if signs.unsaved:
         said.append(f"the last checkpoint failed: {signs.unsaved}")
     return said

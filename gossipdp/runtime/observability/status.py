@@ -77,6 +77,8 @@ class Status:
     training: bool = False
     attaches: int = 0
     """training processes that have attached since the daemon started"""
+    trainer: int = 0
+    """pid of the attached training process, 0 without one"""
     in_doubt: int = 0
     last_partner: bytes = b""
     last_exchange: dict[str, Any] = field(default_factory=dict)
@@ -128,14 +130,19 @@ class Status:
         """The advertised addresses have changed, for this reason."""
         self.address_why = why
 
-    def attached(self) -> None:
-        """A training process has attached."""
+    def attached(self, pid: int) -> None:
+        """The training process `pid` has attached."""
         self.attaches += 1
+        self.trainer = pid
         self._signs.attached()
+
+    def turned_away(self, pid: int, attached: int) -> None:
+        """A second training process was refused, because `attached` is attached."""
+        self._signs.turned_away(pid, attached, time.monotonic())
 
     def detached(self) -> None:
         """The training process is gone."""
-        self.training = False
+        self.training, self.trainer = False, 0
         self._signs.detached(time.monotonic())
 
     def reported(self, loss: float, eval_loss: float, stall_seconds: float) -> None:
@@ -309,6 +316,7 @@ class Status:
             "set_aside": [other.hex() for other in peer.strikes.aside(time.monotonic())],
             "training": "attached" if self.training else "none",
             "attaches": self.attaches,
+            "trainer": self.trainer,
             "round": self.round,
             "model_rounds": peer.rounds.rounds,
             "clock": peer.replica.clock,

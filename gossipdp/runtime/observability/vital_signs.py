@@ -23,6 +23,8 @@ STALL_WINDOW: Final = 60.0
 """seconds, or `QUIET_ROUNDS` rounds if these are longer, over which the stall of training is taken"""
 STARTS: Final = 60.0
 """seconds for which a training command may start; then the supervisor tells GD-503"""
+TURNED_AWAY_FOR: Final = 90.0
+"""seconds for which a refused second training process is told: the supervisor starts it again within 30 s"""
 MOST_REPORTS: Final = 4096
 """reports of training kept for that"""
 
@@ -45,6 +47,7 @@ class VitalSigns:
         self._loads = False
         self._idle_since = math.inf
         self._refused: tuple[str, int] = ("", 0)
+        self._second, self._second_until = (0, 0), -math.inf
         self._unsaved = ""
         self._stalls: deque[tuple[float, float]] = deque(maxlen=MOST_REPORTS)
         """times of the training process's reports, and the seconds that it had spent in gossipdp by then"""
@@ -81,6 +84,11 @@ class VitalSigns:
     def detached(self, now: float) -> None:
         """The training process is gone."""
         self._loads, self._idle_since, self._refused = False, now, ("", 0)
+        self._second_until = -math.inf
+
+    def turned_away(self, pid: int, attached: int, now: float) -> None:
+        """A second training process, `pid`, was refused, because `attached` is attached."""
+        self._second, self._second_until = (pid, attached), now + TURNED_AWAY_FOR
 
     def reported(self, stall_seconds: float, now: float) -> None:
         """The training process has spent `stall_seconds` in gossipdp so far."""
@@ -148,6 +156,7 @@ class VitalSigns:
             resumes=None if held is None or replica.ready else held.clock,
             listens=peer.config.resume_after,
             refused=self._refused,
+            second=self._second if now < self._second_until else (0, 0),
             unsaved=self._unsaved,
         )
 

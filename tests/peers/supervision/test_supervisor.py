@@ -180,6 +180,17 @@ def test_daemon_that_finishes_ends_training_for_good_and_then_itself(supervise: 
     assert running.code() == 0 and "is ended: the run finishes" in running.log()
 
 
+def test_another_process_stays_attached__given_up_with_its_number(supervise: type[Running]) -> None:
+    answer = FINISHES.replace("""b'{"reply": {"incarnation": 1, "attaches": %d}}\\n' % count""", "OCCUPIED")
+    answer = answer.replace("b'finish' not in verb", "True")
+    answer += """OCCUPIED = b'{"reply": {"incarnation": 1, "attaches": 1, "trainer": 4242}}\\n'\n"""
+    running = supervise(answer + DAEMON.replace("listen()", "") + "answer()", "say('starts'); sys.exit(1)")
+    running.number("daemon")
+    assert running.rest() == ["starts"] * 5 + ["daemon leaves"] and running.code() == 1
+    assert "GD-503 another training process is attached to this peer" in running.log()
+    assert "process 4242 is attached; the training command exited with 1, 5 times in a row" in running.log()
+
+
 def test_daemon_that_crashes_while_it_finishes_is_told_again(supervise: type[Running]) -> None:
     crash = FINISHES.replace("sys.exit(0)", "sys.exit(0 if os.environ['GOSSIPDP_ATTEMPT'] == '1' else 70)")
     running = supervise(crash + DAEMON.replace("listen()", "") + "answer()", "say('trained')")
@@ -193,7 +204,7 @@ class Attached(AttachWatch):
     """The answers of a daemon, in turn."""
 
     def __init__(self, *answers: bool | None) -> None:
-        self.answers = list(answers)
+        self.answers, self.other = list(answers), 0
 
     def begin(self) -> None:
         pass

@@ -81,7 +81,7 @@ def test_second_process_is_refused_while_the_first_lives(server: links.LinkServe
     first = attached(server, tmp_path)
     second = links.Link.connect(tmp_path)
     second.hello(SCHEMA)
-    assert pump(server) == []
+    assert pump(server) == [links.TurnedAway(os.getpid(), os.getpid())]
     (refused,) = second.receive()
     assert isinstance(refused, links.Refused) and refused.code == "GD-503"
     assert refused.cause == "another training process is attached to this daemon"

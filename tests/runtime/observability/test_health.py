@@ -51,6 +51,10 @@ BANNED = Silent("1.2.3.4:4710", "GD-204", "does not let this peer in")
             "degraded: no other member is alive (c failed 3 min ago); no peer answers at 1.2.3.4:4710 (timed out)",
         ),
         (replace(HEALTHY, stall=0.25), "degraded: training spends 25% of its time in gossipdp"),
+        (
+            replace(HEALTHY, second=(34, 12)),
+            "degraded: a second training process (34) is turned away: process 12 is attached (GD-503)",
+        ),
         (replace(HEALTHY, refused=("nan", 2)), "degraded: training's last 2 snapshots were not used: nan"),
         (
             replace(HEALTHY, resyncing="lag", transfer="3 of 12 chunks from ab"),

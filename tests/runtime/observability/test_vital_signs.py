@@ -68,6 +68,14 @@ def test_quiet_counts_from_the_session_and_from_each_exchange(watched: Watched) 
     assert watched.at(191.0).fruitless == ()
 
 
+def test_second_training_process_is_told_until_it_stops_trying_or_the_first_is_gone(watched: Watched) -> None:
+    watched.signs.turned_away(34, 12, 200.0)
+    assert watched.at(289.0).second == (34, 12) and watched.at(290.0).second == (0, 0)
+    watched.signs.turned_away(35, 12, 300.0)
+    watched.signs.detached(301.0)
+    assert watched.at(301.0).second == (0, 0)
+
+
 @pytest.mark.parametrize("why", ["alone", "no one trains", "no training here", "fetching"])
 def test_quiet_does_not_count_while_no_exchange_is_possible(watched: Watched, why: str) -> None:
     if why == "alone":
