@@ -150,7 +150,9 @@ class Supervisor:
                 log.info("%s listens", daemon.name)
         elif self._code is not None:
             self._left(code)
-        elif code in (0, COPY) or (code in FINAL and not self._has_listened) or self._refused(code):
+        elif code == 0:
+            self._stop(0, "the peer has left the network")
+        elif code == COPY or (code in FINAL and not self._has_listened) or self._refused(code):
             self._stop(code, f"{daemon.name} {ended(code)}")
         elif code not in TEMPORARY and not self._has_listened and daemon.attempts >= STARTS:
             log.error("%s crashed at each of its %d starts, before it listened", daemon.name, STARTS)

@@ -22,6 +22,8 @@ FAR: Final = 0.95 * FARTHEST
 """consensus ratio from which replicas are too far apart: each exchange counts as `FARTHEST` at most"""
 MOST_STALL: Final = 0.2
 """share of the training time spent in gossipdp above which a peer is degraded, except with mode sync"""
+LOOPBACK: Final = ("127.", "[::1]", "localhost:")
+"""begins of addresses that other hosts cannot dial"""
 GONE: Final = 3600.0
 """seconds after which a member that failed or left is not counted and not listed any more"""
 SHOWN: Final = 3
@@ -341,6 +343,8 @@ def _reach(signs: Signs) -> list[str]:
         return ["no other host can dial this one, so none can join by its invite (docs/networking)"]
     host, _, port = signs.dialled[0].rpartition(":")
     named = ", ".join(signs.dialled[:SHOWN])
+    if all(address.startswith(LOOPBACK) for address in signs.dialled):
+        return [f"the invite names {named} alone, which no other host can dial: see --advertise (docs/networking)"]
     return [
         f"the invite names {named}: from another host `nc -vz {host.strip('[]')} {port}` must succeed (docs/networking)"
     ]

@@ -178,6 +178,7 @@ def test_daemon_that_finishes_ends_training_for_good_and_then_itself(supervise: 
     os.kill(started["daemon"], signal.SIGUSR2)
     assert running.rest() == [], "training is not started again"
     assert running.code() == 0 and "is ended: the run finishes" in running.log()
+    assert "stopping: the peer has left the network" in running.log()
 
 
 def test_another_process_stays_attached__given_up_with_its_number(supervise: type[Running]) -> None:

@@ -118,6 +118,11 @@ BANNED = Silent("1.2.3.4:4710", "GD-204", "does not let this peer in")
             " (docs/networking)",
         ),
         (
+            replace(HEALTHY, live=1, train=0, unmet=360.0, dialled=("127.0.0.1:4710",)),
+            "alone: no other member for 6 min; training goes on; `gossipdp invite` lets another host in; the invite"
+            " names 127.0.0.1:4710 alone, which no other host can dial: see --advertise (docs/networking)",
+        ),
+        (
             replace(HEALTHY, live=1, train=0, unmet=360.0),
             "alone: no other member for 6 min; training goes on; `gossipdp invite` lets another host in; no other host"
             " can dial this one, so none can join by its invite (docs/networking)",
