@@ -15,7 +15,6 @@ import contextlib
 import itertools
 import json
 import os
-import select
 import statistics
 import subprocess
 import sys
@@ -32,6 +31,7 @@ import gossipdp
 from gossipdp.errors import GossipdpError
 from peers.control import ask
 from peers.jobs.byte_gpt import GPT, Size, load_corpus, window_loss, windows_at
+from simulations.processes.idle_partner import idle_partner, make_steps
 from simulations.processes.two_daemons import one_daemon
 
 CONTEXT = 1024
@@ -196,17 +196,15 @@ def _timed(options: argparse.Namespace, report: Report, trainer: Trainer, home: 
         report.line("founder", **host_figures(home, trainer.size))
         report.line("partner", **host_figures(partner, trainer.size))
         before = peer.stall_seconds
-        with _beside(partner, "--pace", str(statistics.fmean(bare) / 1e3)) as child:
-            assert child.stdout is not None and child.stdin is not None
-            child.stdout.readline()
+        pace = str(statistics.fmean(bare) / 1e3)
+        with idle_partner(__spec__.name, [*sys.argv[1:], "--partner", str(partner), "--pace", pace]):
             beside = trainer.run(options.rounds * options.every)
-            child.stdin.close()
-            child.wait(timeout=report.left)
         shares = _share(peer, beside, before)
         report.line("attached, exchanging", **times_of(beside), **shares, ratio=_ratio(bare, beside))
         report.line("founder", **host_figures(home, trainer.size), **news_of(home))
         if options.together and report.left > 60.0:
-            with _beside(partner) as child:
+            command = [sys.executable, "-m", __spec__.name, *sys.argv[1:], "--partner", str(partner)]
+            with subprocess.Popen(command) as child:
                 together = trainer.run(2 * options.every)
                 report.line("both train on this GPU", **times_of(together))
                 child.wait(timeout=report.left)
@@ -223,12 +221,6 @@ def _timed(options: argparse.Namespace, report: Report, trainer: Trainer, home: 
         report.line("founder", **host_figures(home, trainer.size), **news_of(home))
         if report.left > 30.0:
             _finished(report, home, partner)
-
-
-def _beside(partner: Path, *more: str) -> subprocess.Popen[str]:
-    command = [sys.executable, "-m", __spec__.name, *sys.argv[1:], "--partner", str(partner), *more]
-    pipe = subprocess.PIPE if more else None
-    return subprocess.Popen(command, text=True, stdin=pipe, stdout=pipe)
 
 
 def _finished(report: Report, home: Path, partner: Path) -> None:
@@ -281,14 +273,9 @@ def train_beside(options: argparse.Namespace) -> int:
 
 
 def step_beside(options: argparse.Namespace) -> int:
-    """A partner whose steps change nothing, until its input ends. What it averages moves it all the same."""
+    """The partner's training while the founder's is timed: on the CPU, and idle."""
     options.device = "cpu"
-    trainer = Trainer(options, 2)
-    peer = gossipdp.attach(trainer.model, home=options.partner)
-    print("attached", flush=True)
-    while not select.select([sys.stdin], [], [], options.pace)[0]:
-        peer.step()
-    peer.detach()
+    make_steps(Trainer(options, 2).model, options.partner, options.pace)
     return 0
 
 

@@ -2,9 +2,9 @@
 
     python -m simulations.processes.benchmarks.training [--every 5 50] [--pairs 5] [--steps 400] [--json]
 
-Two daemons run on this machine's cores all the time: the training process's own, and a partner that has the model and
-answers, so exchanges are real. Attached and detached runs alternate. The figure is the median of the pairs' ratios of
-steps a second. Rounds and exchanges are counted: a run without them would be fast.
+Two daemons run on this machine's cores all the time: the training process's own, and that of a partner whose steps
+compute nothing, so exchanges are real. Attached and detached runs alternate. The figure is the median of the pairs'
+ratios of steps a second. Rounds and exchanges are counted: a run without them would be fast.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from typing import Any
 
 from peers.control import ask
 from peers.jobs import byte_gpt
+from simulations.processes.idle_partner import idle_partner, make_steps
 from simulations.processes.two_daemons import one_daemon
 
 MARKS = {5: 0.90, 50: 0.97}
@@ -46,10 +47,13 @@ def measure(every: int, pairs: int, steps: int, size: str) -> dict[str, Any]:
         with one_daemon("partner", ["join", f"@{home / 'invite'}"], settings) as partner:
             wait_ready(partner)
             ratios, rates = [], []
+            pace = 1 / train(home, 20, size, attached=False)
+            arguments = ["--partner", str(partner), "--pace", str(pace), "--size", size]
             for pair in range(pairs):
                 order = (True, False) if pair % 2 == 0 else (False, True)
                 before = ask(home, "status")
-                rate = {attached: train(home, steps, size, attached=attached) for attached in order}
+                with idle_partner(__spec__.name, arguments):
+                    rate = {attached: train(home, steps, size, attached=attached) for attached in order}
                 after = ask(home, "status")
                 rounds = after["round"] - before["round"]
                 exchanges = after["exchanges"].get("done", 0) - before["exchanges"].get("done", 0)
@@ -84,7 +88,12 @@ def main() -> int:
     parser.add_argument("--steps", type=int, default=400)
     parser.add_argument("--size", choices=byte_gpt.SIZES, default="0.25M")
     parser.add_argument("--json", action="store_true")
+    parser.add_argument("--partner", type=Path, help=argparse.SUPPRESS)
+    parser.add_argument("--pace", type=float, help=argparse.SUPPRESS)
     options = parser.parse_args()
+    if options.partner:
+        make_steps(byte_gpt.build_model(options.size), options.partner, options.pace)
+        return 0
     figures = [measure(every, options.pairs, options.steps, options.size) for every in options.every]
     for row in figures:
         if options.json:
