@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from peers import rest
 from peers.processes import ticks
 from peers.supervisor_file import DAEMON, GUARD, SUPERVISOR, TRAINING, read
 from tests.processes.running import Host, gossipdp, until
@@ -38,7 +39,8 @@ def attached(host: Host) -> Callable[[], bool]:
 
 def start(host: Host) -> None:
     """`gossipdp up` with a training process behind a shell, which passes no signal on."""
-    host.start_supervised(["sh", "-c", f"{shlex.join(host.training_command())}; exit $?"])
+    started = host.start_supervised(["sh", "-c", f"{shlex.join(host.training_command())}; exit $?"])
+    until("it has the home", lambda: rest.supervisor(host.home) == started.pid, ENDS_WITHIN, [host])
     until("training is attached", attached(host), 60, [host])
     # A lone peer has its model from its own checkpoint after the death of its daemon.
     assert told(host, "checkpoint", "save")[0] == 0
