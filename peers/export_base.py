@@ -17,7 +17,8 @@ from safetensors import SafetensorError, safe_open
 
 from gossipdp.errors import DataError
 from gossipdp.runtime.files import read_bounded
-from gossipdp.runtime.storage.checkpoint import PIECE, Shape
+from gossipdp.runtime.storage.checkpoint import Shape
+from gossipdp.runtime.storage.pieces import PIECE
 
 __all__ = ["ADAPTERS", "Base", "Tensor"]
 

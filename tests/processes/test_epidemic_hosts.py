@@ -40,7 +40,7 @@ def anchors(pair: Pair):
             assert time.monotonic() < deadline, home.with_suffix(".log").read_text()
             pair.wait(0.05)
         anchor = np.zeros(Schema.from_bytes(newest.schema).size, np.float32)
-        newest.read_into("anchor", anchor)
+        newest.load({"anchor": anchor})
         found.append(anchor)
     return found
 

@@ -55,7 +55,7 @@ class Checkpoints:
         self._incarnation, self._run = context.incarnation, context.run
         self._data, self._kept = data, kept
         self._pinned = PinnedCheckpoints(store, context.notices)
-        self.writer = Checkpointer(store, call, self.saved)
+        self.writer = Checkpointer(store, call, self.saved, log.info)
         self._requested: Saved = _ignore
         """told how the checkpoint asked for ended"""
         self._keep: jobs.Keep | None = None

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import logging
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
 
 from gossipdp.algorithms.algorithm import Algorithm
 from gossipdp.errors import HardwareError
@@ -13,12 +17,14 @@ from gossipdp.protocol import jobs
 from gossipdp.protocol.schema import Schema, chunk_parameters
 from gossipdp.runtime.compute import Compute
 from gossipdp.runtime.link import Region
-from gossipdp.runtime.storage.checkpoint import BESIDE
+from gossipdp.runtime.storage.checkpoint import BESIDE, Checkpoint
 from gossipdp.runtime.storage.store import Store
 
 __all__ = ["SharedRegion", "VectorJobs"]
 
 T = TypeVar("T")
+
+log = logging.getLogger("gossipdp.node")
 
 
 class SharedRegion:
@@ -129,16 +135,21 @@ class VectorJobs:
 
     def restore(self) -> tuple[jobs.Restored | None, Sequence[str]]:
         """Read the newest checkpoint into the vectors. Returns it, if there is one, and notices about damaged ones."""
-        checkpoint, notices = self._store.latest()
+        read: dict[str, NDArray[Any]] = {}
+
+        def into(checkpoint: Checkpoint) -> Mapping[str, NDArray[Any]]:
+            schema, shapes = Schema.from_bytes(checkpoint.schema), checkpoint.shapes()
+            self.parameters = schema.size
+            self._algorithm.allocate(schema.size, schema.trainable, chunk_parameters(schema.size, self._most_chunk))
+            read.clear()
+            read.update({"anchor": self._algorithm.ledger.a, "momentum": self._algorithm.ledger.v})
+            read.update({name: np.empty(shapes[name], np.uint8) for name in BESIDE if name in shapes})
+            return read
+
+        checkpoint, notices = self._store.latest(into, log.info)
         if checkpoint is None:
             return None, notices
-        schema = Schema.from_bytes(checkpoint.schema)
-        width = chunk_parameters(schema.size, self._most_chunk)
-        self.parameters = schema.size
-        self._algorithm.allocate(schema.size, schema.trainable, width)
-        checkpoint.read_into("anchor", self._algorithm.ledger.a)
-        checkpoint.read_into("momentum", self._algorithm.ledger.v)
-        beside = [checkpoint.read(name).data if name in checkpoint.shapes() else b"" for name in BESIDE]
+        beside = [read[name].data if name in read else b"" for name in BESIDE]
         return jobs.Restored(checkpoint.schema, checkpoint.meta.clock, checkpoint.meta.round, *beside), notices
 
     def restored(self, job: jobs.Restore, found: tuple[jobs.Restored | None, Sequence[str]]) -> None:

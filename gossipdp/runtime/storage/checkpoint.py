@@ -3,20 +3,21 @@
     checkpoint-00000012/
       state.safetensors    flat vectors by name (anchor, momentum), and state beside them (reference, state)
       schema.bin           the model's layout in canonical bytes
-      manifest.json        what the checkpoint is of, and length and BLAKE2b of the other two files
+      manifest.json        what the checkpoint is of, and length and hashes of the other two files (`pieces`)
       pinned               only in a checkpoint that outlives newer ones: the reason
 
-Reading trusts nothing. It checks the manifest's types and limits, then both hashes, and only then lets the safetensors
-library parse. Nothing here may unpickle, know a peer's protocol state, or write into a checkpoint.
+Reading trusts nothing. It checks the manifest's types and limits, then the hashes of the schema and of the header, and
+only then lets the safetensors library parse. Nothing here may unpickle, know a peer's protocol state, or write into a
+checkpoint.
 """
 
 from __future__ import annotations
 
-import hashlib
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated, Any, Final, cast
+from typing import Annotated, Any, Final, TypeAlias, cast
 
 import msgspec
 import numpy as np
@@ -30,7 +31,9 @@ from gossipdp.codecs.named import Named, unpack
 from gossipdp.errors import DataError, RemoteProtocolError
 from gossipdp.protocol.schema import Dtype, Entry, Schema
 from gossipdp.runtime.descriptors import spare
-from gossipdp.runtime.files import Hex, read_bounded, reading
+from gossipdp.runtime.files import Hex, bytes_of, read_bounded, reading
+from gossipdp.runtime.progress import Progress, Say, silent
+from gossipdp.runtime.storage.pieces import PIECE, Count, FileRecord, check_file
 
 __all__ = [
     "BESIDE",
@@ -46,23 +49,26 @@ __all__ = [
     "Checkpoint",
     "CheckpointMeta",
     "FileRecord",
+    "Into",
     "Manifest",
     "Shape",
     "header",
+    "nothing",
     "read_manifest",
     "unreadable",
     "verify",
 ]
 
-FORMAT: Final = 2
-"""format 2: buffers are stored relative to a reference"""
-PIECE: Final = 4 << 20
-"""bytes read, hashed or written at a time"""
+FORMAT: Final = 3
+"""format 2: buffers are stored relative to a reference; format 3: files are hashed by piece"""
+BY_PIECE: Final = 3
+"""first format whose files are hashed by piece"""
 ANCHOR: Final = "anchor"
 """the array that holds the outer parameters, in schema order"""
 BESIDE: Final = ("reference", "state")
 """arrays of the state beside the vector (`protocol.carried_state`), if there is any"""
-MAX_MANIFEST: Final = 64 << 10
+MAX_MANIFEST: Final = 64 << 20
+"""bytes; a terabyte of pieces has 18 MB of hashes"""
 MAX_HEADER: Final = 1 << 20
 """bytes of the safetensors header of a checkpoint"""
 MAX_SCHEMA: Final = 64 << 20
@@ -74,7 +80,6 @@ TENSORS: Final = {"float32": "F32", "float64": "F64", "float16": "F16", "bfloat1
 """the schema's name of a dtype -> the format's"""
 SIZES: Final = {"F64": 8, "I64": 8, "F32": 4, "F16": 2, "BF16": 2, "U16": 2, "U8": 1}
 
-Count = Annotated[int, Meta(ge=0, le=(1 << 63) - 1)]
 Shape = tuple[int, ...]
 
 
@@ -108,11 +113,6 @@ class _Versioned(msgspec.Struct, frozen=True):
 
 class _LaterFormat(ValueError):
     """A later version wrote the checkpoint. This one cannot tell whether it is whole."""
-
-
-class FileRecord(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    bytes: Count
-    blake2b: Hex
 
 
 class Manifest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -154,17 +154,42 @@ class Checkpoint:
             for begin in range(start, stop, PIECE // 4):
                 yield flat[begin : min(begin + PIECE // 4, stop)]
 
-    def read_into(self, name: str, out: NDArray[Any]) -> None:
-        """Fill the flat array `out` with `name`, in pieces. Raises ValueError if shape or dtype differs."""
-        shape = self.shapes().get(name)
-        if shape != out.shape:
-            raise ValueError(f"{name} has shape {shape}, asked for {out.shape}")
-        at = 0
-        for piece in self.pieces(name, 0, out.shape[0]):
-            if piece.dtype != out.dtype:
-                raise ValueError(f"{name} has dtype {piece.dtype}, asked for {out.dtype}")
-            out[at : at + len(piece)] = piece
-            at += len(piece)
+    def load(self, out: Mapping[str, NDArray[Any]], say: Say = silent) -> None:
+        """Read the whole state once: fill the flat arrays of `out` by name, and check every byte.
+
+        Args:
+            say: gets lines about progress.
+
+        Raises:
+            DataError: GD-601, it is damaged, or has other arrays. What is in `out` must not be used then.
+        """
+        record = self.manifest.files[STATE]
+        with _told(self.path):
+            places = self._places(out)
+
+            def fill(at: int, part: memoryview) -> None:
+                values = np.frombuffer(part, np.uint8)
+                for start, room in places:
+                    low, high = max(start, at), min(start + len(room), at + len(part))
+                    if low < high:
+                        room[low - start : high - start] = values[low - at : high - at]
+
+            progress = Progress(f"reading {self.path.name}", record.bytes, say)
+            check_file(self.path / STATE, record, sink=fill if places else None, done=progress.advance)
+
+    def _places(self, out: Mapping[str, NDArray[Any]]) -> list[tuple[int, NDArray[np.uint8]]]:
+        """Where the bytes of each array begin in the file, and the bytes that they fill. Raises ValueError."""
+        with reading(self.path / STATE) as file:
+            length = int.from_bytes(file.read(8), "little")
+            entries = json.loads(file.read(length))
+        places = []
+        for name, array in out.items():
+            entry = entries.get(name, {})
+            has, wanted = (entry.get("dtype"), entry.get("shape")), (NAMES[array.dtype.name], list(array.shape))
+            if has != wanted:
+                raise ValueError(f"{name} is {has}, asked for {wanted}")
+            places.append((8 + length + int(entry["data_offsets"][0]), np.frombuffer(bytes_of(array), np.uint8)))
+        return places
 
     def entries(self) -> tuple[Entry, ...]:
         """The tensors that the anchor holds. Tensors that are not exchanged (frozen, integer) are not among them.
@@ -206,22 +231,45 @@ class Checkpoint:
             return safe_open(self.path / STATE, framework="numpy")
 
 
-def verify(path: Path) -> Checkpoint:
+Into: TypeAlias = Callable[[Checkpoint], Mapping[str, NDArray[Any]]]
+"""gives the arrays that a checkpoint is to be read into, by name"""
+
+
+def nothing(_: Checkpoint) -> Mapping[str, NDArray[Any]]:
+    """Read into no array."""
+    return {}
+
+
+def verify(path: Path, into: Into = nothing, say: Say = silent) -> Checkpoint:
     """The checkpoint at `path`, with every byte checked.
+
+    Args:
+        into: gives arrays to fill meanwhile, see `Checkpoint.load`.
+        say: gets lines about progress.
 
     Raises:
         DataError: GD-601, it is damaged, unreadable, or of a later version.
     """
-    try:
+    with _told(path):
         manifest = read_manifest(path)
-        for name, record in manifest.files.items():
-            _check_file(path / name, record)
+        check_file(path / SCHEMA, manifest.files[SCHEMA])
         schema = read_bounded(path / SCHEMA, MAX_SCHEMA)
         with reading(path / STATE) as file:
             if int.from_bytes(file.read(8), "little") > MAX_HEADER:
                 raise ValueError(f"{STATE}: header past {MAX_HEADER} bytes")
+        if manifest.format >= BY_PIECE:
+            check_file(path / STATE, manifest.files[STATE], upto=MAX_HEADER)
         checkpoint = Checkpoint(path, manifest, schema)
         checkpoint.shapes()
+    checkpoint.load(into(checkpoint), say)
+    return checkpoint
+
+
+@contextmanager
+def _told(path: Path) -> Iterator[None]:
+    """Turn errors of reading the checkpoint at `path` into DataErrors."""
+    try:
+        yield
     except _LaterFormat as error:
         cause = f"checkpoint {path} was written by a later version of gossipdp"
         raise DataError("GD-601", cause, seen=str(error), do="upgrade gossipdp on this host") from None
@@ -229,7 +277,6 @@ def verify(path: Path) -> Checkpoint:
         raise _damaged(path, str(error)) from None
     except OSError as error:
         raise unreadable(f"checkpoint {path}", error) from None
-    return checkpoint
 
 
 # -- bytes ------------------------------------------------------------------------------------------------------
@@ -295,18 +342,6 @@ def read_manifest(path: Path) -> Manifest:
     if set(manifest.files) != {STATE, SCHEMA}:
         raise ValueError(f"the manifest names {sorted(manifest.files)}")
     return manifest
-
-
-def _check_file(path: Path, record: FileRecord) -> None:
-    length = path.stat().st_size
-    if length != record.bytes:
-        raise ValueError(f"{path.name}: {length} bytes, {record.bytes} were written")
-    digest, room = hashlib.blake2b(digest_size=32), memoryview(bytearray(min(PIECE, length)))
-    with reading(path) as file:
-        while room and (count := file.readinto(room)):  # type: ignore[attr-defined]
-            digest.update(room[:count])
-    if digest.hexdigest() != record.blake2b:
-        raise ValueError(f"{path.name}: the contents do not match their hash")
 
 
 def _damaged(path: Path, seen: str) -> DataError:

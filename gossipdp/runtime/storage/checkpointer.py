@@ -1,7 +1,8 @@
 """Writes checkpoints beside the running peer: the compute thread copies, and a storage thread writes.
 
-One chunk at a time is copied between other jobs and handed to the storage thread. Nothing waits for the disk, and no
-second copy of the model is held. `store` knows what a checkpoint is and how it is written.
+One chunk at a time is copied between other jobs and handed to the storage thread. A few chunks are in flight, so that
+the next ones are copied while one is written. Nothing waits for the disk, and no second copy of the model is held.
+`store` knows what a checkpoint is and how it is written.
 """
 
 from __future__ import annotations
@@ -16,13 +17,17 @@ from gossipdp.algorithms.ledger import Ledger
 from gossipdp.codecs.base import Vector
 from gossipdp.errors import DataError
 from gossipdp.protocol.carried_state import NOTHING, Carried
-from gossipdp.runtime.compute import Call, Compute, Finished
+from gossipdp.runtime.compute import Call, Compute
+from gossipdp.runtime.files import bytes_of
+from gossipdp.runtime.progress import Progress, Say, silent
 from gossipdp.runtime.storage.checkpoint import BESIDE, CheckpointMeta
 from gossipdp.runtime.storage.store import UNSYNCED, Store, Writer
 
 __all__ = ["Checkpointer", "layout"]
 
 VECTORS: Final = ("anchor", "momentum")
+IN_FLIGHT: Final = 4
+"""most pieces that are copied and not yet written; a piece has 4 MiB at most"""
 SLOWEST: Final = 10e6
 """least bytes a second at which a disk must take what the system has buffered for it"""
 PIECE: Final = 10.0 + UNSYNCED / SLOWEST
@@ -44,14 +49,18 @@ class Checkpointer:
     Args:
         call: runs a copy on the compute thread.
         saved: called on the I/O thread with the path of a finished checkpoint, or with the error.
+        say: gets lines about progress, on the I/O thread.
     """
 
-    def __init__(self, store: Store, call: Call, saved: Callable[[Path | DataError], None]) -> None:
-        self._store, self._call, self._saved = store, call, saved
-        self._disk = Compute(_call, limit=2, name="storage")
+    def __init__(self, store: Store, call: Call, saved: Callable[[Path | DataError], None], say: Say = silent) -> None:
+        self._store, self._call, self._saved, self._say = store, call, saved, say
+        self._disk = Compute(_call, limit=IN_FLIGHT + 1, name="storage")  # one more for `close`
         self._writer: Writer | None = None
         self._pieces: Iterator[Callable[[], Vector | memoryview]] = iter(())
-        self._bytes = 0.0
+        self._copying, self._copied_all = False, False
+        self._failure: DataError | None = None
+        self._progress = Progress("", 0, say)
+        self._bytes = 0
         self.busy = False
         self.steps = 0
         """steps taken so far, of all checkpoints; while the number grows, the disk works"""
@@ -71,7 +80,7 @@ class Checkpointer:
         """
         if self.busy:
             return
-        self.busy = True
+        self.busy, self._copied_all = True, False
 
         def piece(vector: str, chunk: int) -> Callable[[], Vector]:
             return (ledger.a if vector == "anchor" else ledger.v)[ledger.span(chunk)].copy
@@ -82,42 +91,66 @@ class Checkpointer:
                 yield partial(_same, part)
                 number += 1
 
-        self._bytes = 8.0 * ledger.size
+        arrays = layout(ledger, carried)
+        self._bytes = sum(size * (4 if dtype == "float32" else 1) for dtype, (size,) in arrays.values())
+        self._progress = Progress("writing a checkpoint", self._bytes, self._say)
         vectors = [piece(vector, chunk) for vector in VECTORS for chunk in range(ledger.chunks)]
         self._pieces = chain(vectors, beside())
-        self._disk.submit(lambda: self._begin(meta, schema, layout(ledger, carried)))
+        self._disk.submit(lambda: self._begin(meta, schema, arrays))
 
     def _begin(self, meta: CheckpointMeta, schema: bytes, arrays: Mapping[str, tuple[str, tuple[int, ...]]]) -> None:
         self._writer = self._store.begin(meta, schema, arrays)
 
     def _copied(self, values: Vector | memoryview) -> None:
+        self._copying = False
 
-        def write() -> None:
+        def write() -> int:
             assert self._writer is not None
-            self._writer.write(values)
+            if self._writer.open:  # a piece before this one may have failed
+                self._writer.write(values)
+            return bytes_of(values).nbytes
 
         self._disk.submit(write)
+        self._copy_next()
+
+    def _copy_next(self) -> None:
+        """Ask for the next copy, if there is one and room for it."""
+        if self._copying or self._copied_all or self._failure is not None or self._disk.waiting >= IN_FLIGHT:
+            return
+        following = next(self._pieces, None)
+        if following is None:
+            self._copied_all = True
+        else:
+            self._copying = True
+            self._call(following, self._copied)
 
     def collect(self) -> None:
         """The disk has finished something: `fileno` is readable."""
-        for finished in self._disk.collect():
-            self._advance(finished)
+        saved, finished = None, self._disk.collect()
+        for each in finished:
+            self.steps += 1
+            if isinstance(each.error, DataError):
+                self._failure = self._failure or each.error
+            elif each.error is not None:
+                raise each.error
+            if isinstance(each.result, int):
+                self._progress.advance(each.result)
+            saved = each.result if isinstance(each.result, Path) else None
+        if saved is not None:
+            self._finish(saved)
+        elif finished and self.busy:
+            self._copy_next()
+            self._end_copies()
 
-    def _advance(self, finished: Finished) -> None:
-        self.steps += 1
-        if finished.error is not None:
-            if not isinstance(finished.error, DataError):
-                raise finished.error
-            self._finish(finished.error)
-        elif isinstance(finished.result, Path):
-            self._finish(finished.result)
-        elif self.busy:
-            following = next(self._pieces, None)
-            if following is not None:
-                self._call(following, self._copied)
-            else:
-                self.patience = PIECE + self._bytes / SLOWEST
-                self._disk.submit(self._commit)
+    def _end_copies(self) -> None:
+        """Commit, or give up, once no piece is in flight."""
+        if self._copying or self._disk.waiting:
+            return
+        if self._failure is not None:
+            self._finish(self._failure)
+        elif self._copied_all:
+            self.patience = PIECE + self._bytes / SLOWEST
+            self._disk.submit(self._commit)
 
     def _commit(self) -> Path:
         assert self._writer is not None
@@ -129,6 +162,7 @@ class Checkpointer:
 
     def _finish(self, outcome: Path | DataError) -> None:
         self.busy, self._writer, self._pieces, self.patience = False, None, iter(()), PIECE
+        self._failure = None
         self._saved(outcome)
 
     def close(self) -> None:
@@ -142,5 +176,5 @@ def _same(part: memoryview) -> memoryview:
     return part
 
 
-def _call(work: Callable[[], Path | None]) -> Path | None:
+def _call(work: Callable[[], Path | int | None]) -> Path | int | None:
     return work()

@@ -10,12 +10,12 @@ decide when to save.
 from __future__ import annotations
 
 import errno
-import hashlib
 import math
 import os
 import re
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, Any, Final
@@ -32,24 +32,26 @@ from gossipdp.runtime.files import (
     unwritable,
     write_file,
 )
+from gossipdp.runtime.progress import Say, silent
 from gossipdp.runtime.storage.checkpoint import (
     FORMAT,
     MANIFEST,
     MAX_SCHEMA,
     NAMES,
-    PIECE,
     SCHEMA,
     STATE,
     Checkpoint,
     CheckpointMeta,
-    FileRecord,
+    Into,
     Manifest,
     Shape,
     header,
+    nothing,
     read_manifest,
     unreadable,
     verify,
 )
+from gossipdp.runtime.storage.pieces import PIECE, PieceHashes
 
 __all__ = ["PINS", "UNSYNCED", "Store", "Writer"]
 
@@ -66,14 +68,16 @@ _NAME: Final = re.compile(rf"(?:{re.escape(TEMPORARY)}checkpoint-(\d{{8,}}).*|ch
 class Writer:
     """A checkpoint being written: pieces in the order of `layout`, then `commit`. Before that there is no checkpoint.
 
-    The caller may wait between pieces, so that a whole vector can be written as a sequence of chunk jobs.
+    The caller may wait between pieces, so that a whole vector can be written as a sequence of chunk jobs. A second
+    thread hashes each piece while it is written.
     """
 
     def __init__(self, store: Store, meta: CheckpointMeta, schema: bytes, layout: Mapping[str, tuple[str, Shape]]):
         self._store, self._meta, self._files = store, meta, store.files
         self._final = store.prepare()
         self._directory = store.dir / f"{TEMPORARY}{self._final.name}"
-        self._hash, self._written, self._unsynced = hashlib.blake2b(digest_size=32), 0, 0
+        self._hashes, self._unsynced = PieceHashes(PIECE), 0
+        self._hasher = ThreadPoolExecutor(1, "gossipdp-hash")
         self._file: IO[bytes] | None = None
         start, self._left = header(layout, {})
         self._left += len(start)
@@ -81,16 +85,21 @@ class Writer:
             self._check_room(self._left + len(schema))
             self._files.make_directory(self._directory)
             write_file(self._files, self._directory / SCHEMA, [schema])
-            self._schema = FileRecord(bytes=len(schema), blake2b=hashlib.blake2b(schema, digest_size=32).hexdigest())
+            of_schema = PieceHashes(PIECE)
+            of_schema.update(memoryview(schema))
+            self._schema = of_schema.record()
             self._file = self._files.create(self._directory / STATE)
             self._put(memoryview(start))
 
+    @property
+    def open(self) -> bool:
+        """Whether more may be written: it was neither committed nor abandoned."""
+        return self._file is not None
+
     def write(self, piece: NDArray[Any] | memoryview | bytes) -> None:
         """Append the contiguous `piece`. Raises DataError GD-602; the unfinished checkpoint is then removed."""
-        view = bytes_of(piece)
         with self._guarded():
-            for start in range(0, len(view), PIECE):
-                self._put(view[start : start + PIECE])
+            self._put(bytes_of(piece))
 
     def commit(self) -> Path:
         """Sync, write the manifest, give the checkpoint its name and drop the oldest one. Returns its directory.
@@ -103,15 +112,15 @@ class Writer:
                 raise ValueError(f"{self._left} bytes of the announced layout are missing")
             self._files.sync(self._file)
             self._file.close()
-            state = FileRecord(bytes=self._written, blake2b=self._hash.hexdigest())
-            manifest = Manifest(
-                format=FORMAT, saved_at=time.time(), meta=self._meta, files={STATE: state, SCHEMA: self._schema}
-            )
+            files = {STATE: self._hashes.record(), SCHEMA: self._schema}
+            manifest = Manifest(format=FORMAT, saved_at=time.time(), meta=self._meta, files=files)
             text = msgspec.json.format(msgspec.json.encode(manifest), indent=1)
             write_file(self._files, self._directory / MANIFEST, [text])
             self._files.sync_directory(self._directory)
             self._files.rename(self._directory, self._final)
             self._files.sync_directory(self._store.dir)
+        self._file = None
+        self._hasher.shutdown()
         self._store.prune()
         return self._final
 
@@ -121,6 +130,7 @@ class Writer:
             with suppress(OSError):  # closing reports what could not be written, which does not matter now
                 self._file.close()
             self._file = None
+        self._hasher.shutdown()
         with suppress(OSError):
             self._files.remove(self._directory)
 
@@ -131,17 +141,19 @@ class Writer:
             why = f"{os.strerror(errno.ENOSPC)}: {needed} bytes are needed, {free} are free"
             raise OSError(errno.ENOSPC, why)
 
-    def _put(self, piece: memoryview) -> None:
-        if len(piece) > self._left or self._file is None:
+    def _put(self, view: memoryview) -> None:
+        if len(view) > self._left or self._file is None:
             raise ValueError("more bytes than the announced layout")
-        self._files.write(self._file, piece)
-        self._hash.update(piece)
-        self._written += len(piece)
-        self._left -= len(piece)
-        self._unsynced += len(piece)
-        if self._unsynced >= UNSYNCED:
-            self._files.sync(self._file)
-            self._unsynced = 0
+        hashed = self._hasher.submit(self._hashes.update, view)
+        for start in range(0, len(view), PIECE):
+            piece = view[start : start + PIECE]
+            self._files.write(self._file, piece)
+            self._unsynced += len(piece)
+            if self._unsynced >= UNSYNCED:
+                self._files.sync(self._file)
+                self._unsynced = 0
+        hashed.result()
+        self._left -= len(view)
 
     @contextmanager
     def _guarded(self) -> Iterator[None]:
@@ -187,26 +199,32 @@ class Store:
         """The directories of all complete checkpoints, oldest first; not verified. Raises DataError GD-601."""
         return [self.dir / name for name in sorted(self._names(), key=_number) if not name.startswith(TEMPORARY)]
 
-    def each(self, paths: Sequence[Path] | None = None) -> Iterator[tuple[Path, Checkpoint | DataError]]:
+    def each(
+        self, paths: Sequence[Path] | None = None, into: Into = nothing, say: Say = silent
+    ) -> Iterator[tuple[Path, Checkpoint | DataError]]:
         """Every checkpoint, or those of `paths`: verified, or the error. Raises DataError GD-601.
 
-        Checkpoints that are dropped meanwhile are left out: a reader may look on while the peer saves.
+        Checkpoints that are dropped meanwhile are left out: a reader may look on while the peer saves. For `into` and
+        `say` see `verify`.
         """
         for path in self.list() if paths is None else paths:
             try:
-                yield path, self.verify(path)
+                yield path, self.verify(path, into, say)
             except DataError as error:
                 if path.is_dir():
                     yield path, error
 
-    def latest(self) -> tuple[Checkpoint | None, Sequence[str]]:
-        """The newest checkpoint that verifies, and a notice for every damaged one that was skipped."""
+    def latest(self, into: Into = nothing, say: Say = silent) -> tuple[Checkpoint | None, Sequence[str]]:
+        """The newest checkpoint that verifies, and a notice for every damaged one that was skipped.
+
+        `into` and `say` are as of `verify`. What `into` gave for a damaged one must not be used.
+        """
         notices: list[str] = []
         try:
             paths = self.list()
         except DataError as error:
             return None, [str(error)]
-        for path, found in self.each(paths[::-1]):
+        for path, found in self.each(paths[::-1], into, say):
             if isinstance(found, Checkpoint):
                 return found, [f"{notice}\n  used: {path}" for notice in notices]
             notices.append(str(found))

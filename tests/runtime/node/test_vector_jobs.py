@@ -7,12 +7,16 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
+import numpy as np
 import pytest
 
+from gossipdp.algorithms.pairwise import Pairwise
 from gossipdp.errors import HardwareError
 from gossipdp.protocol import jobs
+from gossipdp.protocol.schema import Schema
 from gossipdp.runtime.node.vector_jobs import SharedRegion, VectorJobs
 from gossipdp.runtime.storage.store import Store
+from tests.runtime.storage.samples import meta
 
 
 class Ledger:
@@ -107,3 +111,24 @@ def test_job_without_memory__hardware_error_that_names_the_job(tmp_path: Path) -
         host.jobs.collect()
     assert "too large" in caught.value.seen
     host.jobs.close()
+
+
+def test_damaged_newest_checkpoint__the_one_before_is_restored(tmp_path: Path) -> None:
+    schema = Schema.of([("w", (700,), "float32", "parameter")])
+    store = Store(tmp_path)
+    for round in (1, 2):
+        arrays = {"anchor": np.full(700, round, np.float32), "momentum": np.full(700, -round, np.float32)}
+        newest = store.save(arrays, meta(round), schema.to_bytes())
+    state = newest / "state.safetensors"
+    state.write_bytes(state.read_bytes()[:-1] + b"\x01")
+    algorithm, told, done = Pairwise(), list[str](), list[Any]()
+    vectors = VectorJobs(
+        algorithm, store, SharedRegion(), 256, lambda _, result: done.append(result), lambda code, _: told.append(code)
+    )
+    vectors.submit(jobs.Restore())
+    while not done:
+        assert select.select([vectors], [], [], 5.0)[0]
+        vectors.collect()
+    vectors.close()
+    assert done[0].clock == meta(1).clock and told == ["GD-601"]
+    assert (algorithm.ledger.a == 1).all() and (algorithm.ledger.v == -1).all()

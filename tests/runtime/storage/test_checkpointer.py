@@ -6,7 +6,7 @@ import select
 import threading
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import numpy as np
 import pytest
@@ -16,7 +16,7 @@ from gossipdp.errors import DataError
 from gossipdp.protocol.schema import Schema
 from gossipdp.runtime.files import Files
 from gossipdp.runtime.storage.checkpoint import CheckpointMeta
-from gossipdp.runtime.storage.checkpointer import PIECE, SLOWEST, Checkpointer
+from gossipdp.runtime.storage.checkpointer import IN_FLIGHT, PIECE, SLOWEST, Checkpointer
 from gossipdp.runtime.storage.store import Store
 
 SCHEMA = Schema.of([("w", (700,), "float32", "parameter")])
@@ -156,6 +156,52 @@ def test_each_step_counts__and_the_last_has_time_for_buffered_bytes(tmp_path: Pa
         while copies:
             copies.run()
     last = 1 + 2 * ledger.chunks
-    assert patience == dict.fromkeys(range(last), PIECE) | {last: PIECE + 8 * 700 / SLOWEST}
+    assert patience.pop(last) == PIECE + 8 * 700 / SLOWEST and set(patience.values()) == {PIECE}
     assert checkpointer.steps == last + 1 and checkpointer.patience == PIECE
+    checkpointer.close()
+
+
+class Gate(Files):
+    """Writes nothing of the state until `open` is set, and then fails if `fails`."""
+
+    def __init__(self, fails: bool = False) -> None:
+        self.open, self.fails = threading.Event(), fails
+
+    def write(self, file: IO[bytes], piece: memoryview) -> None:
+        if len(piece) == 1024:  # a chunk
+            assert self.open.wait(10.0)
+            if self.fails:
+                raise OSError(5, "Input/output error")
+        super().write(file, piece)
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_few_pieces_are_in_flight__and_a_failure_waits_for_them(tmp_path: Path, fails: bool) -> None:
+    ledger = Ledger(256 * 10, 256 * 10, 256)
+    ledger.a[:], ledger.v[:] = np.arange(2560), -1.0
+    gate, copies, outcomes = Gate(fails), Copies(), list[object]()
+    store = Store(tmp_path / "checkpoints", files=gate)
+    checkpointer = Checkpointer(store, copies.queue, outcomes.append)
+    checkpointer.save(ledger, META, SCHEMA.to_bytes())
+    poll = select.poll()
+    poll.register(checkpointer, select.POLLIN)
+    assert poll.poll(5000)
+    checkpointer.collect()
+    copied = 0
+    while copies:
+        copies.run()
+        copied += 1
+    assert copied == IN_FLIGHT and not outcomes
+    gate.open.set()
+    save(checkpointer, ledger, copies, outcomes)  # goes on with the one under way
+    if fails:
+        assert len(outcomes) == 1 and isinstance(outcomes[0], DataError) and not checkpointer.busy
+        assert list((tmp_path / "checkpoints").iterdir()) == []
+        gate.fails = False
+        outcomes.clear()
+        save(checkpointer, ledger, copies, outcomes)
+    read = {"anchor": np.zeros(2560, np.float32), "momentum": np.zeros(2560, np.float32)}
+    checkpoint, notices = store.latest(lambda _: read)
+    assert checkpoint is not None and not notices and outcomes == [checkpoint.path]
+    assert np.array_equal(read["anchor"], ledger.a) and np.array_equal(read["momentum"], ledger.v)
     checkpointer.close()

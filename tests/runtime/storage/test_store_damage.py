@@ -8,9 +8,11 @@ import os
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from gossipdp.errors import DataError
+from gossipdp.runtime.storage import store as runtime_store
 from gossipdp.runtime.storage.store import Store
 from tests.runtime.storage.samples import meta, vectors
 
@@ -35,7 +37,7 @@ DAMAGE = {
     "manifest without end": lambda path: (path / "manifest.json").write_bytes(b"[" * (1 << 20)),
     "manifest without bottom": lambda path: (path / "manifest.json").write_bytes(b'{"x":' + b"[" * 60_000),
     "manifest of no version": lambda path: (path / "manifest.json").write_text(
-        (path / "manifest.json").read_text().replace('"format": 2', '"format": 0')
+        (path / "manifest.json").read_text().replace('"format": 3', '"format": 0')
     ),
 }
 
@@ -58,13 +60,13 @@ def test_checkpoint_of_a_later_version_is_skipped_without_advice_to_delete_it(
 ) -> None:
     store = Store(tmp_path)
     older, newer = (store.save(vectors(round), meta(round), b"schema") for round in (1, 2))
-    manifest = json.loads((newer / "manifest.json").read_text()) | {"format": 3} | added
+    manifest = json.loads((newer / "manifest.json").read_text()) | {"format": 4} | added
     (newer / "manifest.json").write_text(json.dumps(manifest))
     checkpoint, [notice] = store.latest()
     assert checkpoint is not None and checkpoint.path == older and store.newest() == (older, meta(1))
     assert notice == (
         f"GD-601 checkpoint {newer} was written by a later version of gossipdp\n"
-        "  seen: format 3, this version reads 2\n"
+        "  seen: format 4, this version reads 3\n"
         "  do:   upgrade gossipdp on this host\n"
         "  more: gossipdp explain GD-601\n"
         f"  used: {older}"
@@ -101,3 +103,48 @@ def test_manifest_cannot_name_files_elsewhere(tmp_path: Path) -> None:
     (path / "manifest.json").write_text(json.dumps(manifest))
     with pytest.raises(DataError, match="the manifest names"):
         Store.verify(path)
+
+
+def test_damage_is_named_by_its_piece(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(runtime_store, "PIECE", 4096)
+    path = Store(tmp_path).save(vectors(1, 10_000), meta(), b"s")
+    flip(path / "state.safetensors", 50_000)
+    flip(path / "state.safetensors", 70_000)
+    with pytest.raises(DataError, match=r"state\.safetensors: bytes 49152 to 53248 do not match their hash"):
+        Store.verify(path)
+    manifest = json.loads((path / "manifest.json").read_text())
+    manifest["files"]["state.safetensors"]["pieces"].pop()
+    (path / "manifest.json").write_text(json.dumps(manifest))
+    with pytest.raises(DataError, match="19 hashes for 20 pieces"):
+        Store.verify(path)
+
+
+def as_format_2(path: Path) -> None:
+    """Give a checkpoint the manifest that versions before format 3 wrote."""
+    manifest = json.loads((path / "manifest.json").read_text()) | {"format": 2}
+    for name in manifest["files"]:
+        contents = (path / name).read_bytes()
+        digest = hashlib.blake2b(contents, digest_size=32).hexdigest()
+        manifest["files"][name] = {"bytes": len(contents), "blake2b": digest}
+    (path / "manifest.json").write_text(json.dumps(manifest))
+
+
+def test_checkpoint_with_one_hash_a_file_still_loads__and_its_damage_is_noticed(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    path = store.save(vectors(3, 2_500_000), meta(3), b"schema")  # 20 MB: several reads for one hash
+    as_format_2(path)
+    read = {"a": np.zeros(2_500_000, np.float32)}
+    checkpoint = store.verify(path, lambda _: read)
+    assert checkpoint.schema == b"schema" and (read["a"] == 3).all()
+    flip(path / "state.safetensors", 15_000_000)
+    with pytest.raises(DataError, match="do not match their hash"):
+        store.verify(path)
+
+
+@pytest.mark.parametrize(("size", "dtype"), [(999, np.float32), (1000, np.float64)])
+def test_arrays_of_another_form_are_not_filled(tmp_path: Path, size: int, dtype: Any) -> None:
+    path = Store(tmp_path).save(vectors(1), meta(), b"s")
+    with pytest.raises(DataError, match=r"GD-601 .*\n.*asked for"):
+        Store.verify(path, lambda _: {"a": np.zeros(size, dtype)})
+    with pytest.raises(DataError, match="none is"):
+        Store.verify(path, lambda _: {"none": np.zeros(1, np.float32)})
