@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -36,7 +35,7 @@ def checkpoint() -> None:
 @home_option
 @click.pass_context
 def checkpoint_list(ctx: click.Context, as_json: bool) -> None:
-    """List and verify all checkpoints, oldest first.
+    """List all checkpoints, oldest first, by their manifests: `verify` reads their contents.
 
     It shows which are pinned, and why. A pinned checkpoint stays until you delete it or the file `pinned` in it, or
     until four later ones are pinned.
@@ -47,16 +46,16 @@ def checkpoint_list(ctx: click.Context, as_json: bool) -> None:
     from peers import tables
 
     store, rows = _store(ctx), []
-    for path, found in store.each():
+    for path, found in store.manifests():
         row: dict[str, Any] = {"path": str(path), "name": path.name, "pinned": store.why_pinned(path)}
         if isinstance(found, DataError):
             rows.append({**row, "state": "damaged", "seen": found.seen})
             continue
-        manifest, meta = found.manifest, found.meta
-        size = sum(record.bytes for record in manifest.files.values())
+        meta = found.meta
+        size = sum(record.bytes for record in found.files.values())
         rows.append(
             {
-                **row, "state": "ok", "age": max(time.time() - manifest.saved_at, 0.0), "saved_at": manifest.saved_at,
+                **row, "state": "complete", "age": max(time.time() - found.saved_at, 0.0), "saved_at": found.saved_at,
                 "round": meta.peer_rounds, "model_rounds": meta.round, "clock": meta.clock,
                 "steps": meta.steps, "samples": meta.samples, "bytes": size,
             }
@@ -93,7 +92,7 @@ def checkpoint_save(ctx: click.Context) -> None:
     from peers.control import ask
     from peers.waits import told
 
-    with told("the daemon to write the checkpoint", partial(click.echo, err=True)):
+    with told("the daemon to write the checkpoint", _say):
         saved = ask(find_home(ctx), "checkpoint", timeout=SAVED_WITHIN).get("saved")
     if not saved:
         seen = "the peer has no whole model yet, or is still writing the previous checkpoint"
@@ -117,7 +116,7 @@ def checkpoint_verify(ctx: click.Context, path: str | None, as_json: bool) -> in
     store, code = _store(ctx), 0
     rows: list[dict[str, Any]] = []
     named = None if path is None else _checkpoint_path(store, path)
-    for each, found in store.each() if named is None else [(named, store.verify(named))]:
+    for each, found in store.each(say=_say) if named is None else [(named, store.verify(named, say=_say))]:
         row = {"path": str(each), "name": each.name}
         if isinstance(found, DataError):
             click.echo(str(found), err=True)
@@ -180,7 +179,7 @@ def checkpoint_export(
         chosen, of = _average(ctx, homes), f"the mean of {len(homes)} homes"
     else:
         store = _store(ctx)
-        chosen = store.verify(_checkpoint_path(store, path)) if path is not None else _newest(store)
+        chosen = store.verify(_checkpoint_path(store, path), say=_say) if path is not None else _newest(store)
         of = f"round {chosen.meta.peer_rounds}"
     where = Path(out).absolute()
     if base is None:
@@ -196,6 +195,11 @@ def checkpoint_export(
         click.echo(f"left out {name}: it is tied, and from_pretrained ties it again")
 
 
+def _say(line: str) -> None:
+    """Tell a person; standard output is for results."""
+    click.echo(line, err=True)
+
+
 def _average(ctx: click.Context, homes: Sequence[str]) -> Checkpoint:
     """The mean of the newest checkpoints of `homes`. Says of which round each is."""
     from peers.average import Averaged
@@ -208,7 +212,7 @@ def _average(ctx: click.Context, homes: Sequence[str]) -> Checkpoint:
 
 def _newest(store: Store) -> Checkpoint:
     """The newest checkpoint that is whole. Says which newer ones are damaged."""
-    newest, notices = store.latest()
+    newest, notices = store.latest(say=_say)
     for notice in notices:
         click.echo(notice, err=True)
     if newest is None:

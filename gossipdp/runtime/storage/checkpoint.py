@@ -33,7 +33,7 @@ from gossipdp.protocol.schema import Dtype, Entry, Schema
 from gossipdp.runtime.descriptors import spare
 from gossipdp.runtime.files import Hex, bytes_of, read_bounded, reading
 from gossipdp.runtime.progress import Progress, Say, silent
-from gossipdp.runtime.storage.pieces import PIECE, Count, FileRecord, check_file
+from gossipdp.runtime.storage.pieces import PIECE, Count, FileRecord, check_file, check_length
 
 __all__ = [
     "BESIDE",
@@ -52,6 +52,7 @@ __all__ = [
     "Into",
     "Manifest",
     "Shape",
+    "glance",
     "header",
     "nothing",
     "read_manifest",
@@ -263,6 +264,19 @@ def verify(path: Path, into: Into = nothing, say: Say = silent) -> Checkpoint:
         checkpoint.shapes()
     checkpoint.load(into(checkpoint), say)
     return checkpoint
+
+
+def glance(path: Path) -> Manifest:
+    """The manifest of the checkpoint at `path`, whose files have their lengths. No other file is read.
+
+    Raises:
+        DataError: GD-601, as `verify`.
+    """
+    with _told(path):
+        manifest = read_manifest(path)
+        for name, record in manifest.files.items():
+            check_length(path / name, record)
+    return manifest
 
 
 @contextmanager

@@ -20,7 +20,7 @@ from msgspec import Meta
 
 from gossipdp.runtime.files import Hex, reading
 
-__all__ = ["PIECE", "Count", "FileRecord", "PieceHashes", "check_file"]
+__all__ = ["PIECE", "Count", "FileRecord", "PieceHashes", "check_file", "check_length"]
 
 PIECE: Final = 4 << 20
 """bytes read, hashed or written at a time"""
@@ -82,6 +82,13 @@ class PieceHashes:
         self._digest = hashlib.blake2b(digest_size=32)
 
 
+def check_length(path: Path, record: FileRecord) -> None:
+    """Compare the length of a file, without reading it. Raises OSError or ValueError."""
+    length = path.stat().st_size
+    if length != record.bytes:
+        raise ValueError(f"{path.name}: {length} bytes, {record.bytes} were written")
+
+
 def check_file(
     path: Path,
     record: FileRecord,
@@ -101,16 +108,14 @@ def check_file(
         OSError: the file cannot be read.
         ValueError: it is not what `record` says.
     """
-    length = path.stat().st_size
-    if length != record.bytes:
-        raise ValueError(f"{path.name}: {length} bytes, {record.bytes} were written")
+    check_length(path, record)
     spans = [span for span in _spans(path.name, record) if upto is None or span.start < upto]
     threads = min(THREADS, len(os.sched_getaffinity(0)), len(spans))
     if not threads:
         return
     rooms: SimpleQueue[memoryview] = SimpleQueue()
     for _ in range(threads):
-        rooms.put(memoryview(bytearray(min(PIECE, length))))
+        rooms.put(memoryview(bytearray(min(PIECE, record.bytes))))
     with reading(path) as file, ThreadPoolExecutor(threads, "gossipdp-hash") as pool:
         for count in pool.map(partial(_check, path.name, file.fileno(), rooms, sink), spans):
             if done is not None:

@@ -45,6 +45,7 @@ from gossipdp.runtime.storage.checkpoint import (
     Into,
     Manifest,
     Shape,
+    glance,
     header,
     nothing,
     read_manifest,
@@ -198,6 +199,18 @@ class Store:
     def list(self) -> list[Path]:
         """The directories of all complete checkpoints, oldest first; not verified. Raises DataError GD-601."""
         return [self.dir / name for name in sorted(self._names(), key=_number) if not name.startswith(TEMPORARY)]
+
+    def manifests(self) -> Iterator[tuple[Path, Manifest | DataError]]:
+        """Every checkpoint with its manifest, or the error, oldest first. Nothing is hashed. Raises DataError GD-601.
+
+        As with `each`, checkpoints that are dropped meanwhile are left out.
+        """
+        for path in self.list():
+            try:
+                yield path, glance(path)
+            except DataError as error:
+                if path.is_dir():
+                    yield path, error
 
     def each(
         self, paths: Sequence[Path] | None = None, into: Into = nothing, say: Say = silent

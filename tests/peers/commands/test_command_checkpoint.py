@@ -9,21 +9,27 @@ import numpy as np
 import pytest
 
 from gossipdp.protocol.schema import Schema
+from gossipdp.runtime import progress
+from gossipdp.runtime.storage import store
 from gossipdp.runtime.storage.checkpoint import CheckpointMeta
 from gossipdp.runtime.storage.store import Store
 from tests.peers.commands.running import Run
+
+LAST = CheckpointMeta(
+    network="tiny", run="", peer="", incarnation=1, round=3, clock=150, steps=50, samples=400, schema="",
+)  # fmt: skip
 
 
 @pytest.fixture
 def saved(founder: Path) -> Path:
     schema = Schema.of([("w", (2, 3), "float32", "parameter"), ("b", (3,), "bfloat16", "parameter")])
-    store = Store(founder / "checkpoints")
+    checkpoints = Store(founder / "checkpoints")
     for round in (1, 2):
         meta = CheckpointMeta(
             network="tiny", run="", peer="", incarnation=1, round=round, clock=50 * round, steps=50, samples=400,
             peer_rounds=round, schema=schema.digest.hex(),
         )  # fmt: skip
-        store.save(
+        checkpoints.save(
             {"anchor": np.full(9, round, np.float32), "momentum": np.zeros(9, np.float32)}, meta, schema.to_bytes()
         )
     return founder
@@ -32,10 +38,11 @@ def saved(founder: Path) -> Path:
 def test_checkpoints_are_listed_verified_and_exported(gossipdp: Run, saved: Path, tmp_path: Path) -> None:
     rows = json.loads(gossipdp("checkpoint", "list", "--json", "--home", saved).out)
     assert [(row["name"], row["state"], row["round"]) for row in rows] == [
-        ("checkpoint-00000001", "ok", 1),
-        ("checkpoint-00000002", "ok", 2),
+        ("checkpoint-00000001", "complete", 1),
+        ("checkpoint-00000002", "complete", 2),
     ]
-    assert gossipdp("checkpoint", "list", "--home", saved).out.splitlines()[2].startswith("checkpoint-00000002  ok")
+    last = gossipdp("checkpoint", "list", "--home", saved).out.splitlines()[2]
+    assert last.startswith("checkpoint-00000002  complete")
     assert gossipdp("checkpoint", "verify", "--home", saved).code == 0
     one = gossipdp("checkpoint", "export", "old.safetensors", "--checkpoint", "checkpoint-00000001", "--home", saved)
     assert (one.code, one.out) == (0, "wrote old.safetensors: 2 tensors of round 1\n")
@@ -68,15 +75,15 @@ def test_checkpoints_are_looked_for_where_the_peer_was_told_to_keep_them(
 
 
 def test_list_shows_which_checkpoints_are_pinned_and_why(gossipdp: Run, saved: Path) -> None:
-    store = Store(saved / "checkpoints")
-    store.pin(store.list()[0], "GD-605 the network's model is of step 80 of its clock")
+    checkpoints = Store(saved / "checkpoints")
+    checkpoints.pin(checkpoints.list()[0], "GD-605 the network's model is of step 80 of its clock")
     rows = json.loads(gossipdp("checkpoint", "list", "--json", "--home", saved).out)
     assert [row["pinned"] for row in rows] == ["GD-605 the network's model is of step 80 of its clock", None]
     lines = gossipdp("checkpoint", "list", "--home", saved).out.splitlines()
     assert [line.split()[-1] for line in lines[:3]] == ["pinned", "yes", "-"]
     assert lines[3:] == ["checkpoint-00000001 is pinned: GD-605 the network's model is of step 80 of its clock"]
-    (store.list()[1] / "pinned").write_bytes(b"")
-    (store.list()[0] / "pinned").write_bytes(b"\x1b[2Jgone")
+    (checkpoints.list()[1] / "pinned").write_bytes(b"")
+    (checkpoints.list()[0] / "pinned").write_bytes(b"\x1b[2Jgone")
     assert gossipdp("checkpoint", "list", "--home", saved).out.splitlines()[3:] == [
         "checkpoint-00000001 is pinned: ?[2Jgone",
         "checkpoint-00000002 is pinned: its reason is lost",
@@ -133,7 +140,31 @@ def test_a_damaged_checkpoint_is_eight(gossipdp: Run, saved: Path) -> None:
     done = gossipdp("checkpoint", "verify", "--home", saved)
     assert done.code == 8 and done.out.count("ok: ") == 1 and done.err.startswith("GD-601 checkpoint ")
     rows = json.loads(gossipdp("checkpoint", "list", "--json", "--home", saved).out)
-    assert [row["state"] for row in rows] == ["ok", "damaged"]
+    assert [row["state"] for row in rows] == ["complete", "damaged"]
+
+
+def test_list_reads_manifests_alone__verify_reads_everything(gossipdp: Run, saved: Path) -> None:
+    state = saved / "checkpoints/checkpoint-00000002/state.safetensors"
+    contents = state.read_bytes()
+    state.write_bytes(contents[:-1] + b"\x01")
+    rows = json.loads(gossipdp("checkpoint", "list", "--json", "--home", saved).out)
+    assert [(row["state"], row["bytes"]) for row in rows] == [("complete", rows[0]["bytes"])] * 2
+    done = gossipdp("checkpoint", "verify", "--home", saved)
+    assert done.code == 8 and f"bytes 0 to {len(contents)} do not match their hash" in done.err
+    state.write_bytes(contents[:-1])
+    rows = json.loads(gossipdp("checkpoint", "list", "--json", "--home", saved).out)
+    assert [row["state"] for row in rows] == ["complete", "damaged"]
+
+
+def test_what_lasts_tells_how_far_it_is_on_standard_error(
+    gossipdp: Run, saved: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(progress, "AFTER", 0.0)
+    monkeypatch.setattr(store, "PIECE", 100)
+    Store(saved / "checkpoints").save({"anchor": np.ones(90, np.float32)}, LAST, b"schema")
+    done = gossipdp("checkpoint", "verify", "checkpoint-00000003", "--home", saved)
+    assert done.err.startswith("reading checkpoint-00000003: 0.0 of 0.0 GB, ") and done.err.endswith(" s left\n")
+    assert done.out.startswith("ok: ") and done.err.count("\n") == 1
 
 
 def test_no_checkpoint_to_export_is_eight(gossipdp: Run, founder: Path) -> None:
