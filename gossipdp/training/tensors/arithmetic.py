@@ -1,24 +1,61 @@
 """How values of the flat vector change a tensor in place, and what rounding keeps back (algorithms section 1).
 
 All tensors here are flat and of one length: `target` are elements of the model, `part` fp32 values of the vector, and
-`kept` the fp32 residual of a dtype with fewer bits, or None. The result has the same bits on every device.
+`kept` the residual of a dtype with fewer bits, or None. A residual is an int16 in units of the element's own last place
+over 2^16. A bf16 element and its residual so hold an fp32 number, in the memory that fp32 takes. An optimizer's step
+that changes an element's exponent scales its residual, which is at most half a last place. The result has the same bits
+on every device.
 """
 
 from __future__ import annotations
+
+from typing import Final
 
 import torch
 from torch import Tensor, nn
 
 from gossipdp.training.tensors.schema import local, unwrap
 
-__all__ = ["Flat", "add", "add_to_buffer", "load", "load_buffer", "variances"]
+__all__ = ["LOW", "Flat", "add", "add_to_buffer", "leaves_nothing", "load", "load_buffer", "variances", "widened"]
+
+LOW: Final = (torch.bfloat16, torch.float16)
+"""dtypes that have a residual"""
+STEPS: Final = 2.0**16
+"""units of a residual in one last place"""
+EXPONENT: Final = 0x7F800000
+"""the exponent's bits of an fp32 number"""
+SMALLEST: Final = 2.0**-100
+"""elements closer to 0 count as large as this: the unit of their residual is no denormal number"""
+
+
+def _units(target: Tensor) -> Tensor:
+    """The unit of each element's residual, in fp32: a power of two."""
+    limits = torch.finfo(target.dtype)
+    power = target.float().view(torch.int32).bitwise_and_(EXPONENT).view(torch.float32)
+    return power.clamp_(min=max(limits.smallest_normal, SMALLEST)).mul_(limits.eps / STEPS)
+
+
+def widened(target: Tensor, kept: Tensor | None) -> Tensor:
+    """target + kept, in fp32; fp64 stays what it is."""
+    wide = target if target.dtype == torch.float64 else target.float()
+    return wide if kept is None else wide + _units(target).mul_(kept)
+
+
+def _keep(kept: Tensor, left: Tensor, target: Tensor) -> None:
+    """kept := left, the fp32 difference that rounding to `target` has left over."""
+    kept.copy_(left.div_(_units(target)).round_().clamp_(-(STEPS / 2), STEPS / 2 - 1))
+
+
+def leaves_nothing(target: Tensor, part: Tensor) -> bool:
+    """True if the dtype of `target` holds `part` exactly, or has no residual. Waits for the device."""
+    return target.dtype not in LOW or torch.equal(part.to(target.dtype).float(), part)
 
 
 def load(target: Tensor, part: Tensor, kept: Tensor | None) -> None:
     """target := part; kept := what rounding leaves over. Equal elements are not written, so fp64 keeps its low bits."""
     target.copy_(torch.where(target.float() == part, target, part.to(target.dtype)))
     if kept is not None:
-        torch.sub(part, target.float(), out=kept)
+        _keep(kept, part - target.float(), target)
 
 
 def add(target: Tensor, part: Tensor, kept: Tensor | None) -> None:
@@ -26,9 +63,10 @@ def add(target: Tensor, part: Tensor, kept: Tensor | None) -> None:
     if kept is None:
         target.add_(part)
         return
-    wanted, before = part + kept, target.float()
+    before = target.float()
+    wanted = _units(target).mul_(kept).add_(part)
     target.copy_(before + wanted)
-    torch.sub(wanted, target.float() - before, out=kept)
+    _keep(kept, wanted.sub_(target.float().sub_(before)), target)
 
 
 def load_buffer(target: Tensor, wanted: Tensor, stays: Tensor, kept: Tensor | None) -> None:
@@ -41,7 +79,9 @@ def load_buffer(target: Tensor, wanted: Tensor, stays: Tensor, kept: Tensor | No
     rounded = wanted.to(target.dtype)
     if kept is not None:
         left = torch.where(wanted.isfinite(), wanted - rounded.float(), 0.0)
-        kept.copy_(torch.where(stays, kept, left))
+        before = kept.clone()
+        _keep(kept, left, rounded)
+        kept.copy_(torch.where(stays, before, kept))
     target.copy_(torch.where(stays, target, rounded))
 
 
@@ -51,9 +91,11 @@ def add_to_buffer(target: Tensor, part: Tensor, kept: Tensor | None) -> None:
     if kept is None:
         target.copy_(torch.where(still, target, target + part))
         return
-    wanted, before = part + kept, target.float()
+    before, unchanged = target.float(), kept.clone()
+    wanted = _units(target).mul_(kept).add_(part)
     after = (before + wanted).to(target.dtype)
-    kept.copy_(torch.where(still, kept, wanted - (after.float() - before)))
+    _keep(kept, wanted.sub_(after.float().sub_(before)), after)
+    kept.copy_(torch.where(still, unchanged, kept))
     target.copy_(torch.where(still, target, after))
 
 

@@ -37,7 +37,9 @@ log = logging.getLogger("gossipdp.training")
 Vector: TypeAlias = NDArray[np.float32]
 """shape (schema.size,)"""
 
-_LOW: Final = (torch.bfloat16, torch.float16)
+
+CACHED: Final = 1 << 20
+"""elements of a tensor on the CPU that are worked on at once: their values stay in its caches"""
 
 
 class Piece(NamedTuple):
@@ -120,14 +122,18 @@ class Layout:
                     residual.zero_()
 
     def residual(self, index: int) -> Tensor | None:
-        """What rounding has kept back from tensor `index`, flat fp32; None for fp32 and fp64."""
-        tensor, kept = self.tensors[index], self._residuals.get(index)
-        if kept is None and tensor.dtype in _LOW:
-            kept = torch.zeros(local(tensor).numel(), dtype=torch.float32, device=tensor.device)
-            self._residuals[index] = kept
-        elif kept is not None and kept.device != tensor.device:
-            kept = self._residuals[index] = kept.to(tensor.device)
+        """What rounding has kept back from tensor `index`, flat int16 (`arithmetic`); None while that is nothing."""
+        kept = self._residuals.get(index)
+        if kept is not None and kept.device != self.tensors[index].device:
+            kept = self._residuals[index] = kept.to(self.tensors[index].device)
         return kept
+
+    def _with_residual(self, index: int) -> Tensor | None:
+        """As `residual`; one of bf16 or fp16 is made if there is none. A peer without corrections never needs one."""
+        tensor = self.tensors[index]
+        if index not in self._residuals and tensor.dtype in arithmetic.LOW:
+            self._residuals[index] = torch.zeros(local(tensor).numel(), dtype=torch.int16, device=tensor.device)
+        return self.residual(index)
 
     def replicated(self, start: int, stop: int) -> Iterator[tuple[int, int]]:
         """The runs [first, last) of [start, stop) that every rank holds whole."""
@@ -165,8 +171,6 @@ class Layout:
                 "parameters before attach, on every peer",
                 changed,
             )
-        for index in range(len(self.tensors)):
-            self.residual(index)  # a new one is made in the training's stream, before side streams begin
         self.streams.begin(self._devices())
         for index, first, start, stop in self.shares(rank, ranks):
             tensor = self.tensors[index]
@@ -179,14 +183,13 @@ class Layout:
             beside = tensor.is_cuda and self.schema.entries[index].kind == "parameter"
             with self.streams.beside(held) if beside else nullcontext():
                 elements = held.reshape(-1)
-                for begin in range(start, stop, STAGED):
-                    end = min(begin + STAGED, stop)
+                for begin, end in _cut(start, stop, tensor):
                     values, target = elements[begin - first : end - first], flat[begin:end]
                     if self.schema.entries[index].kind == "buffer":
                         kept = None if residual is None else residual[begin - first : end - first]
                         values = self.reference.difference(index, begin - first, values, kept)
                     elif residual is not None:
-                        values = values.float() + residual[begin - first : end - first]
+                        values = arithmetic.widened(values, residual[begin - first : end - first])
                     if self._several and ranks == 1 and tensor.is_cuda:
                         # A copy must not reach over memory that this rank has pinned and memory that it has not.
                         values = values.cpu()
@@ -223,7 +226,7 @@ class Layout:
         for index, entry in enumerate(self.schema.entries):
             self._find(index)
             if entry.kind == "buffer" and not self.extents[index].sharded and self._fits(index):
-                residual = self.residual(index)
+                residual = self._with_residual(index)  # every rank's list must be the same
                 found += [local(self.tensors[index])] + ([] if residual is None else [residual])
         return found
 
@@ -235,6 +238,8 @@ class Layout:
     def load(self, start: int, values: Tensor, *, shards: bool = True, rest: bool = True) -> None:
         """x := values on [start, start + len(values)) of the flat vector; the residual is what rounding leaves over.
 
+        It waits for the device while a bf16 or fp16 tensor has no residual.
+
         Args:
             values: fp32, flat.
             shards: change sharded tensors.
@@ -242,10 +247,14 @@ class Layout:
         """
         self.before_step()
         for piece in self.pieces(start, len(values), shards=shards, rest=rest):
-            tensor, kept = self.tensors[piece.entry], self._kept(piece)
+            tensor = self.tensors[piece.entry]
             fetched = self.streams.fetched(values[piece.start : piece.stop], tensor)
             with Flat(local(tensor)) as flat, fetched as part:
                 target = flat[piece.first : piece.last]
+                if self.residual(piece.entry) is None and arithmetic.leaves_nothing(target, part):
+                    kept = None
+                else:
+                    kept = self._kept(piece)
                 if self.schema.entries[piece.entry].kind == "buffer":
                     stays = self.reference.difference(piece.entry, piece.first, target, kept) == part
                     wanted = self.reference.absolute(piece.entry, piece.first, part, target)
@@ -274,7 +283,7 @@ class Layout:
                     target.clamp_(min=0.0)
 
     def _kept(self, piece: Piece) -> Tensor | None:
-        residual = self.residual(piece.entry)
+        residual = self._with_residual(piece.entry)
         return None if residual is None else residual[piece.first : piece.last]
 
     def fence(self) -> Fence:
@@ -358,9 +367,15 @@ class Layout:
             first, last = self._starts[index], self._stops[index]
             lower, upper = max(start, first), min(start + length, last)
             if lower < upper and (shards if self.extents[index].sharded else rest) and self._fits(index):
-                for begin in range(lower, upper, STAGED):
-                    end = min(begin + STAGED, upper)
+                for begin, end in _cut(lower, upper, self.tensors[index]):
                     yield Piece(index, begin - first, end - first, begin - start, end - start)
+
+
+def _cut(start: int, stop: int, tensor: Tensor) -> Iterator[tuple[int, int]]:
+    """[start, stop) of `tensor` in pieces."""
+    most = STAGED if tensor.is_cuda else min(STAGED, CACHED)
+    for begin in range(start, stop, most):
+        yield begin, min(begin + most, stop)
 
 
 def _overlap(start: int, stop: int, first: int, last: int) -> Iterator[tuple[int, int]]:

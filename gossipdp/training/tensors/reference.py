@@ -22,6 +22,7 @@ from gossipdp.protocol.carried_state import PIECE, reference_digest
 from gossipdp.protocol.schema import Schema
 from gossipdp.protocol.wire.encoding import Buffer
 from gossipdp.protocol.wire.messages import MOST_CARRIED
+from gossipdp.training.tensors.arithmetic import widened
 
 __all__ = ["NAMES", "Reference", "as_bytes", "bytes_of", "tensor_of"]
 
@@ -97,9 +98,7 @@ class Reference:
 
     def difference(self, index: int, first: int, values: Tensor, kept: Tensor | None) -> Tensor:
         """The vector's values of elements `first` on of tensor `index`, from their own values and residuals."""
-        wide = values.to(_wide(values))
-        if kept is not None:
-            wide = wide + kept
+        wide = widened(values, kept)
         usable = wide.abs() <= LARGEST
         otherwise = torch.zeros_like(wide)
         if (base := self._part(index, first, values)) is not None:

@@ -69,15 +69,6 @@ def test_no_correction_reaches_a_tensor_before_its_copy_is_waited_for(
     assert not any(torch.equal(tensor, kept) for tensor, kept in zip(layout.tensors[:2], before, strict=False))
 
 
-def test_side_streams_begin_behind_what_they_read(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A residual is made when it is first needed, in the training's stream."""
-    model = nn.Linear(3, 2, dtype=torch.bfloat16)
-    layout, made = Layout(model), list[bool]()
-    monkeypatch.setattr(layout.streams, "begin", lambda devices: made.append(len(layout._residuals) == 2))
-    layout.read(np.zeros(layout.schema.size, np.float32))
-    assert made == [True]
-
-
 # -- the memory goes --------------------------------------------------------------------------------------------
 
 
