@@ -19,7 +19,7 @@ import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -29,9 +29,11 @@ from safetensors import safe_open
 
 import gossipdp
 from gossipdp.errors import GossipdpError
+from gossipdp.runtime.link.region import Allocation, Region
+from gossipdp.training.tensors.layout import Layout
 from peers.control import ask
 from peers.jobs.byte_gpt import GPT, Size, load_corpus, window_loss, windows_at
-from simulations.processes.idle_partner import idle_partner, make_steps
+from simulations.processes.benchmarks.idle_partner import idle_partner, make_steps
 from simulations.processes.two_daemons import one_daemon
 
 CONTEXT = 1024
@@ -181,6 +183,8 @@ def measure(options: argparse.Namespace) -> int:
 
 def _timed(options: argparse.Namespace, report: Report, trainer: Trainer, home: Path, settings: dict[str, Any]) -> None:
     trainer.run(10)
+    if trainer.device.type == "cuda":
+        report.line("a snapshot's copy, over a pinned one of as many bytes", rate=copy_rate(trainer))
     device_bytes(trainer)
     bare = trainer.run(options.bare)
     report.line("bare", **times_of(bare), device_gb=round(device_bytes(trainer) / 1e9, 2))
@@ -221,6 +225,45 @@ def _timed(options: argparse.Namespace, report: Report, trainer: Trainer, home: 
         report.line("founder", **host_figures(home, trainer.size), **news_of(home))
         if report.left > 30.0:
             _finished(report, home, partner)
+
+
+def shared(size: int) -> Region:
+    """Memory as the daemon allocates it and a training process maps it."""
+    allocation = Allocation(size)
+    try:
+        while not allocation.step():
+            continue
+        return Region(allocation.fd, size)
+    finally:
+        allocation.close()
+
+
+def copy_rate(trainer: Trainer, pairs: int = 5) -> float:
+    """Speed of a snapshot's copy to shared memory, relative to a pinned copy of as many bytes."""
+    layout = Layout(trainer.model)
+    region = shared(layout.schema.size)
+    layout.pin(region)
+    if not torch.from_numpy(region.x).is_pinned():
+        raise SystemExit("CUDA cannot pin memory that is shared here: what was measured is not the copy of training")
+    into = torch.empty(layout.schema.size, dtype=torch.float32, pin_memory=True)
+    plain = torch.empty(layout.schema.size, dtype=torch.float32, device=trainer.device)
+
+    def seconds(work: Callable[[], object]) -> float:
+        trainer.settle()
+        began = time.perf_counter()
+        work()
+        trainer.settle()
+        return time.perf_counter() - began
+
+    def pinned_copy() -> torch.Tensor:
+        return into.copy_(plain, non_blocking=True)
+
+    ratios = []
+    for _ in range(pairs + 1):
+        reference = seconds(pinned_copy)
+        ratios.append(reference / seconds(lambda: layout.read(region.x)))
+    layout.finish()
+    return round(statistics.median(ratios[1:]), 3)  # the first pair warms up
 
 
 def _finished(report: Report, home: Path, partner: Path) -> None:

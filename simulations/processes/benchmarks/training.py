@@ -21,7 +21,7 @@ from typing import Any
 
 from peers.control import ask
 from peers.jobs import byte_gpt
-from simulations.processes.idle_partner import idle_partner, make_steps
+from simulations.processes.benchmarks.idle_partner import idle_partner, make_steps
 from simulations.processes.two_daemons import one_daemon
 
 MARKS = {5: 0.90, 50: 0.97}
