@@ -18,10 +18,10 @@ from torch.utils.hooks import RemovableHandle
 
 from gossipdp.runtime.link import Moment
 from gossipdp.training.tensors.arithmetic import Flat
-from gossipdp.training.tensors.layout import Layout, Vector
+from gossipdp.training.tensors.layout import Layout, Vector, cut
 from gossipdp.training.tensors.optimizers import Held, held
 from gossipdp.training.tensors.schema import local
-from gossipdp.training.tensors.streams import Fence, pinned
+from gossipdp.training.tensors.streams import STAGED, Fence, dense, pinned
 
 __all__ = ["AdamMoments"]
 
@@ -118,8 +118,9 @@ class AdamMoments:
             else:
                 held = local(tensor)
                 with streams.beside(held):
-                    values = held.reshape(-1)[start - first : stop - first]
-                    flat[start:stop].copy_(values, non_blocking=pinned(flat[start:stop], values))
+                    for begin, end in cut(start, stop, held):
+                        values, target = Flat(held, begin - first, end - first).read(), flat[begin:end]
+                        target.copy_(values, non_blocking=pinned(target, values))
         return streams.end()
 
     @torch.no_grad()
@@ -131,8 +132,8 @@ class AdamMoments:
         for piece in self._layout.pieces(start, len(values), shards=shards, rest=rest):
             if piece.entry not in self._held:
                 continue
-            with Flat(local(self._arrived(piece.entry, KEYS[which]))) as flat:
-                flat[piece.first : piece.last].copy_(values[piece.start : piece.stop])
+            with Flat(local(self._arrived(piece.entry, KEYS[which])), piece.first, piece.last) as flat:
+                flat.copy_(values[piece.start : piece.stop])
 
     @torch.no_grad()
     def finish(self, steps: int, agree: Callable[[Tensor], object] = lambda flags: None) -> bool:
@@ -201,11 +202,11 @@ class AdamMoments:
             scale = getattr(optimizer, "grad_scale", None)
             factor = 1.0 if scale is None else 1.0 / float(scale)
             size = max(1, gradient.numel())
-            usual = factor * float(torch.linalg.vector_norm(gradient.float())) / math.sqrt(size)
+            usual = factor * _norm(gradient) / math.sqrt(size)
             if not usual or not math.isfinite(usual):
                 continue  # the parameter was not used, or the step will be skipped
             self._unproved.discard(index)
-            root = math.sqrt(max(0.0, float(second.float().sum()) / size))
+            root = math.sqrt(max(0.0, _sum(second) / size))
             if not usual / MOST_APART <= root <= MOST_APART * usual:
                 log.warning(
                     "ignored the moments received for %s: they do not match its first gradients", self._held[index].name
@@ -241,6 +242,17 @@ def _of_family(optimizer: Any) -> torch.optim.Optimizer | None:
             return optimizer
         optimizer = getattr(optimizer, "optimizer", None)
     return None
+
+
+def _norm(tensor: Tensor) -> float:
+    """The Euclidean norm, in fp32 and piece by piece. Waits for the device."""
+    norms = [torch.linalg.vector_norm(part.float()) for part in dense(tensor).split(STAGED)]
+    return float(torch.linalg.vector_norm(torch.stack(norms)))
+
+
+def _sum(tensor: Tensor) -> float:
+    """The sum of all elements, in fp32 and piece by piece. Waits for the device."""
+    return float(torch.stack([part.sum(dtype=torch.float32) for part in dense(tensor).split(STAGED)]).sum())
 
 
 def _step(parameter: Tensor, group: dict[str, Any], steps: int) -> Tensor:

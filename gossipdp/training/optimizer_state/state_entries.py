@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import OrderedDict, defaultdict
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -14,6 +14,15 @@ from gossipdp.training.tensors.optimizers import Held
 from gossipdp.training.tensors.schema import local
 
 __all__ = ["StateEntry", "entries_after_first_step", "entries_now", "like_parameter", "no_gradients", "storable"]
+
+
+ELEMENTWISE: Final = tuple(
+    getattr(torch.optim, name)
+    for name in ["Adadelta", "Adagrad", "Adam", "AdamW", "Adamax", "ASGD", "NAdam", "RAdam", "RMSprop", "Rprop", "SGD"]
+)
+"""these classes only: what they keep has the shape of its parameter, or one element, whatever the parameter's values"""
+SMALL: Final = (5, 3)
+"""shape of their stand-ins; no stand-in of theirs takes the memory of an embedding"""
 
 
 class StateEntry(NamedTuple):
@@ -52,15 +61,24 @@ def no_gradients(parameters: Iterable[Held]) -> Iterator[None]:
 def entries_after_first_step(each: Held) -> list[dict[str, StateEntry]] | None:
     """What the optimizer keeps of a parameter after its first step, by name.
 
-    Two stand-ins step, with zeros and with ones, because what is kept may depend on the parameter's values.
+    Two stand-ins step, with zeros and with ones, because what is kept may depend on the parameter's values. One of a
+    few elements is enough for most of torch's own.
 
     Returns:
         One dictionary per stand-in. None if a stand-in cannot step.
     """
     if isinstance(each.optimizer, torch.optim.LBFGS):
         return [{}]  # it keeps nothing by parameters
+    if type(each.optimizer) in ELEMENTWISE and type(each.parameter) is nn.Parameter:
+        entries = _step_stand_in(each, each.parameter.detach().new_ones(SMALL))
+        return None if entries is None else [_as_large(each.parameter, entries)]
     made = [_step_stand_in(each, torch.full_like(each.parameter.detach(), value)) for value in (0.0, 1.0)]
     return [entries for entries in made if entries is not None] if None not in made else None
+
+
+def _as_large(parameter: Tensor, entries: dict[str, StateEntry]) -> dict[str, StateEntry]:
+    shape = tuple(parameter.shape)
+    return {name: each._replace(shape=shape) if each.shape == SMALL else each for name, each in entries.items()}
 
 
 def _step_stand_in(each: Held, stand_in: Tensor) -> dict[str, StateEntry] | None:

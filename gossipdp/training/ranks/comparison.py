@@ -23,7 +23,7 @@ from gossipdp.errors import ConfigError, MismatchError
 from gossipdp.protocol.schema import Schema
 from gossipdp.training.tensors.layout import Layout
 from gossipdp.training.tensors.schema import FROZEN_DIFFER, local
-from gossipdp.training.tensors.streams import STAGED
+from gossipdp.training.tensors.streams import STAGED, dense
 
 __all__ = ["Comparison", "agree_on_model", "checksums", "replicas_differ"]
 
@@ -105,7 +105,7 @@ def checksums(layout: Layout) -> Tensor:
     """
     sums = []
     for index in _shared(layout):
-        elements = local(layout.tensors[index]).reshape(-1)
+        elements = dense(local(layout.tensors[index]))
         bits = elements.view(_BITS[elements.element_size()])
         sums += [sum(piece.sum(dtype=torch.int64) for piece in bits.split(STAGED))]
     return torch.stack([each.to(layout.device) for each in sums]) if sums else torch.zeros(0, device="cpu")

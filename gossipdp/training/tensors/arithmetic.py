@@ -100,18 +100,31 @@ def add_to_buffer(target: Tensor, part: Tensor, kept: Tensor | None) -> None:
 
 
 class Flat:
-    """A tensor's elements in row-major order, to be written: itself, or a copy that is put back (channels_last)."""
+    """Elements of a tensor in row-major order, to be written: themselves, or a copy that is put back (channels_last).
 
-    def __init__(self, tensor: Tensor) -> None:
-        self._tensor = tensor
+    Args:
+        first, last: elements [first, last). A copy is of the rows that hold them.
+    """
+
+    def __init__(self, tensor: Tensor, first: int, last: int) -> None:
+        self._tensor, self._first, self._last = tensor, first, last
 
     def __enter__(self) -> Tensor:
-        self._flat = self._tensor.reshape(-1)
-        return self._flat
+        return self.read()
+
+    def read(self) -> Tensor:
+        """The elements, flat. What is written there reaches the tensor with `__exit__`, if not at once."""
+        if self._tensor.is_contiguous():
+            return self._tensor.view(-1)[self._first : self._last]
+        width = max(1, self._tensor[0].numel())
+        lower, upper = self._first // width, -(-self._last // width)
+        self._rows = self._tensor[lower:upper]
+        self._copy = self._rows.reshape(-1)
+        return self._copy[self._first - lower * width : self._last - lower * width]
 
     def __exit__(self, *_: object) -> None:
         if not self._tensor.is_contiguous():
-            self._tensor.copy_(self._flat.view(self._tensor.shape))
+            self._rows.copy_(self._copy.view(self._rows.shape))
 
 
 def variances(model: nn.Module, tensors: list[Tensor]) -> set[int]:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import logging
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Final
 
@@ -20,7 +20,7 @@ from torch import Tensor, nn
 
 from gossipdp.protocol.schema import MAX_BYTES, Frozen
 from gossipdp.training.tensors.schema import plain_name
-from gossipdp.training.tensors.streams import STAGED
+from gossipdp.training.tensors.streams import parts
 
 __all__ = ["frozen_digests"]
 
@@ -94,19 +94,8 @@ def _digest(tensor: Tensor) -> bytes:
     """16 bytes. A tensor on a device, or not contiguous, is copied part by part."""
     about = f"{tuple(tensor.shape)} {tensor.dtype}".encode()
     digest = hashlib.blake2b(about, digest_size=16, person=b"gossipdp frozen")
-    for part in _parts(tensor.detach()):
+    for part in parts(tensor.detach()):
         # A single element counts as contiguous with any stride, but only stride 1 can be viewed as bytes.
         flat = part.cpu().contiguous().as_strided((part.numel(),), (1,))
         digest.update(flat.view(torch.uint8).numpy().data)
     return digest.digest()
-
-
-def _parts(tensor: Tensor) -> Iterator[Tensor]:
-    """The elements in row-major order, flat, at most STAGED at a time."""
-    if tensor.dim() < 2 or tensor.is_contiguous():
-        yield from tensor.reshape(-1).split(STAGED)
-    elif rows := STAGED // tensor[0].numel():
-        yield from (block.reshape(-1) for block in tensor.split(rows))
-    else:
-        for row in tensor:
-            yield from _parts(row)

@@ -30,7 +30,7 @@ from gossipdp.training.tensors.reference import Reference
 from gossipdp.training.tensors.schema import candidates, exchanged, extent, local, places, unwrap
 from gossipdp.training.tensors.streams import STAGED, Fence, SideStreams, pin, pinned
 
-__all__ = ["Layout", "Vector"]
+__all__ = ["Layout", "Vector", "cut"]
 
 log = logging.getLogger("gossipdp.training")
 
@@ -182,9 +182,8 @@ class Layout:
             # A forward pass changes buffers: they are copied before it. Parameters are copied beside it.
             beside = tensor.is_cuda and self.schema.entries[index].kind == "parameter"
             with self.streams.beside(held) if beside else nullcontext():
-                elements = held.reshape(-1)
-                for begin, end in _cut(start, stop, tensor):
-                    values, target = elements[begin - first : end - first], flat[begin:end]
+                for begin, end in cut(start, stop, tensor):
+                    values, target = Flat(held, begin - first, end - first).read(), flat[begin:end]
                     if self.schema.entries[index].kind == "buffer":
                         kept = None if residual is None else residual[begin - first : end - first]
                         values = self.reference.difference(index, begin - first, values, kept)
@@ -249,8 +248,7 @@ class Layout:
         for piece in self.pieces(start, len(values), shards=shards, rest=rest):
             tensor = self.tensors[piece.entry]
             fetched = self.streams.fetched(values[piece.start : piece.stop], tensor)
-            with Flat(local(tensor)) as flat, fetched as part:
-                target = flat[piece.first : piece.last]
+            with Flat(local(tensor), piece.first, piece.last) as target, fetched as part:
                 if self.residual(piece.entry) is None and arithmetic.leaves_nothing(target, part):
                     kept = None
                 else:
@@ -272,8 +270,7 @@ class Layout:
         for piece in self.pieces(start, len(values), shards=shards, rest=rest):
             tensor, kept = self.tensors[piece.entry], self._kept(piece)
             fetched = self.streams.fetched(values[piece.start : piece.stop], tensor)
-            with Flat(local(tensor)) as flat, fetched as part:
-                target = flat[piece.first : piece.last]
+            with Flat(local(tensor), piece.first, piece.last) as target, fetched as part:
                 if self.schema.entries[piece.entry].kind == "buffer":
                     arithmetic.add_to_buffer(target, part, kept)
                 else:
@@ -367,11 +364,11 @@ class Layout:
             first, last = self._starts[index], self._stops[index]
             lower, upper = max(start, first), min(start + length, last)
             if lower < upper and (shards if self.extents[index].sharded else rest) and self._fits(index):
-                for begin, end in _cut(lower, upper, self.tensors[index]):
+                for begin, end in cut(lower, upper, self.tensors[index]):
                     yield Piece(index, begin - first, end - first, begin - start, end - start)
 
 
-def _cut(start: int, stop: int, tensor: Tensor) -> Iterator[tuple[int, int]]:
+def cut(start: int, stop: int, tensor: Tensor) -> Iterator[tuple[int, int]]:
     """[start, stop) of `tensor` in pieces."""
     most = STAGED if tensor.is_cuda else min(STAGED, CACHED)
     for begin in range(start, stop, most):

@@ -19,6 +19,7 @@ from gossipdp.errors import ConfigError
 from gossipdp.training.tensors.layout import Layout
 from gossipdp.training.tensors.optimizers import held
 from gossipdp.training.tensors.schema import local
+from gossipdp.training.tensors.streams import dense
 
 __all__ = ["MasterWeights", "put_back"]
 
@@ -104,7 +105,7 @@ class MasterWeights(Layout):
         self._correction, self._looks = correction, 0
 
     def _elements(self) -> Tensor:
-        parts = [local(each).reshape(-1) for each in self._some]
+        parts = [dense(local(each)) for each in self._some]
         some = [part[:: max(1, len(part) // ELEMENTS)][:ELEMENTS].to(self.device, torch.float32) for part in parts]
         return torch.cat(some)
 

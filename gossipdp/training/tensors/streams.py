@@ -19,7 +19,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-__all__ = ["STAGED", "Fence", "SideStreams", "passed", "pin", "pinned"]
+__all__ = ["STAGED", "Fence", "SideStreams", "dense", "parts", "passed", "pin", "pinned"]
 
 log = logging.getLogger("gossipdp.training")
 
@@ -30,6 +30,23 @@ NEAR: Final = 1 << 20
 """bytes between two ranges that are pinned together: one call costs about as much as pinning this many bytes"""
 STAGED: Final = 1 << 23
 """elements that are copied to a device at once; each device has memory for two such copies"""
+
+
+def parts(tensor: Tensor) -> Iterator[Tensor]:
+    """The elements in row-major order, flat, at most `STAGED` at a time, so that a copy or a norm needs no more."""
+    if tensor.dim() < 2 or tensor.is_contiguous():
+        yield from tensor.reshape(-1).split(STAGED)
+    elif rows := STAGED // tensor[0].numel():
+        yield from (block.reshape(-1) for block in tensor.split(rows))
+    else:
+        for row in tensor:
+            yield from parts(row)
+
+
+def dense(tensor: Tensor) -> Tensor:
+    """All elements, flat, in the order of memory. No copy of a dense tensor; channels_last and transposed ones are."""
+    order = sorted(range(tensor.dim()), key=tensor.stride, reverse=True)
+    return tensor.permute(order).reshape(-1)
 
 
 def passed() -> bool:

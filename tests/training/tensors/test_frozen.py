@@ -13,7 +13,7 @@ from gossipdp.errors import ConfigError, UnreachableError
 from gossipdp.protocol.schema import Schema
 from gossipdp.runtime.unix_sockets import KEY
 from gossipdp.training.ranks.comparison import _models_differ
-from gossipdp.training.tensors import frozen
+from gossipdp.training.tensors import frozen, streams
 from gossipdp.training.tensors.frozen import frozen_digests
 from gossipdp.training.tensors.layout import Layout
 from gossipdp.training.tensors.schema import FROZEN_DIFFER, exchanged
@@ -47,7 +47,7 @@ def test_digests_are_of_shape_dtype_and_values_however_these_lie_in_memory(monke
     expected, model = digests(Adapted()), Adapted()
     model.base.weight = nn.Parameter(model.base.weight.detach().t().contiguous().t(), requires_grad=False)
     assert not model.base.weight.is_contiguous()
-    monkeypatch.setattr(frozen, "STAGED", 4)
+    monkeypatch.setattr(streams, "STAGED", 4)
     assert digests(model) == expected, "parts are of another size, too"
     model.base.weight[6, 4] = torch.nextafter(model.base.weight[6, 4], torch.tensor(9.0))
     model.low.bias = nn.Parameter(model.low.bias.float(), requires_grad=False)
@@ -73,7 +73,7 @@ def test_strides_are_no_matter(strange: Tensor, monkeypatch: pytest.MonkeyPatch)
     (expected,) = digests(model).values()
     model.plain = nn.Parameter(strange, requires_grad=False)
     for staged in (1, 3, 5, 1 << 23):
-        monkeypatch.setattr(frozen, "STAGED", staged)
+        monkeypatch.setattr(streams, "STAGED", staged)
         assert list(digests(model).values()) == [expected]
 
 

@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 from fractions import Fraction
-from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from torch import nn
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from gossipdp.errors import MismatchError
 from gossipdp.training.tensors.arithmetic import widened
 from gossipdp.training.tensors.layout import Layout
 from gossipdp.training.tensors.schema import exchanged
+from tests.training.largest import Largest
 
 
 def flat(layout: Layout) -> np.ndarray:
@@ -244,20 +243,6 @@ def test_a_model_that_needs_no_residual_has_none() -> None:
     assert layout.residual(0) is None
     layout.load(0, torch.full((100,), 1.001))
     assert layout.residual(0) is not None and np.array_equal(flat(layout), np.full(100, 1.001, np.float32))
-
-
-class Largest(TorchDispatchMode):
-    """Records the elements of the largest new tensor."""
-
-    made = 0
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        result = func(*args, **(kwargs or {}))
-        if isinstance(result, torch.Tensor) and not func.is_view:
-            given = {each.untyped_storage().data_ptr() for each in args if isinstance(each, torch.Tensor)}
-            if result.untyped_storage().data_ptr() not in given:
-                self.made = max(self.made, result.numel())
-        return result
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
