@@ -187,19 +187,20 @@ class Attachment:
         status = None if self._home is None else ask_status(self._home)
         return points_of(status) | self._losses, self.clock
 
-    def state_dict(self) -> dict[str, torch.Tensor]:
-        """The optimizers' state, which the network does not keep, for the script's own checkpoint.
+    def state_dict(self, *, sharded: bool = False) -> dict[str, torch.Tensor]:
+        """The optimizers' state, which the network does not keep, for the script's own checkpoint. All ranks call it.
 
-        Every rank calls it; the first one saves the result (`safetensors.torch.save_file(state, path)`).
+        Args:
+            sharded: every rank gets what it holds, not copied, for `torch.distributed.checkpoint`; zeros at first.
 
         Returns:
-            Tensors by name ("layer.weight::exp_avg"), whole and on the CPU. Empty on all other ranks, before the first
-            step, and for an optimizer without state, such as plain SGD.
+            Tensors by name ("layer.weight::exp_avg"), whole and on the CPU; DTensors under `fully_shard` if `sharded`.
+            Else empty on all other ranks, before the first step, and for an optimizer without state, as plain SGD.
 
         Raises:
             DataError: GD-610, an optimizer does not keep its state by parameters.
         """
-        return self._optimizers.tensors()
+        return self._optimizers.shards() if sharded else self._optimizers.tensors()
 
     def load_state_dict(self, tensors: Mapping[str, torch.Tensor]) -> None:
         """Load an optimizer state that `state_dict` returned, in a group of any size. Every rank calls it.
@@ -207,7 +208,7 @@ class Attachment:
         A parameter without saved state begins as new.
 
         Args:
-            tensors: by name, on the first rank. The other ranks' are not read.
+            tensors: by name, on the first rank; the other ranks' are not read. Sharded ones on every rank.
 
         Raises:
             DataError: GD-608, the state is of another model or optimizer, or empty; GD-610, as `state_dict`.

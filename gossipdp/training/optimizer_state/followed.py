@@ -15,6 +15,7 @@ from gossipdp.training.optimizer_state.state_dict import (
     refuse_empty_state,
     reset_optimizers,
     restore_optimizer,
+    sharded_tensors,
 )
 from gossipdp.training.tensors.layout import Layout
 
@@ -82,6 +83,10 @@ class Optimizers:
     def tensors(self) -> dict[str, Tensor]:
         """As `optimizer_tensors`."""
         return optimizer_tensors(self._model, self._all)
+
+    def shards(self) -> dict[str, Tensor]:
+        """As `sharded_tensors`."""
+        return sharded_tensors(self._model, self._all)
 
     def restore(self, tensors: Mapping[str, Tensor]) -> None:
         """As `restore_optimizer`. An empty state of optimizers that keep some is refused."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Final, TypeAlias
+from typing import Any, Final, TypeAlias, cast
 
 import torch
 import torch.distributed as dist
@@ -23,10 +23,10 @@ from gossipdp.training.optimizer_state.state_entries import (
     no_gradients,
     storable,
 )
-from gossipdp.training.tensors.optimizers import held
+from gossipdp.training.tensors.optimizers import Held, held
 from gossipdp.training.tensors.schema import local, resharded, unwrap
 
-__all__ = ["optimizer_tensors", "refuse_empty_state", "reset_optimizers", "restore_optimizer"]
+__all__ = ["optimizer_tensors", "refuse_empty_state", "reset_optimizers", "restore_optimizer", "sharded_tensors"]
 
 SEPARATOR: Final = "::"
 """between a parameter's name and the name of an entry of its state; no module's name contains it"""
@@ -46,19 +46,39 @@ def optimizer_tensors(model: nn.Module, optimizers: Sequence[torch.optim.Optimiz
     """
     _refuse_zero(optimizers)
     resharded(unwrap(model))
-    kept: dict[str, Any] = {}
-    for each in held(model, optimizers):
-        for kind, value in each.optimizer.state.get(each.parameter, {}).items():
-            if value is None:
-                continue
-            if not storable(value):
-                raise _nameless(each.optimizer, f"{each.name}{SEPARATOR}{kind} is a {type(value).__name__}")
-            kept[f"{each.name}{SEPARATOR}{kind}"] = value
+    kept = {name: value for each in held(model, optimizers) for name, value in _kept(each).items()}
     tensors: dict[str, Tensor] = {}
     for name, value in kept.items():
         whole = _whole(value) if isinstance(value, Tensor) else torch.tensor(value, device="cpu")
         if _first():
             tensors[name] = whole.to("cpu", copy=True, memory_format=torch.contiguous_format)
+    return tensors
+
+
+def sharded_tensors(model: nn.Module, optimizers: Sequence[torch.optim.Optimizer]) -> dict[str, Tensor]:
+    """The state of all optimizers in their own memory, as this rank holds it. Collective.
+
+    A parameter without state has zeros of the form that its first step will make. So the names do not depend on the
+    steps, and `torch.distributed.checkpoint.load` has tensors to read into.
+
+    Returns:
+        "blocks.0.weight::exp_avg" -> DTensor of a sharded parameter, or a plain tensor.
+
+    Raises:
+        DataError: GD-610, an optimizer does not keep its state by parameters.
+    """
+    _refuse_zero(optimizers)
+    resharded(unwrap(model))
+    parameters = list(held(model, optimizers))
+    tensors: dict[str, Tensor] = {}
+    with no_gradients(parameters):
+        for each in parameters:
+            kept = _kept(each)
+            if not kept:
+                made = (entries_after_first_step(each) or [{}])[-1]
+                kept = {f"{each.name}{SEPARATOR}{kind}": _zeros(like, each) for kind, like in made.items()}
+            for name, value in kept.items():
+                tensors[name] = value.detach() if isinstance(value, Tensor) else torch.tensor(value, device="cpu")
     return tensors
 
 
@@ -70,7 +90,8 @@ def restore_optimizer(
     Learning rates and other settings do not change. A parameter without an entry begins as new.
 
     Args:
-        tensors: on the first rank. The other ranks' are not read.
+        tensors: of `optimizer_tensors`, on the first rank; the other ranks' are not read. Or of `sharded_tensors`, on
+            every rank: each gives its own part of the DTensors.
 
     Raises:
         DataError: GD-608, the tensors are of another model or optimizer; GD-610, as `optimizer_tensors`.
@@ -92,7 +113,11 @@ def restore_optimizer(
     if not problem:
         # In the order in which the optimizer makes the entries: a file has its own order.
         found = {name: _in_order((tried[name] or [{}])[-1], found[name]) for name in parameters if name in found}
-    plan = [(name, kind, value.shape, value.dtype) for name, kept in found.items() for kind, value in kept.items()]
+    plan = [
+        (name, kind, value.shape, value.dtype, _is_sharded(value))
+        for name, kept in found.items()
+        for kind, value in kept.items()
+    ]
     if _several():
         said: list[Any] = [problem, plan]
         # NCCL would use the current device, which may be another rank's.
@@ -110,9 +135,12 @@ def restore_optimizer(
         return
     for each in parameters.values():
         each.optimizer.state.pop(each.parameter, None)
-    for name, kind, shape, dtype in plan:
+    for name, kind, shape, dtype, in_parts in plan:
         each = parameters[name]
-        value = found[name][kind] if _first() else torch.empty(shape, dtype=dtype, device="cpu")
+        if in_parts:
+            value = tensors[f"{name}{SEPARATOR}{kind}"]
+        else:
+            value = found[name][kind] if _first() else torch.empty(shape, dtype=dtype, device="cpu")
         known = [made[kind] for made in [*(tried[name] or ()), living[name]] if kind in made]
         same = [made for made in known if made.shape == tuple(value.shape)]
         like = next(iter(same or known), None) or like_parameter(value, each.parameter)
@@ -211,8 +239,12 @@ def _in_order(entries: Mapping[str, StateEntry], kept: Mapping[str, Tensor]) -> 
 
 
 def _placed(value: Tensor, like: StateEntry, parameter: Tensor) -> Any:
-    """The first rank's `value`, as the optimizer keeps it on this rank."""
-    if _several():
+    """`value`, as the optimizer keeps it on this rank. Of plain tensors, the first rank's counts."""
+    if _is_sharded(value):
+        if like.mesh is not None:
+            return cast(Any, value).redistribute(like.mesh, like.placements).to(like.device, like.dtype, copy=True)
+        value = _whole(value)
+    elif _several():
         # On the parameter's device, where the group's backend works.
         value = value.to(parameter.device, copy=True, memory_format=torch.contiguous_format)
         dist.broadcast(value, 0)
@@ -225,6 +257,29 @@ def _placed(value: Tensor, like: StateEntry, parameter: Tensor) -> Any:
     if value.shape == parameter.shape:
         return torch.empty_like(parameter.detach(), dtype=like.dtype, device=like.device).copy_(value)
     return value.to(like.device, like.dtype, copy=True)
+
+
+def _kept(each: Held) -> dict[str, Any]:
+    """What the optimizer keeps of a parameter, by its full name. Raises DataError GD-610."""
+    kept: dict[str, Any] = {}
+    for kind, value in each.optimizer.state.get(each.parameter, {}).items():
+        if value is None:
+            continue
+        if not storable(value):
+            raise _nameless(each.optimizer, f"{each.name}{SEPARATOR}{kind} is a {type(value).__name__}")
+        kept[f"{each.name}{SEPARATOR}{kind}"] = value
+    return kept
+
+
+def _zeros(like: StateEntry, each: Held) -> Tensor:
+    """Zeros of the form `like`, sharded as their parameter if that is."""
+    if like.mesh is not None and like.shape == tuple(each.parameter.shape):
+        return torch.zeros_like(each.parameter.detach(), dtype=like.dtype)
+    return torch.zeros(like.shape, dtype=like.dtype, device=like.device)
+
+
+def _is_sharded(value: Tensor) -> bool:
+    return getattr(value, "device_mesh", None) is not None
 
 
 def _whole(value: Tensor) -> Tensor:
