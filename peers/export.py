@@ -20,14 +20,18 @@ from typing import Any, Final, NamedTuple
 from numpy.typing import NDArray
 
 from gossipdp.errors import MismatchError
-from gossipdp.runtime.files import TEMPORARY, Files, replace_file, unwritable, write_file
+from gossipdp.runtime.files import TEMPORARY, Files, bytes_of, replace_file, unwritable, write_file
+from gossipdp.runtime.progress import Progress, Say, silent
 from gossipdp.runtime.storage.checkpoint import SIZES, TENSORS, Checkpoint
 from peers.export_base import Base, Tensor
 
-__all__ = ["SHARD", "Exported", "export_file", "export_model", "trained"]
+__all__ = ["SHARD", "Exported", "export_file", "export_files", "export_model", "trained"]
 
 SHARD: Final = 5 * 10**9
 """bytes of a file of weights, unless a single tensor is larger"""
+STEM: Final = "model"
+"""of the files of weights of a model without a base"""
+INDEX: Final = ".safetensors.index.json"
 FLOATING: Final = {form: dtype for dtype, form in TENSORS.items()}
 
 
@@ -87,20 +91,61 @@ def trained(checkpoint: Checkpoint, prefixes: Sequence[str] = ()) -> dict[str, T
     return tensors
 
 
-def export_file(tensors: Mapping[str, Tensor], out: Path) -> None:
+def export_file(tensors: Mapping[str, Tensor], out: Path, *, say: Say = silent) -> None:
     """Write `tensors` to one safetensors file. Its directory is made if it does not exist. Raises DataError GD-602."""
+    _replace(tensors, out, _progress(tensors, out, say))
+
+
+def export_files(tensors: Mapping[str, Tensor], out: Path, *, shard: int = SHARD, say: Say = silent) -> int:
+    """Write `tensors` to the directory `out`: to one file, or to shards with an index, as Transformers does.
+
+    Args:
+        out: made if it does not exist. Files of an earlier export are replaced.
+        shard: bytes of a file, at most.
+        say: gets lines about progress.
+
+    Returns:
+        The number of files of weights.
+
+    Raises:
+        DataError: GD-602.
+    """
+    files, progress = _shards(tensors, STEM, shard), _progress(tensors, out, say)
+    for name, group in files.items():
+        _replace(group, out / name, progress)
+    whole, index = out / f"{STEM}.safetensors", out / f"{STEM}{INDEX}"
+    if len(files) > 1:
+        replace_file(Files(), index, [_json(_index(files)).encode()])
+    try:
+        (whole if len(files) > 1 else index).unlink(missing_ok=True)  # of an earlier export, of another size
+    except OSError as error:
+        raise unwritable(out, error) from error
+    return len(files)
+
+
+def _replace(tensors: Mapping[str, Tensor], out: Path, progress: Progress) -> None:
     try:
         out.parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise unwritable(out, error) from error
-    replace_file(Files(), out, _file(tensors))
+    replace_file(Files(), out, _file(tensors, progress))
+
+
+def _progress(tensors: Mapping[str, Tensor], out: Path, say: Say) -> Progress:
+    return Progress(f"writing {out.name}", sum(tensor.size for tensor in tensors.values()), say)
 
 
 # -- a directory ------------------------------------------------------------------------------------------------
 
 
 def export_model(
-    checkpoint: Checkpoint, out: Path, base: Path, *, prefixes: Sequence[str] = (), shard: int = SHARD
+    checkpoint: Checkpoint,
+    out: Path,
+    base: Path,
+    *,
+    prefixes: Sequence[str] = (),
+    shard: int = SHARD,
+    say: Say = silent,
 ) -> Exported:
     """Write the directory `out`.
 
@@ -109,6 +154,7 @@ def export_model(
         base: a directory of `save_pretrained`.
         prefixes: see `trained`.
         shard: bytes of a file of weights, at most.
+        say: gets lines about progress.
 
     Raises:
         MismatchError: GD-301, the base is of another model, or a prefix does not match.
@@ -133,7 +179,7 @@ def export_model(
     for name in dropped:
         del written[name]
     files = _shards(written, source.stem, shard)
-    _write_directory(out, files, source, written)
+    _write_directory(out, files, source, _progress(written, out, say))
     return Exported(len(changed), len(written) - len(changed), len(files), dropped)
 
 
@@ -179,9 +225,14 @@ def _shards(tensors: Mapping[str, Tensor], stem: str, most: int) -> dict[str, di
     return {f"{stem}-{at:05d}-of-{len(groups):05d}.safetensors": group for at, group in enumerate(groups, 1)}
 
 
-def _write_directory(
-    out: Path, files: Mapping[str, Mapping[str, Tensor]], base: Base, tensors: Mapping[str, Tensor]
-) -> None:
+def _index(files: Mapping[str, Mapping[str, Tensor]]) -> dict[str, Any]:
+    """Which file has which tensor."""
+    size = sum(tensor.size for group in files.values() for tensor in group.values())
+    places = {tensor: name for name, group in files.items() for tensor in group}
+    return {"metadata": {"total_size": size}, "weight_map": dict(sorted(places.items()))}
+
+
+def _write_directory(out: Path, files: Mapping[str, Mapping[str, Tensor]], base: Base, progress: Progress) -> None:
     """Write the whole directory, or nothing."""
     made, system = out.with_name(f"{TEMPORARY}{out.name}-{os.getpid()}"), Files()
     try:
@@ -192,15 +243,12 @@ def _write_directory(
         system.make_directory(made)
         for path in base.beside():
             shutil.copyfile(path, made / path.name)
-        if dtype := _one_dtype(tensors.values()):
+        if dtype := _one_dtype(tensor for group in files.values() for tensor in group.values()):
             _set_dtype(made / "config.json", base.config, dtype)
         for name, group in files.items():
-            write_file(system, made / name, _file(group))
+            write_file(system, made / name, _file(group, progress))
         if len(files) > 1:
-            size = sum(tensor.size for tensor in tensors.values())
-            places = {tensor: name for name, group in files.items() for tensor in group}
-            index = {"metadata": {"total_size": size}, "weight_map": dict(sorted(places.items()))}
-            _write_json(made / f"{base.stem}.safetensors.index.json", index)
+            (made / f"{base.stem}{INDEX}").write_text(_json(_index(files)))
         system.sync_directory(made)
         system.rename(made, out)
         system.sync_directory(out.parent)
@@ -211,12 +259,14 @@ def _write_directory(
             system.remove(made)
 
 
-def _file(tensors: Mapping[str, Tensor]) -> Iterator[bytes | NDArray[Any]]:
+def _file(tensors: Mapping[str, Tensor], progress: Progress) -> Iterator[bytes | NDArray[Any]]:
     # The widest numbers first, as the library writes them. Each tensor then starts at a multiple of its width.
     names = sorted(tensors, key=lambda name: -SIZES.get(tensors[name].dtype, 1))
     yield _header({name: tensors[name] for name in names})
     for name in names:
-        yield from tensors[name].contents()
+        for piece in tensors[name].contents():
+            yield piece
+            progress.advance(bytes_of(piece).nbytes)
 
 
 def _header(tensors: Mapping[str, Tensor]) -> bytes:
@@ -240,8 +290,8 @@ def _set_dtype(path: Path, config: Mapping[str, Any], dtype: str) -> None:
     """Write the trained type to config.json: Transformers loads in that type, and would round to another one."""
     key = next((key for key in ("dtype", "torch_dtype") if isinstance(config.get(key), str)), "")
     if key and config[key] != dtype:
-        _write_json(path, {**config, key: dtype})
+        path.write_text(_json({**config, key: dtype}))
 
 
-def _write_json(path: Path, value: Mapping[str, Any]) -> None:
-    path.write_text(json.dumps(value, indent=2, ensure_ascii=False) + "\n")
+def _json(value: Mapping[str, Any]) -> str:
+    return json.dumps(value, indent=2, ensure_ascii=False) + "\n"

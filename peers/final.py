@@ -1,7 +1,8 @@
 """The final files of a run, in HOME/final: the model, and final.json with what is known of it.
 
     HOME/final/
-      model.safetensors     the tensors that peers exchange; or, on a base, a directory of `save_pretrained`
+      model.safetensors     the tensors that peers exchange, over 5 GB as shards with an index; or, on a base, a
+                            directory of `save_pretrained`
       final.json            network, run, clock, members that closed, distance before and after, settings
 
 They appear whole or not at all. `finished` tells whether they are there. Nothing here may import torch.
@@ -25,7 +26,7 @@ from gossipdp.runtime.files import TEMPORARY, Files, unwritable
 from gossipdp.runtime.storage.store import Store
 from peers import export
 from peers.export_base import Base
-from peers.finished import ABOUT, FINAL, MODEL, free_name
+from peers.finished import ABOUT, FINAL, free_name
 from peers.version import VERSION
 
 __all__ = ["FinalFiles"]
@@ -65,7 +66,7 @@ class FinalFiles:
         Raises:
             DataError: GD-601, GD-602.
         """
-        found, where, files = self._store.verify(checkpoint), self._home / FINAL, Files()
+        found, where, files = self._store.verify(checkpoint, say=log.info), self._home / FINAL, Files()
         made = self._home / f"{TEMPORARY}{FINAL}"
         try:
             if made.exists():  # left by a killed daemon
@@ -73,13 +74,13 @@ class FinalFiles:
             base = self._base
             if base:
                 try:
-                    export.export_model(found, made, Path(base))
+                    export.export_model(found, made, Path(base), say=log.info)
                 except GossipdpError as error:
                     log.error("%s", error, extra={"code": error.code})
                     base = ""
             if not base:
                 files.make_directory(made)
-                export.export_file(export.trained(found), made / MODEL)
+                export.export_files(export.trained(found), made, say=log.info)
             text = json.dumps(self._complete(about, base), indent=2) + "\n"
             (made / ABOUT).write_text(text, encoding="utf-8")
             files.sync_directory(made)

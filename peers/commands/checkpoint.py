@@ -147,7 +147,7 @@ def checkpoint_verify(ctx: click.Context, path: str | None, as_json: bool) -> in
 @click.option("--strip-prefix", "prefixes", metavar="P", multiple=True,
               help="Remove the prefix P, such as `module.`, from tensor names; repeatable.")  # fmt: skip
 @click.option("--shard", metavar="GB", type=click.FloatRange(min=0, min_open=True), default=5.0, show_default=True,
-              help="With --base: at most this many 10^9 bytes of weights per file.")  # fmt: skip
+              help="In a directory: at most this many 10^9 bytes of weights per file.")  # fmt: skip
 @set_option
 @home_option
 @click.pass_context
@@ -166,7 +166,7 @@ def checkpoint_export(
 
     With --base, OUT is a new and complete directory: from_pretrained and model servers load it. Without --base, OUT is
     one safetensors file of the tensors that peers exchange, without frozen parameters and config.json. If OUT is a
-    directory or ends with a slash, the file is OUT/model.safetensors.
+    directory or ends with a slash, the file is OUT/model.safetensors, or several with an index if it passes --shard.
     """
     from peers import export
 
@@ -183,13 +183,15 @@ def checkpoint_export(
         of = f"round {chosen.meta.peer_rounds}"
     where = Path(out).absolute()
     if base is None:
+        tensors, files = export.trained(chosen, prefixes), 1
         if out.endswith("/") or where.is_dir():
-            out, where = str(Path(out) / EXPORTED), where / EXPORTED
-        tensors = export.trained(chosen, prefixes)
-        export.export_file(tensors, where)
-        click.echo(f"wrote {out}: {len(tensors)} tensors of {of}")
+            files = export.export_files(tensors, where, shard=int(shard * 1e9), say=_say)
+            out = str(Path(out) / EXPORTED) if files == 1 else str(Path(out))
+        else:
+            export.export_file(tensors, where, say=_say)
+        click.echo(f"wrote {out}: {len(tensors)} tensors of {of}" + (f"; files of weights: {files}" * (files > 1)))
         return
-    made = export.export_model(chosen, where, Path(base), prefixes=prefixes, shard=int(shard * 1e9))
+    made = export.export_model(chosen, where, Path(base), prefixes=prefixes, shard=int(shard * 1e9), say=_say)
     click.echo(f"wrote {out}: {made.trained} tensors of {of}, {made.kept} of {base}; files of weights: {made.files}")
     for name in made.dropped:
         click.echo(f"left out {name}: it is tied, and from_pretrained ties it again")

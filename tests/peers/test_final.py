@@ -104,11 +104,11 @@ def test_a_killed_writer_leaves_nothing_that_counts(home: Callable[..., Home]) -
 def test_a_full_disk_is_told_and_leaves_no_final_folder(
     home: Callable[..., Home], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def full(*_: Any) -> None:
+    def full(*_: Any, **__: Any) -> None:
         raise OSError(28, "No space left on device")
 
     here = home()
-    monkeypatch.setattr("peers.final.export.export_file", full)
+    monkeypatch.setattr("peers.final.export.export_files", full)
     with pytest.raises(DataError, match="GD-602"):
         here.write()
     assert finished.read_about(here.path) is None

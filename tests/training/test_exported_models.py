@@ -71,6 +71,16 @@ def test_from_pretrained_loads_an_export__the_same_logits(
     assert loaded.lm_head.weight.data_ptr() == loaded.transformer.wte.weight.data_ptr(), "tied, as it was"
 
 
+def test_from_pretrained_loads_shards_that_were_exported_without_a_base(daemon: PumpedDaemon, tmp_path: Path) -> None:
+    model = gpt2()
+    train(model, tmp_path / "trainer")
+    out = tmp_path / "out"
+    files = export.export_files(export.trained(checkpoint_of(daemon, tmp_path)), out, shard=20_000)
+    model.config.save_pretrained(out)
+    loaded = transformers.AutoModelForCausalLM.from_pretrained(out)
+    assert files == 4 and torch.equal(logits(loaded), logits(model))
+
+
 def test_names_of_a_module_around_the_model_lose_their_prefix__the_same_logits(
     daemon: PumpedDaemon, tmp_path: Path
 ) -> None:

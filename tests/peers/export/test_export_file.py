@@ -13,6 +13,7 @@ from safetensors.numpy import load_file
 
 from gossipdp.errors import DataError, MismatchError
 from gossipdp.protocol.schema import Schema
+from gossipdp.runtime import progress
 from gossipdp.runtime.storage.checkpoint import Checkpoint
 from gossipdp.runtime.storage.store import Store
 from peers import export
@@ -129,3 +130,29 @@ def test_a_prefix_of_no_name_or_that_makes_two_names_one_is_gd_301(
     with pytest.raises(MismatchError, match="GD-301") as caught:
         export.trained(checkpoint(module__w=grid(2), w=grid(1)), (prefix,))
     assert (caught.value.cause, caught.value.seen) == (cause, seen)
+
+
+def test_a_directory_gets_shards_with_an_index__and_a_later_export_replaces_them(
+    checkpoint: Save, tmp_path: Path
+) -> None:
+    saved = checkpoint(a=grid(10), b=grid(5, start=1.0), c=grid(5, start=2.0))
+    tensors, out, lines = export.trained(saved), tmp_path / "out", list[str]()
+    assert export.export_files(tensors, out, shard=60) == 2
+    names = [f"model-0000{at}-of-00002.safetensors" for at in (1, 2)]
+    index = json.loads((out / "model.safetensors.index.json").read_text())
+    assert index["weight_map"] == {"a": names[0], "b": names[0], "c": names[1]}
+    assert index["metadata"] == {"total_size": 80}
+    assert np.array_equal(load_file(out / names[1])["c"], grid(5, start=2.0))
+    assert export.export_files(tensors, out, say=lines.append) == 1 and not lines
+    assert not (out / "model.safetensors.index.json").exists() and len(load_file(out / "model.safetensors")) == 3
+    assert export.export_files(tensors, out, shard=60) == 2
+    assert sorted(path.name for path in out.iterdir()) == [*names, "model.safetensors.index.json"]
+
+
+def test_what_lasts_tells_amount_rate_and_time_left(
+    checkpoint: Save, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(progress, "AFTER", 0.0)
+    lines: list[str] = []
+    export.export_file(export.trained(checkpoint(a=grid(10), b=grid(5))), tmp_path / "m", say=lines.append)
+    assert len(lines) == 1 and lines[0].startswith("writing m: 0.0 of 0.0 GB, ") and lines[0].endswith(" s left")
