@@ -13,8 +13,14 @@ PATHS := gossipdp/protocol/pairwise gossipdp/protocol/membership gossipdp/protoc
 SAMPLE := 200
 SEED := 0
 JOBS := 2
+GPU_READY := .venv/.ready.gpu
+GPU_NEEDS := -e .[gpu] hypothesis pytest pytest-timeout
+WHEELS_PYTHON ?= 3.12
+# The project's own needs without torch, which the machine has; what tests import; what builds an editable install.
+LIST_WHEELS := import pathlib, tomllib; p = tomllib.loads(pathlib.Path("pyproject.toml").read_text()); \
+  print(*(each for each in p["project"]["dependencies"] + p["build-system"]["requires"] if "torch" not in each), sep="\n")
 
-.PHONY: demo test test-long lint docs bench lab mutants system clean
+.PHONY: demo test test-long lint docs bench gpu gpu-wheels lab mutants system clean
 .DEFAULT_GOAL := test
 
 # A torch in the allowed range that PYTHON's installation has is kept: the environment then sees its packages. Tests run
@@ -34,6 +40,16 @@ $(DEV_READY): pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv
 	$(PIP) -c constraints.txt -e '.[dev]'
 	touch $(DEMO_READY) $@
+
+# Without an index, a machine that reaches no registry installs from the folder WHEELS.
+$(GPU_READY): pyproject.toml
+	@$(CHECK)
+	@$(PYTHON) -m venv --without-pip --system-site-packages .venv
+	@$(BIN)/python .ci/kept_torch.py || { echo "make gpu: PYTHON=$(PYTHON) has no torch of pyproject.toml's range:" \
+	  "install one for CUDA, or name a Python that has it: make gpu PYTHON=python3.12"; exit 1; }
+	@$(PYTHON) -m venv --system-site-packages .venv
+	$(PIP) --no-compile $(if $(WHEELS),--no-index --find-links $(WHEELS)) $(GPU_NEEDS)
+	touch $@
 
 $(MUTMUT): $(DEV_READY)
 	$(PIP) -c constraints.txt -e '.[mutants]'
@@ -62,6 +78,14 @@ docs: $(SITE)  ## the site, in build/docs; a broken link or anchor is an error
 
 bench: $(DEV_READY)  ## measure ratios to the alternatives, side by side
 	$(BIN)/python -m simulations.processes.benchmarks
+
+gpu: $(GPU_READY)  ## tests and benchmark on a GPU, 9 minutes at most, into build/gpu.txt; WHEELS=build/wheels: no registry is asked
+	$(BIN)/python .ci/gpu_run.py $(GPU)
+
+gpu-wheels:  ## for make gpu on another machine: the wheels of WHEELS_PYTHON (3.12), into build/wheels; torch stays out
+	@mkdir -p build && $(PYTHON) -c '$(LIST_WHEELS)' > build/gpu-wheels.txt
+	$(PYTHON) -m pip download --quiet --only-binary :all: --python-version $(WHEELS_PYTHON) --dest $(or $(WHEELS),build/wheels) \
+	  -r build/gpu-wheels.txt nvidia-ml-py hypothesis pytest pytest-timeout editables
 
 lab: $(DEV_READY)  ## every suite of the laboratory (hours); LAB='b1 b8 --seeds 1 --jobs 2' for less
 	$(BIN)/python -m simulations.lab.pages.main $(if $(LAB),$(LAB),all)
