@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -114,12 +115,15 @@ def members(ctx: click.Context, show_all: bool, expect: int | None, as_json: boo
 def leave(ctx: click.Context) -> None:
     """Finish the chunks in flight, save, leave the network and stop.
 
-    Also ends what is left of a peer whose supervisor or daemon was killed.
+    Return once the daemon and the training command have ended. Also end what is left of a peer whose supervisor or
+    daemon was killed.
     """
     from gossipdp.errors import UnreachableError
     from peers import rest
-    from peers.control import ask
+    from peers.control import ask, runs
     from peers.daemon_questions import saving
+    from peers.processes import LOOK
+    from peers.waits import told
 
     home = find_home(ctx)
     try:
@@ -128,6 +132,9 @@ def leave(ctx: click.Context) -> None:
         if not rest.leave(home, lambda: saving(home), lambda line: click.echo(line, err=True)):
             raise
     click.echo("leaving")
+    with told("daemon and training to end", lambda line: click.echo(line, err=True)):
+        while rest.supervisor(home) or runs(home):
+            time.sleep(LOOK)
 
 
 @click.command()

@@ -35,10 +35,10 @@ def checkpoint() -> None:
 @home_option
 @click.pass_context
 def checkpoint_list(ctx: click.Context, as_json: bool) -> None:
-    """List all checkpoints, oldest first, by their manifests: `verify` reads their contents.
+    """List all checkpoints, oldest first, by their manifests alone.
 
-    It shows which are pinned, and why. A pinned checkpoint stays until you delete it or the file `pinned` in it, or
-    until four later ones are pinned.
+    `verify` reads their contents. The list shows which are pinned, and why. A pinned checkpoint stays until you delete
+    it or the file `pinned` in it, or until four later ones are pinned.
     """
     from gossipdp.errors import DataError
     from gossipdp.protocol.wire.messages import printable

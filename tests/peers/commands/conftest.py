@@ -54,8 +54,8 @@ def started(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
 
 @pytest.fixture
 def answering(tmp_path: Path) -> Iterator[Callable[[Path, dict[str, Any]], None]]:
-    """`answering(home, answers)`: a daemon of `home` that answers each verb from `answers`."""
-    running: list[tuple[threading.Thread, control.ControlServer]] = []
+    """`answering(home, answers)`: a daemon of `home` that answers each verb from `answers`, and leaves if asked to."""
+    running: list[threading.Thread] = []
     done = threading.Event()
 
     def start(where: Path, answers: dict[str, Any]) -> None:
@@ -66,20 +66,22 @@ def answering(tmp_path: Path) -> Iterator[Callable[[Path, dict[str, Any]], None]
 
             poller = select.poll()
             poller.register(server.filenos()[0], select.POLLIN)
-            while not done.is_set():
+            left = False
+            while not (left or done.is_set()):
                 if poller.poll(20):
                     for request in server.handle():
                         request.reply(answers[request.verb])
+                        left |= request.verb == "leave"
+            server.close()
 
         thread = threading.Thread(target=loop)
         thread.start()
-        running.append((thread, server))
+        running.append(thread)
 
     yield start
     done.set()
-    for thread, server in running:
+    for thread in running:
         thread.join(10)
-        server.close()
 
 
 @pytest.fixture

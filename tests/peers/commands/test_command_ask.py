@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from gossipdp.runtime.observability.health import STATES
-from peers import tables
+from peers import control, tables
 from tests.peers.commands.running import Run
 
 ROWS = [
@@ -112,9 +112,11 @@ def test_checkpoint_save_asks_the_daemon(
     assert done.code == code and (done.out if started else done.err).startswith("saved /h/" if started else "GD-602 ")
 
 
-def test_leave_asks_the_daemon(gossipdp: Run, answering: Any, tmp_path: Path) -> None:
+def test_leave_returns_when_the_daemon_is_gone(gossipdp: Run, answering: Any, tmp_path: Path) -> None:
+    """`up` may follow at once."""
     answering(tmp_path, {"leave": {"leaving": True}})
     assert gossipdp("--home", tmp_path, "leave").out == "leaving\n"
+    assert not control.runs(tmp_path)
 
 
 def test_an_invite_of_a_running_daemon_has_the_address_it_found(gossipdp: Run, answering: Any, founder: Path) -> None:
