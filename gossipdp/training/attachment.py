@@ -29,6 +29,7 @@ from gossipdp.training.adapters.trackers import Points, TrackerLog, points_of
 from gossipdp.training.boundaries import Boundaries
 from gossipdp.training.last_snapshot import hand_over
 from gossipdp.training.last_step import LastStep
+from gossipdp.training.losses import Losses
 from gossipdp.training.optimizer_state.followed import Optimizers
 from gossipdp.training.optimizer_state.state_file import Counts, load_state_file, save_state_file
 from gossipdp.training.ranks.group import ReplicaGroup
@@ -78,7 +79,7 @@ class Attachment:
         self._last_step = None if layout is None or layout.sharded else LastStep(layout.parameters())
         self._counter: StepCounter | None = None
         self._trackers: list[TrackerLog] = []
-        self._losses: Points = {}
+        self._losses = Losses()
         self.steps = 0
         """steps since `attach`, and before the file that `load` read; with several optimizers, those of the last"""
         self.samples_per_step = samples_per_step
@@ -153,15 +154,13 @@ class Attachment:
         Others see them with this peer's next round. One that is not given keeps its value.
 
         Args:
-            loss: of training: a number, or a tensor of one element. A tensor is read at once, which on CUDA waits for
-                the device.
+            loss: of training: a number or a tensor of one element. One on CUDA is shown some steps later: nothing waits
             eval_loss: of an evaluation, in the same way.
         """
-        for name, value in (("loss", loss), ("eval_loss", eval_loss)):
-            if value is not None:
-                self._losses[name] = value.item() if isinstance(value, torch.Tensor) else float(value)
+        self._losses.take("loss", loss)
+        self._losses.take("eval_loss", eval_loss)
         if self._session is not None:
-            self._session.report(**self._losses)
+            self._session.report(**self._losses.known)
 
     def log_to(self, run: Any, every: float = 10.0) -> None:
         """Log the network's state and this replica's losses to TensorBoard or an experiment tracker, until `detach`.
@@ -184,8 +183,7 @@ class Attachment:
             tracker.start()
 
     def _point(self) -> tuple[Points, int]:
-        status = None if self._home is None else ask_status(self._home)
-        return points_of(status) | self._losses, self.clock
+        return points_of(None if self._home is None else ask_status(self._home)) | self._losses.known, self.clock
 
     def state_dict(self, *, sharded: bool = False) -> dict[str, torch.Tensor]:
         """The optimizers' state, which the network does not keep, for the script's own checkpoint. All ranks call it.
@@ -262,6 +260,7 @@ class Attachment:
         if self._replica is not None:
             self._replica.settle()
         if self._session is not None:
+            self._session.report(**self._losses.finish())
             self._session.stalled(self.stall_seconds)
             hand_over(self._session, self._layout, self._last_step)
             self._layout.finish()
@@ -381,6 +380,7 @@ class Attachment:
         if self._layout.undone():
             self._refuse_master_weights()
         if self._session is not None and self._counter is not None:
+            self._losses.poll()
             self._session.stalled(self.stall_seconds)
             self._counter.step(optimizer, samples)
         if self._replica is not None:

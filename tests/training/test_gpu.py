@@ -270,7 +270,7 @@ class PumpedMoments(PumpedDaemon, MomentsDaemon):
 def test_no_step_boundary_waits_for_the_device(
     tmp_path: Path, world: Callable[[str], None], device: str, kind: str, mode: str
 ) -> None:
-    """Torch itself reports waits in snapshots, corrections and moments."""
+    """Torch itself reports waits in snapshots, corrections, moments and reports of a loss."""
     daemon = PumpedMoments(tmp_path, every=3, mode=mode, moments_every=1)
     network = Mixed().to(device)
     if kind == "ddp":
@@ -283,11 +283,13 @@ def test_no_step_boundary_waits_for_the_device(
         for number in range(24):
             for parameter in network.parameters():
                 parameter.grad = torch.full_like(parameter, (-1.0) ** number)
+            loss = torch.full((), float(number), device=device)
             settled(device)
             if device == "cuda":
                 torch.cuda.set_sync_debug_mode("error")
             try:
                 optimizer.step()
+                peer.report(loss=loss)
             finally:
                 if device == "cuda":
                     torch.cuda.set_sync_debug_mode("default")
