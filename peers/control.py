@@ -321,14 +321,17 @@ def ask(home: Path, verb: str, *, timeout: float = 10.0, **args: Any) -> dict[st
 
 
 def _absent(home: Path, error: OSError) -> UnreachableError:
+    from peers.finished import FINAL, read_about, train_on
     from peers.rest import absence  # psutil, which most requests do not need
 
     seen = f"{socket_path(home)}: {error.strerror}" if home.exists() else f"{home} does not exist"
     do = "start one with `gossipdp up` or `gossipdp join`, or choose another home with --home"
     if known := absence(home):
         seen, do = known
+    elif read_about(home) is not None:
+        seen, do = f"its run is finished, and the final model is in {home / FINAL}", train_on(home)
     if (log := log_file(home, "peer")).exists():
-        do += f"; {log} says how the last one ended"
+        do += f"; its last lines are in {log}"
     return UnreachableError("GD-105", "no daemon runs for this home", seen=seen, do=do)
 
 

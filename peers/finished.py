@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from gossipdp.errors import ConfigError
 
-__all__ = ["ABOUT", "FINAL", "MODEL", "check_unfinished", "free_name", "read_about"]
+__all__ = ["ABOUT", "FINAL", "MODEL", "check_unfinished", "free_name", "read_about", "train_on"]
 
 FINAL: Final = "final"
 """folder in the home"""
@@ -33,6 +33,11 @@ def read_about(home: Path) -> dict[str, Any] | None:
     return found if isinstance(found, dict) else None
 
 
+def train_on(home: Path) -> str:
+    """What to do to train the final model on."""
+    return f"to train this model on, on every host: mv {home / FINAL} {free_name(home)}, then `gossipdp up`"
+
+
 def check_unfinished(home: Path) -> None:
     """Raise ConfigError GD-323 if the run of `home` is finished."""
     if read_about(home) is not None:
@@ -40,5 +45,5 @@ def check_unfinished(home: Path) -> None:
             "GD-323",
             "the run of this home is finished",
             seen=f"its final model is in {home / FINAL}",
-            do=f"begin a new run in another home (--home); or train this model on: mv {home / FINAL} {free_name(home)}",
+            do=f"begin a new run in another home (--home); {train_on(home)}",
         )

@@ -118,7 +118,8 @@ class Absence(NamedTuple):
 def absence(home: Path) -> Absence | None:
     """What is known of a peer whose daemon does not run. None if nothing of it runs."""
     if pid := supervisor(home):
-        return Absence(f"its supervisor (process {pid}) starts it again", "try again in some seconds")
+        seen = f"its supervisor (process {pid}) starts it"
+        return Absence(seen, "try again in some seconds; the first start of a version takes up to a minute")
     if (recorded := read(home)) is None or not (text := _spelled(recorded, PARTS)):
         return None
     if recorded.living(GUARD) or recorded.living(DAEMON):

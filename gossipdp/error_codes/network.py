@@ -37,7 +37,8 @@ CODES: Final[Mapping[str, Code]] = {
         " for all links. A busy port is tried again until it is free. With too few open files the peer keeps fewer"
         " links. It is also the warning that unfinished connections of strangers passed their share: the oldest are"
         " closed.",
-        "raise the limit of open files (`ulimit -n`, systemd's LimitNOFILE)",
+        "end the other daemon (`gossipdp leave`) or choose another home; raise the limit of open files (`ulimit -n`,"
+        " systemd's LimitNOFILE)",
         (4, 7),
         notices=True,
     ),

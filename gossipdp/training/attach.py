@@ -84,9 +84,9 @@ def attach(
     """
     several = () if optimizer is _BY_HAND else followed(optimizer)
     samples, module = samples_per_step or 1, as_one(model)
+    set_exit_codes()
     if _off(os.environ):
         return Attachment(module, Optimizers(module, several, None), None, None, None, samples, None, timeout)
-    set_exit_codes()
     place = (default_home() if home is None else expanded(home)).absolute()
     layout = _layout(module, several, place, compare_frozen, exclude)
     optimizers = Optimizers(module, several, layout)

@@ -320,7 +320,7 @@ class Dialogue:
 
     def _lose(self, reason: str, now: float) -> None:
         if reason != self._lost_because and self._loads:
-            log.warning("training goes on alone; no daemon: %s", reason)
+            log.warning("training goes on alone: %s", reason)
         self._lost_because = reason
         self._drop()
         self._phase = Phase.ALONE

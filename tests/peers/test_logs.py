@@ -16,15 +16,6 @@ from peers import daemon, logs
 from peers.log_file import LogFile, log_file
 
 
-@pytest.fixture(autouse=True)
-def root_logger_restored():
-    root = logging.getLogger()
-    handlers, level = list(root.handlers), root.level
-    yield
-    root.handlers[:], root.level = handlers, level
-    logging.getLogger("gossipdp").setLevel(logging.NOTSET)
-
-
 def test_a_json_line_has_peer_code_and_exchange(capsys: pytest.CaptureFixture[str]) -> None:
     logs.configure("p1", "json", id="ab" * 32)
     extra = {"code": "GD-401", "exchange": 7, "round": 3, "initiator": "cd" * 32}

@@ -59,7 +59,8 @@ class JoinProgress:
             text = f"the model does not come on, for {now - self._moved:.0f} s: {transfer}"
             return Reminder("GD-106", text, "see `gossipdp members`: is the sender alive, and its link free?")
         if members:
-            text = f"{members} members are met, and none has given a model for {now - self._moved:.0f} s"
+            met = "1 member is" if members == 1 else f"{members} members are"
+            text = f"{met} met, and none has given a model for {now - self._moved:.0f} s"
             do = "start the training of the host that founded the network: its first attach brings the model"
             return Reminder("GD-106", text, do)
         return self._alone(now)

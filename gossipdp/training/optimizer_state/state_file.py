@@ -110,7 +110,7 @@ def load_state_file(
             "GD-608",
             "the saved state has no model, and gossip is off",
             seen="it was saved in a network, whose daemons keep the model",
-            do="start the daemon and unset GOSSIPDP_OFF, or delete the file to begin anew",
+            do="unset GOSSIPDP_OFF and start the daemon; to train alone, begin in another folder or with another file",
         )
     if whole:
         _restore_model(model, {name.removeprefix(SEPARATOR): tensors[name] for name in tensors if _of_model(name)})
