@@ -11,7 +11,7 @@ from gossipdp.runtime.home_paths import homes_of_user
 from gossipdp.runtime.network.addresses import Choice
 from peers.advertising import all_private
 from peers.config_text import value_in
-from peers.home import NETWORK
+from peers.home import KEPT, NETWORK
 from peers.tables import TERMINAL_WIDTH
 
 __all__ = ["continuing", "founding", "inherited", "joining"]
@@ -38,10 +38,12 @@ def founding(home: Path, config: Config, choice: Choice | None) -> list[str]:
     return [*lines, *_row("next", f"`{_command(home)} invite` lets another host join")]
 
 
-def continuing(home: Path, network: str) -> list[str]:
+def continuing(home: Path, config: Config) -> list[str]:
     """The lines of a peer whose home belongs to a network."""
+    kept = [f"{key} = {value_in(config, f'network.{key}')}" for key in KEPT if _of_home(config, f"network.{key}")]
     return [
-        f"continuing in network {network}; home {home}",
+        f"continuing in network {config.network.name}; home {home}",
+        *(_row("kept", f"{'; '.join(kept)}: a flag of an earlier start") if kept else ()),
         *_row("next", f"`{_command(home)} invite` lets another host join"),
     ]
 
@@ -54,6 +56,10 @@ def joining(home: Path, network: str, seeds: Sequence[str]) -> list[str]:
 def inherited(origin: str) -> bool:
     """Whether a value comes from a preset or the home's network, and not from the operator."""
     return origin.startswith("preset ") or origin.endswith(f"/{NETWORK}")
+
+
+def _of_home(config: Config, key: str) -> bool:
+    return config.origins.get(key, "").endswith(f"/{NETWORK}")
 
 
 def _settings(config: Config) -> list[str]:

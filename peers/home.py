@@ -44,6 +44,7 @@ __all__ = [
     "found",
     "invite_file",
     "join",
+    "keep_addresses",
     "known_name",
     "network_of",
     "peer_name",
@@ -57,6 +58,8 @@ __all__ = [
 NETWORK = "network.json"
 RUN = "run"
 """the file with the id of the run that this home belongs to"""
+KEPT = ("listen", "advertise", "nat")
+"""keys of [network] whose flags hold for later starts, too, unless run.toml has them: they belong to the host"""
 MAX_SHOWN = 8
 """homes that an error names, at most"""
 MAX_RUN_FILE = 1 << 20
@@ -69,6 +72,8 @@ class HomeNetwork(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     founder: bool
     """`up` made this home, not `join`: this host may give the network its first model"""
     seeds: tuple[str, ...] = ()
+    kept: dict[str, str | tuple[str, ...]] = {}
+    """values of `KEPT` that flags of an earlier start gave"""
 
 
 def run_file(home: Path) -> Path:
@@ -141,7 +146,21 @@ def read_config(
         config = _replaced(config, home, name=known.name)
     if not config.network.seeds and known.seeds:
         config = _replaced(config, home, seeds=known.seeds)
-    return config
+    kept = {key: value for key, value in known.kept.items() if _weak(config.origins.get(f"network.{key}", ""))}
+    return _replaced(config, home, **kept) if kept else config
+
+
+def _weak(origin: str) -> bool:
+    """Whether the operator has not set a value, in a file or at this start."""
+    return origin in ("", "default") or origin.startswith("preset ")
+
+
+def keep_addresses(home: Path, config: Config, flags: Mapping[str, str]) -> None:
+    """Keep what flags say of this host's addresses for its later starts."""
+    given = {key: getattr(config.network, key) for key in KEPT if f"network.{key}" in flags}
+    known = network_of(home)
+    if given and known is not None:
+        save_state(_network_file(home), msgspec.structs.replace(known, kept=known.kept | given))
 
 
 def _replaced(config: Config, home: Path | None, **values: Any) -> Config:
@@ -269,7 +288,8 @@ def join(home: Path, invite: Invite, text: str | None) -> HomeNetwork:
             invite.secret.replace(home)
             # Both this host and the inviter ran `up`. The network is the inviter's, so it is founded there.
             founder = False
-    known = HomeNetwork(name=invite.network, founder=founder, seeds=invite.seeds)
+    kept = {} if known is None else known.kept
+    known = HomeNetwork(name=invite.network, founder=founder, seeds=invite.seeds, kept=kept)
     save_state(_network_file(home), known)
     _write_run_file(home, text)
     return known

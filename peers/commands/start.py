@@ -37,7 +37,7 @@ def up(ctx: click.Context, run_toml: str | None, network: str | None, log_format
     """Start this host's peer, and with `-- CMD...` its training.
 
     In a new home this founds a network. In a home that belongs to a network it continues there. RUN.toml is copied to
-    the home. Flags apply to this start only.
+    the home. `--listen`, `--advertise` and `--nat` hold for later starts too; other flags for this one.
     """
     from peers import announcement, finished, invites
     from peers import home as homes
@@ -58,6 +58,7 @@ def up(ctx: click.Context, run_toml: str | None, network: str | None, log_format
     config = homes.read_config(home, flags, file=file)
     _check_unoccupied(home)
     known = homes.found(home, config, homes.read_text(file) if file is not None else None)
+    homes.keep_addresses(home, config, flags)
     addresses = homes.advertised(config)
     if known.founder and not (home / homes.RUN).exists():
         port = listen_port(config)
@@ -65,7 +66,7 @@ def up(ctx: click.Context, run_toml: str | None, network: str | None, log_format
         addresses = addresses or (choice.addresses if choice else ())
         said = announcement.founding(home, config, choice)
     else:
-        said = announcement.continuing(home, known.name)
+        said = announcement.continuing(home, config)
     if addresses:  # the lines name the invite, and the daemon takes some seconds to start
         invites.write_invite(home, addresses, config)
     _print(said, log_format)
@@ -111,6 +112,7 @@ def join(ctx: click.Context, invite: str | None, run_toml: str | None, log_forma
     text = homes.read_text(file) if file is not None else None
     homes.join(home, network.invite, text if text is not None else network.settings or None)
     config = homes.read_config(home, flags)
+    homes.keep_addresses(home, config, flags)
     _print(announcement.joining(home, network.invite.network, config.network.seeds), log_format)
     if "GOSSIPDP_INVITE" in os.environ:
         logged = ["--log-format", log_format, *(["--verbose"] if verbose else [])]

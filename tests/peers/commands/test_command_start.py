@@ -14,6 +14,7 @@ import pytest
 from gossipdp.runtime.network.addresses import Choice
 from peers import advertising
 from peers.commands import start
+from peers.home import read_config
 from peers.invites import read_invite
 from tests.peers.commands.running import Run
 
@@ -195,6 +196,25 @@ def test_a_home_that_belongs_to_a_run_continues(gossipdp: Run, started: Sequence
     done = gossipdp("up", "--home", founder)
     assert done.err.startswith(f"continuing in network tiny; home {founder}\n") and "address" not in rows(done.err)
     assert f"`gossipdp --home {founder} invite`" in " ".join(done.err.split())
+
+
+def test_a_later_start_has_the_addresses_that_flags_gave_before(
+    gossipdp: Run, started: Sequence[Any], founder: Path, tmp_path: Path
+) -> None:
+    """Two hosts that others knew by port 4720 came back on 4710, and each trained alone."""
+    home = tmp_path / "j"
+    flags = ["--listen", "tcp://*:4720", "--advertise", "203.0.113.9:33526", "--set", "exchange.window=16"]
+    gossipdp("join", f"@{founder}/invite", "--home", home, *flags)
+    said = rows(gossipdp("up", "--home", home).err)
+    assert said["kept"] == 'listen = "tcp://*:4720"; advertise = "203.0.113.9:33526": a flag of an earlier start'
+    gossipdp("join", f"@{founder}/invite", "--home", home)
+    network = read_config(home).network
+    assert (network.listen, network.advertise) == ("tcp://*:4720", ("203.0.113.9:33526",))
+    assert read_config(home).exchange.window != 16
+    gossipdp("up", "--home", home, "--listen", "tcp://*:4711", "--advertise", "auto")
+    assert rows(gossipdp("up", "--home", home).err)["kept"].startswith('listen = "tcp://*:4711"; advertise = "auto"')
+    (home / "run.toml").write_text('[network]\nlisten = "tcp://*:4999"\n')
+    assert read_config(home).network.listen == "tcp://*:4999", "the operator's own file counts for more"
 
 
 def test_a_joiner_says_which_address_it_dials_first(
