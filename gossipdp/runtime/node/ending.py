@@ -99,12 +99,20 @@ class Ending:
         if not event.closers:
             log.warning("finished without a model: none has come to this peer")
         elif len(event.closers) == 1:
-            log.info("finished alone: the final model is this peer's own")
+            self._finished_alone()
         elif close.agrees:
             log.info("finished: %d peers hold one model%s", len(event.closers), _closer(close))
         else:
             text = f"{len(event.closers)} peers closed, and are not as near as asked{_closer(close)}"
             self._notices.notice("GD-404", text, now)
+
+    def _finished_alone(self) -> None:
+        absent = [member.name or member.address for member in self._peer.membership.restart_contacts()]
+        if absent:
+            text = "finished alone: the final model is this peer's own, and other members took no part: %s%s"
+            log.warning(text, ", ".join(absent[:4]), ", ..." if len(absent) > 4 else "")
+        else:
+            log.info("finished alone: the final model is this peer's own")
 
     def tick(self, now: float) -> None:
         """End training that hands over no snapshot, and look for the final files."""

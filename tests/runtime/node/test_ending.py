@@ -57,11 +57,12 @@ class Rig:
     def __init__(self, *, trains: bool = True, outside: Outside | None = None) -> None:
         self.progress = FinishProgress(Phase.RUNNING, math.inf, (), (ME,))
         self.notices: list[tuple[str, str]] = []
+        self.contacts: list[SimpleNamespace] = []
         names = {ME: SimpleNamespace(name="me"), OTHER: SimpleNamespace(name="other")}
         finishing = SimpleNamespace(begun=True, progress=lambda now: self.progress)
         peer = SimpleNamespace(
             id=ME,
-            membership=SimpleNamespace(members=names),
+            membership=SimpleNamespace(members=names, restart_contacts=lambda: self.contacts),
             pacing=SimpleNamespace(usual_round=2.0),
             replica=SimpleNamespace(finishing=finishing, clock=70),
             rounds=SimpleNamespace(rounds=7),
@@ -131,6 +132,18 @@ def test_a_distance_that_is_not_reached_is_a_notice_and_the_files_are_written_al
     rig.written()
     assert [code for code, _ in rig.notices] == ["GD-404"] and "1.0e-01 of the usual" in rig.notices[0][1]
     assert rig.outside.written
+
+
+@pytest.mark.parametrize("known", [False, True])
+def test_a_peer_that_finishes_alone_warns_if_it_knew_others(caplog: pytest.LogCaptureFixture, known: bool) -> None:
+    """Two hosts that had lost each other finished with two models, and nothing warned."""
+    rig = Rig()
+    rig.contacts = [SimpleNamespace(name="other", address="10.0.0.2:4710")] if known else []
+    with caplog.at_level("INFO"):
+        rig.ending.observe(events.Finished((ME,), NEAR), 20.0)
+    [record] = caplog.records
+    assert record.levelname == ("WARNING" if known else "INFO")
+    assert record.getMessage().endswith("took no part: other" if known else "is this peer's own")
 
 
 def test_nothing_is_written_without_a_model_or_without_a_checkpoint() -> None:
