@@ -239,7 +239,7 @@ def _degraded(signs: Signs) -> list[str]:
 def _starting(signs: Signs) -> list[str]:
     if not signs.starting or signs.training or signs.loads:
         return []
-    return ["the training command runs and has not attached yet; importing torch takes some seconds"]
+    return ["the training command starts and has not attached yet; importing torch takes some seconds"]
 
 
 def _idle(signs: Signs) -> list[str]:

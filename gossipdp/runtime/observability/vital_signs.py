@@ -39,7 +39,7 @@ class VitalSigns:
 
     def __init__(self, peer: Peer, unanswered: Unanswered, now: float, *, trains: bool = False) -> None:
         self._peer, self._unanswered = peer, unanswered
-        self._starts_until = now + STARTS if trains else -math.inf
+        self._trains, self._starts_until = trains, now + STARTS if trains else -math.inf
         self._quiet_since = self._still_since = self._met_at = now
         self._exchanged_at = -math.inf
         self._fruitless: Counter[str] = Counter()
@@ -85,6 +85,8 @@ class VitalSigns:
         """The training process is gone."""
         self._loads, self._idle_since, self._refused = False, now, ("", 0)
         self._second_until = -math.inf
+        if self._trains:
+            self._starts_until = now + STARTS  # the supervisor starts it again
 
     def turned_away(self, pid: int, attached: int, now: float) -> None:
         """A second training process, `pid`, was refused, because `attached` is attached."""
@@ -133,7 +135,7 @@ class VitalSigns:
             training=training,
             loads=self._loads,
             idle=now - self._idle_since if self._idle_since < math.inf else math.inf,
-            starting=self._idle_since == math.inf and now < self._starts_until,
+            starting=now < self._starts_until,
             live=1 + len(alive),
             unmet=now - self._met_at,
             dialled=membership.me.addresses,

@@ -101,7 +101,7 @@ BANNED = Silent("1.2.3.4:4710", "GD-204", "does not let this peer in")
         ),
         (
             Signs(joining=True, founds=True, unmet=70.0, starting=True),
-            "starting: the training command runs and has not attached yet; importing torch takes some seconds",
+            "starting: the training command starts and has not attached yet; importing torch takes some seconds",
         ),
         (
             Signs(joining=True, founds=True, unmet=70.0),

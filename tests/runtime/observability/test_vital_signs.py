@@ -156,13 +156,13 @@ def test_advice_of_a_failed_dial_reaches_the_verdict(watched: Watched) -> None:
     assert [each.do for each in watched.at(101.0).silent] == ["start a peer there"]
 
 
-def test_training_command_is_starting_for_a_minute_or_until_its_process_is_gone() -> None:
+def test_training_command_is_starting_for_a_minute__also_after_its_process_has_died() -> None:
     watched = Watched()
     assert not watched.at(1.0, training=False).starting, "there is no command"
     watched.signs = VitalSigns(watched.peer, watched.unanswered, 0.0, trains=True)
     assert watched.at(59.0, training=False).starting and not watched.at(60.0, training=False).starting
-    watched.signs.detached(10.0)
-    assert not watched.at(20.0, training=False).starting
+    watched.signs.detached(100.0)
+    assert watched.at(159.0, training=False).starting and not watched.at(160.0, training=False).starting
 
 
 def test_failed_members_count_and_those_that_left_do_not(watched: Watched) -> None:
