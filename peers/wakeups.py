@@ -1,4 +1,4 @@
-"""Signals and ends of children as bytes on a socket, for a loop that selects. Main thread only."""
+"""A loop that selects gets signals and ends of children as bytes on a socket. Main thread only."""
 
 from __future__ import annotations
 

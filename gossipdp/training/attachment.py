@@ -186,7 +186,7 @@ class Attachment:
         return points_of(None if self._home is None else ask_status(self._home)) | self._losses.known, self.clock
 
     def state_dict(self, *, sharded: bool = False) -> dict[str, torch.Tensor]:
-        """The optimizers' state, which the network does not keep, for the script's own checkpoint. All ranks call it.
+        """The optimizers' state. The script saves it, and the network does not keep it. All ranks call it.
 
         Args:
             sharded: every rank gets what it holds, not copied, for `torch.distributed.checkpoint`; zeros at first.

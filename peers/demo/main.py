@@ -32,7 +32,7 @@ POLL = 1.0
 ALONE = "alone"
 """name of the replica that trains alone"""
 LOOKS = 12
-"""validations of each replica during the run, for the picture"""
+"""validations of each replica that the picture shows"""
 WINDOWS = 64
 """windows of one validation"""
 RESTARTS = 3
