@@ -3,9 +3,9 @@
 Such a peer is idle: it has no training process, or one that has not made a round yet. It makes no exchanges, because an
 average with an old model would pull training peers back. It keeps a spare copy of the model instead. It fetches the
 model anew every `SPARE_ROUNDS` rounds, and before a training process begins with a model older than `MOST_ROUNDS`
-rounds. The second rule holds until that process has made its first round, which may take long (data, a compiler). A
-peer whose transfers take longer than that cannot do better. So age counts only past twice the duration of the last
-transfer.
+rounds. Such a process may then need long for its first round (data, a compiler, slow steps). Until then each fetch
+doubles the age that the next one waits for, up to `SPARE_ROUNDS`, because only the last fetch is of use. A peer whose
+transfers take longer than that cannot do better. So age counts only past twice the duration of the last transfer.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ class Standby:
         self._tried = 0
         """The network's clock when the last fetch failed."""
         self._fetches = 0
-        """Fetches for the training process that waits."""
+        """Fetches for the training process that waits or has made no round yet."""
         self.transfer = 0
         """Steps of the network's clock that the last transfer took."""
 
@@ -88,8 +88,10 @@ class Standby:
         if not self.idle or (self.trained and self._ends()):
             return None
         waits = self._waits()
-        soon = waits or self._begins()
-        rounds, transfers = (MOST_ROUNDS, TRANSFERS) if soon else (SPARE_ROUNDS, 2 * TRANSFERS)
+        rounds, transfers = SPARE_ROUNDS, 2 * TRANSFERS
+        if waits or self._begins():
+            longer = 1 if waits else 1 << min(self._fetches, SPARE_ROUNDS)
+            rounds, transfers = min(rounds, longer * MOST_ROUNDS), min(transfers, longer * TRANSFERS)
         limit = 0 if self._last() else max(rounds * self._every(), transfers * self.transfer)
         fresh = self._clock() - max(self._tried, self.clock) <= limit
         if fresh or (waits and self._fetches >= MOST_FETCHES):
@@ -125,6 +127,6 @@ class Standby:
         A training process that came during an idle fetch may have one of its own if that fetch failed.
         """
         waits = self._waits()
-        self._fetches += waits
+        self._fetches += waits or self._begins()
         if not complete and (reason is Reason.LATE or not waits):
             self._tried = self._clock()

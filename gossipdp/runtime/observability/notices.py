@@ -71,6 +71,8 @@ class Notices:
         """records of members as last told"""
         self._unmatched = False
         """whether it was said that a network of two has no third peer to compare a model"""
+        self._renews = False
+        """an idle peer fetches the model anew; when its events are read, the peer may have ended that"""
         self._changes, self._changes_since = 0, -math.inf
         """changes of members, and since when they are counted"""
         self._reminded = ""
@@ -147,16 +149,18 @@ class Notices:
             case events.StateReady():
                 self._status.forget(self._reminded)
             case events.StateJudged():
-                self._verdict(event, logging.DEBUG if self._peer.replica.resyncing == "idle" else logging.INFO)
+                self._verdict(event, logging.DEBUG if self._renews else logging.INFO)
             case events.ResyncBegan("apart", members, others):
                 log.warning("%d members are back that trained apart from the %d of this side", others, members)
             case events.ResyncBegan("diverged"):
                 log.warning("this peer's state differs from the state that members agreed on: fetching the model again")
             case events.ResyncBegan("idle" | "late" as reason, behind=behind):
-                why = "training starts" if reason == "late" else "no training process is attached"
+                self._renews = reason == "idle"
+                why = "training starts" if reason == "late" else "no training process makes rounds here"
                 text = "%s, and the model here is %d steps old: fetching the newer one, as usual then"
                 log.log(logging.INFO if reason == "late" else logging.DEBUG, text, why, behind)
             case events.ResyncEnded("idle" | "late" as reason, source, complete, seconds):
+                self._renews = False
                 level = logging.INFO if reason == "late" else logging.DEBUG
                 if complete:
                     log.log(level, "received a newer model from %s in %.1f s", self._name(source), seconds)

@@ -44,6 +44,21 @@ def test_idle_peer_fetches_when_its_model_is_some_rounds_old_and_sooner_for_a_pr
     assert (peer.reason_after(rounds * EVERY), peer.reason_after(rounds * EVERY + 1)) == (None, reason)
 
 
+def test_process_that_needs_long_for_its_first_round_has_the_model_fetched_ever_more_rarely():
+    peer, fetched = Idle(), []
+    peer.begins = True
+    while len(fetched) < 5:
+        peer.clock += 1
+        if (reason := peer.standby.reason) is not None:
+            fetched.append(peer.clock - 1000)
+            peer.standby.came(0)
+            peer.standby.tried(reason, complete=True)
+    waited = [after - before - 1 for before, after in zip([0, *fetched], fetched, strict=False)]
+    assert waited == [rounds * EVERY for rounds in (2, 4, 8, SPARE_ROUNDS, SPARE_ROUNDS)]
+    peer.standby.arrives()
+    assert peer.reason_after(fetched[-1] + MOST_ROUNDS * EVERY + 1) is Reason.IDLE
+
+
 def test_peer_that_trains_fetches_nothing_and_counts_how_old_its_model_was():
     peer = Idle()
     peer.clock += 30

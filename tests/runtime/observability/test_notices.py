@@ -24,7 +24,6 @@ KNOWN = Member(SOURCE, "host2", "10.0.0.2:4710", 1, 0, State.ALIVE)
 PEER = SimpleNamespace(
     id=b"m" * 32,
     progress=SimpleNamespace(mine=SimpleNamespace(rounds=3)),
-    replica=SimpleNamespace(resyncing=""),
     membership=SimpleNamespace(members={SOURCE: KNOWN}, alive=lambda: [KNOWN]),
 )
 """the peer as far as log lines need it"""
@@ -141,6 +140,22 @@ def test_newer_model_for_a_training_that_starts__said_to_be_usual(
     assert caplog.messages == [
         "training starts, and the model here is 200 steps old: fetching the newer one, as usual then"
     ]
+
+
+def test_model_that_an_idle_peer_fetches_anew__said_at_debug_level_alone(
+    listeners: Listeners, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The peer has ended the fetch when its events are read."""
+    notices, _, _ = listeners
+    judged = events.StateJudged(SOURCE, SOURCE, True, 0.1, 0.5)
+    for reason in ("idle", "late"):
+        notices.observe(events.ResyncBegan(reason, 0, 0, behind=200), 0.0)
+        notices.observe(judged, 0.0)
+        notices.observe(events.ResyncEnded(reason, SOURCE, True, 0.1), 0.0)
+    lines = [line for line in caplog.messages if "plausible" in line]
+    assert lines == [f"the model from {NAME} is found plausible by {NAME}: RMS distance 0.1, 0.5 allowed"]
+    notices.observe(judged, 1.0)
+    assert caplog.messages[-1] == lines[0]
 
 
 CODES = ("GD-101", "GD-201", "GD-204", "GD-302", "GD-402")
