@@ -13,6 +13,7 @@ from functools import partial
 
 import psutil
 
+from gossipdp.runtime.unix_sockets import ATTEMPT
 from peers.processes import MARK, Ending, family, tie
 from peers.relay import Relay
 
@@ -125,7 +126,7 @@ class Child:
         return now - self._started
 
     def start(self, now: float) -> None:
-        variables = {**self._environment, MARK: self._mark, "GOSSIPDP_ATTEMPT": str(self.attempts)}
+        variables = {**self._environment, MARK: self._mark, ATTEMPT: str(self.attempts)}
         self._started, self._reason = now, ""
         self.attempts += 1
         self.relay = Relay() if self._capture else None

@@ -88,7 +88,7 @@ def run(arguments: argparse.Namespace) -> int:
         logs.configure(name, arguments.log_format, verbose=arguments.verbose, file=file)
         descriptors.claim()
         config = homes.read_config(home, overrides(arguments.set))
-        with told("the kernels to be compiled for this processor, once for each version", log.info):
+        with told("the kernels to be loaded; the first start of a version compiles them", log.info):
             kernels.warm_up()  # before other peers can wait for this one
             if config.exchange.strategy == "epidemic":
                 increment_kernels.warm_up()

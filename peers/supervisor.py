@@ -72,7 +72,7 @@ TEMPORARY = frozenset({UnreachableError.exit_code, RETRY})
 STARTS = 10
 """Starts of a daemon that crashes before it listens, until the supervisor gives up. They take about three minutes."""
 FAULT = 70
-ATTACH_WITHIN = 60.0
+ATTACH_WITHIN = 180.0
 """Seconds from the start of a training command to the warning that it has not attached."""
 
 

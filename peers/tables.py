@@ -22,9 +22,11 @@ __all__ = [
     "Column",
     "address_told",
     "duration",
+    "member_told",
     "print_json",
     "print_pairs",
     "print_table",
+    "print_text",
     "print_verdict",
     "quantity",
 ]
@@ -37,6 +39,7 @@ SHORTEST = 8
 STYLES = {
     "alive": "green",
     "ready": "green",
+    "idle": "yellow",
     "suspect": "yellow",
     "joining": "yellow",
     "failed": "red",
@@ -96,7 +99,7 @@ def short_id(value: Any) -> str:
 MEMBER_COLUMNS = (
     Column("name", "name", meaning="[network] peer of that host; this host's peer is first"),
     Column("id", "id", short_id, 2, meaning="begin of its key's id, as in the log"),
-    Column("state", "state", meaning="alive; suspect (silent); failed (silent for long); left (said goodbye)"),
+    Column("state", "state", meaning="alive; idle (alive, does not train); suspect (silent); failed; left"),
     Column("address", "address", str, 6, meaning="where other peers dial it"),
     Column("path", "path", str, 0, meaning="direct, or outbound-only: no other peer can dial it"),
     Column("rtt", "rtt", milliseconds, 4, True, "round-trip time of pings from here"),
@@ -208,10 +211,24 @@ def address_told(answer: Mapping[str, Any]) -> str:
     return f"{told} ({why})" if why else told
 
 
+def member_told(row: Mapping[str, Any]) -> dict[str, Any]:
+    """A row of the answer to `members`, in which a live member that does not train is idle."""
+    return {**row, "state": "idle"} if row.get("state") == "alive" and row.get("trains") is False else dict(row)
+
+
 def print_pairs(columns: Sequence[Column], values: Mapping[str, Any]) -> None:
     width = max(len(column.title) for column in columns)
     for column in columns:
-        print(f"{column.title:<{width}}  {cell(column, values)}")
+        print_text(f"{column.title:<{width}}  {cell(column, values)}", width + 2)
+
+
+def print_text(text: str, indent: int = 2) -> None:
+    """Print a line. A terminal that is too narrow gets more lines, each but the first indented."""
+    if sys.stdout.isatty():
+        width = shutil.get_terminal_size((TERMINAL_WIDTH, 24)).columns
+        lines = textwrap.wrap(text, width, subsequent_indent=" " * indent, break_on_hyphens=False)
+        text = "\n" * text.startswith("\n") + "\n".join(lines)
+    print(text)
 
 
 def cell(column: Column, row: Mapping[str, Any]) -> str:

@@ -17,19 +17,24 @@ from gossipdp.runtime.descriptors import spare
 from gossipdp.runtime.home_paths import expanded, homes_of_user
 
 __all__ = [
+    "ATTEMPT",
     "MAX_PACKET",
     "check_private",
     "default_home",
     "expected",
     "is_default",
+    "others_that_run",
     "receive",
     "short_paths",
     "shut",
     "socket_path",
+    "supervised",
     "user_of",
 ]
 
 DEFAULT_NETWORK: Final = "gossipdp"
+ATTEMPT: Final = "GOSSIPDP_ATTEMPT"
+"""the variable in which a supervisor counts the starts of the training command"""
 KEY: Final = "identity.key"
 """the key file of a home, which `identity` writes; named here so that training need not import that"""
 MAX_PACKET: Final = 64 << 10
@@ -76,6 +81,30 @@ def expected(home: Path) -> bool:
     try:
         return socket_path(home).exists() or (home / KEY).exists()
     except OSError:  # this user may not look into the home
+        return False
+
+
+def supervised(home: Path) -> bool:
+    """Whether this process is the training command of `home`, so that a supervisor starts its daemon again."""
+    return ATTEMPT in os.environ and default_home() == home
+
+
+def others_that_run(home: Path) -> list[Path]:
+    """Homes of this user, beside `home`, whose daemons answer."""
+    try:
+        homes = [each for each in sorted(homes_of_user(os.environ).iterdir()) if each != home and expected(each)]
+    except (OSError, ConfigError):
+        return []
+    return [each for each in homes if _answers(socket_path(each))]
+
+
+def _answers(path: Path) -> bool:
+    try:
+        with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as connection:
+            connection.setblocking(False)
+            connection.connect(str(path))
+            return user_of(connection) == os.geteuid()
+    except OSError:
         return False
 
 

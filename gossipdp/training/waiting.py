@@ -22,6 +22,8 @@ log = logging.getLogger("gossipdp.training")
 
 GRACE: Final = 10.0
 """seconds that `ModelWait` gives a daemon that is being started or restarted (`link.expected`)"""
+SUPERVISED_GRACE: Final = 120.0
+"""the same where a supervisor starts the daemon again, which takes long on a busy host"""
 MOMENT_WITHIN: Final = 60.0
 MOMENT_EACH: Final = 100e-9
 """seconds for the daemon to bring one moment, and additional seconds per parameter"""
@@ -60,7 +62,8 @@ class ModelWait:
                 log.warning("training is %s: %s", line, session.waiting_for)
             error = session.error
             if isinstance(error, UnreachableError) and error.code == "GD-105":
-                if not links.expected(session.home) or waited - reached >= min(GRACE, self._limit):
+                grace = SUPERVISED_GRACE if links.supervised(session.home) else GRACE
+                if not links.expected(session.home) or waited - reached >= min(grace, self._limit):
                     raise error
                 time.sleep(PAUSE)
             elif error is not None:

@@ -65,11 +65,11 @@ def _show(answer: Mapping[str, Any]) -> None:
     click.echo()
     tables.print_pairs(tables.STATUS_ROWS, {**answer, "address_told": tables.address_told(answer)})
     if answer.get("training") == "attached" and answer.get("loss") is None:
-        click.echo("\nTo show the loss here, call peer.report(loss=...) in the training script.")
+        tables.print_text("\nNo loss is reported yet: peer.report(loss=...) in the training script shows it here.")
     for notice in answer.get("notices") or ():
-        click.echo(f"\n{notice}")
+        tables.print_text(f"\n{notice}")
     for code, do in (answer.get("do") or {}).items():
-        click.echo(f"\n{code}: {do}")
+        tables.print_text(f"\n{code}: {do}")
 
 
 def _columns() -> tuple[str, list[tuple[str, str]]]:
@@ -96,7 +96,7 @@ def members(ctx: click.Context, show_all: bool, expect: int | None, as_json: boo
         tables.print_json(rows)
     else:
         shown = [row for row in rows if show_all or (row.get("gone") or 0.0) < GONE]
-        tables.print_table(tables.MEMBER_COLUMNS, shown)
+        tables.print_table(tables.MEMBER_COLUMNS, [tables.member_told(row) for row in shown])
         if hidden := len(rows) - len(shown):
             click.echo(f"({hidden} that left or failed over an hour ago: --all lists them)")
     alive = sum(row.get("state") == "alive" for row in rows)

@@ -119,6 +119,24 @@ def test_a_killed_daemon_is_waited_for_a_little(tmp_path: Path, monkeypatch: pyt
     again.server.close()
 
 
+@pytest.mark.parametrize(("attempt", "seconds"), [("", waiting.GRACE), ("3", waiting.SUPERVISED_GRACE)])
+def test_a_daemon_that_its_supervisor_starts_again_is_waited_for_longer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, attempt: str, seconds: float
+) -> None:
+    (tmp_path / IDENTITY_FILE).touch()
+    monkeypatch.setenv("GOSSIPDP_HOME", str(tmp_path))
+    monkeypatch.delenv("GOSSIPDP_ATTEMPT", raising=False)
+    if attempt:
+        monkeypatch.setenv("GOSSIPDP_ATTEMPT", attempt)
+    monkeypatch.setattr(waiting, "PAUSE", 0.0)
+    ticks = itertools.count()
+    session = Session(tmp_path, Layout(small()), clock=lambda: 0.25 * next(ticks))
+    with pytest.raises(UnreachableError, match="GD-105"):
+        ModelWait(session, 1000.0)()
+    assert seconds <= session.now() <= seconds + 5.0
+    session.close()
+
+
 def test_a_daemon_that_is_being_started_is_waited_for_a_little(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A launcher starts the daemon first, and Python takes seconds to load."""
     connect, tried = links.Link.connect, []

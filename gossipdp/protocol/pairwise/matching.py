@@ -345,7 +345,8 @@ class Matching:
         reasons = {**{member.id: "not asked" for member in alive}, **self.reasons, **excluded}
         some = sorted(reasons.items())[:8]
         told = ", ".join(f"{short(peer)} {why}" for peer, why in some) or "no other live member"
-        return f"no partner in {self._config.lonely:g} s: {len(alive)} members ({told}); training goes on"
+        members = f"{len(alive)} member{'s' * (len(alive) != 1)}"
+        return f"no partner in {self._config.lonely:g} s: {members} ({told}); training goes on"
 
     def timer(self) -> float | None:
         """When to repeat, give up or make an offer, or None."""

@@ -132,7 +132,7 @@ class Offers:
         partner = self._matching.candidate(alive, excluded, self._known.meets(self.round), known.rtt, now, scheduled)
         if partner is not None:
             self._offer(partner, now)
-        elif self._matching.lonely(now) and self.company:
+        elif self._matching.lonely(now) and any(self._matching.reasons.get(peer) != IDLE for peer in self.company):
             self._outputs.emit(Notice("GD-401", self._matching.loneliness(alive, excluded)))
 
     def _make_closing(self, unsettled: Mapping[bytes, str], now: float) -> None:

@@ -55,7 +55,7 @@ from gossipdp.runtime.link.messages import (
 from gossipdp.runtime.link.region import Region, write_sealed
 from gossipdp.runtime.link.server import LinkServer
 from gossipdp.runtime.link.wait_lines import WaitLines
-from gossipdp.runtime.unix_sockets import default_home, expected, socket_path
+from gossipdp.runtime.unix_sockets import default_home, expected, socket_path, supervised
 
 __all__ = [
     "Applied",
@@ -107,5 +107,6 @@ __all__ = [
     "expected",
     "socket_path",
     "spans",
+    "supervised",
     "write_sealed",
 ]

@@ -29,7 +29,15 @@ from gossipdp.runtime.link.messages import (
     encode,
 )
 from gossipdp.runtime.link.region import Region, map_sealed, write_blob
-from gossipdp.runtime.unix_sockets import check_private, is_default, receive, socket_path, user_of
+from gossipdp.runtime.unix_sockets import (
+    check_private,
+    is_default,
+    others_that_run,
+    receive,
+    socket_path,
+    supervised,
+    user_of,
+)
 
 __all__ = ["Link"]
 
@@ -173,9 +181,18 @@ class Link:
 def _no_daemon(home: Path, error: OSError) -> UnreachableError:
     note = " (the default home: no other was named)" if is_default(home) else ""
     return UnreachableError(
-        "GD-105",
-        "no daemon on this host",
-        seen=f"{socket_path(home)}: {error.strerror}{note}",
-        do="start one: `gossipdp up --network NAME -- CMD` on the first host, `gossipdp join @invite -- CMD` on the "
-        "others; or name the home of one that runs: GOSSIPDP_HOME; GOSSIPDP_OFF=1 trains without",
+        "GD-105", "no daemon on this host", seen=f"{socket_path(home)}: {error.strerror}{note}", do=_how_to_reach(home)
+    )
+
+
+def _how_to_reach(home: Path) -> str:
+    """What to do where no daemon of `home` answers."""
+    if supervised(home):
+        return f"nothing, the supervisor starts it again; {home / 'log'} says why it ended"
+    if running := others_that_run(home):
+        named = " or ".join(f"GOSSIPDP_HOME={each}" for each in running[:3])
+        return f"name the home of the daemon that runs: {named}"
+    return (
+        "start one: `gossipdp up --network NAME -- CMD` on the first host, `gossipdp join @invite -- CMD` on the "
+        "others; or name the home of one that runs: GOSSIPDP_HOME; GOSSIPDP_OFF=1 trains without"
     )

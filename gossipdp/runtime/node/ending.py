@@ -67,6 +67,7 @@ class Ending:
         self._gone_by = math.inf
         """when a training process that is still attached is sent away"""
         self._report: events.Finished | None = None
+        self._told = ""
         self.final: Path | None = None
         """where the final files are"""
 
@@ -90,9 +91,15 @@ class Ending:
                 self._last_by = now
                 self.tick(now)
             case events.FinishPhase():
-                log.info("finishing: %s", self.describe(now)["text"])
+                self._tell(self.describe(now)["text"])
             case events.Finished():
                 self._finished(event, now)
+
+    def _tell(self, text: str) -> None:
+        """Log how the end goes, unless it was just told."""
+        if text != self._told:
+            log.info("finishing: %s", text)
+        self._told = text
 
     def _finished(self, event: events.Finished, now: float) -> None:
         self._report, close = event, event.closeness
@@ -190,7 +197,7 @@ class Ending:
                 return f"waits for members that train: {_listed(names)}{most}"
             case Phase.CLOSING:
                 return f"{closers} peers come together; exchanges made: {close.exchanges}{_closer(close)}"
-        return f"done; waits for {_listed(names)}{most}" if names else "done"
+        return f"this peer is done, and waits for {_listed(names)}{most}" if names else "all peers are done"
 
 
 def _written(write: Callable[[Path, Mapping[str, Any]], Path], *given: Any) -> Path | GossipdpError:

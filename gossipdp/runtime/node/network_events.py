@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from typing import Final
 
 from gossipdp.error_codes import ADVICE
 from gossipdp.protocol.wire.messages import short
@@ -17,6 +18,9 @@ from gossipdp.runtime.observability.notices import name_of
 __all__ = ["NetworkEvents"]
 
 log = logging.getLogger("gossipdp.node")
+
+RESTARTS: Final = 60.0
+"""seconds for which a member that was met may be out of reach without a notice: it is started again"""
 
 
 class NetworkEvents:
@@ -81,12 +85,21 @@ class NetworkEvents:
         if event.reason.endswith(LISTENS):
             log.info("%s: no peer listened there yet, and one does now; it is dialled again soon", dialled)
         elif not (code == "GD-101" and self._peer.membership.left(event.address)):
-            self._notices.notice(code, dial_text(dialled, event.reason, cause), now, event.do)
             self._unanswered.failed(dialled, code, event.reason, do, now)
+            if code == "GD-101" and self._may_restart(event.address, now):
+                log.info("%s; it is dialled again soon", dial_text(dialled, event.reason, "no answer now: "))
+            else:
+                self._notices.notice(code, dial_text(dialled, event.reason, cause), now, event.do)
         if event.peer:
             self._peer.link_down(event.peer, event.reason, now)
         if (error := self._refusals.failed(event.address, code, event.reason, ours=event.ours)) is not None:
             raise error
+
+    def _may_restart(self, address: str, now: float) -> bool:
+        """Whether a member that this peer has met is at `address`, and has been out of reach for a short time."""
+        membership = self._peer.membership
+        met = (member for member in membership.members.values() if membership.heard(member.id))
+        return self._unanswered.silent_for(address, now) < RESTARTS and any(address in one.addresses for one in met)
 
     def _dialable(self, event: network.Dialable, now: float) -> None:
         dropped, usable = ", ".join(event.dropped), ", ".join(event.addresses)

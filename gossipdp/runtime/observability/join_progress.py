@@ -16,12 +16,15 @@ __all__ = ["EVERY", "JoinProgress", "Reminder"]
 
 EVERY: Final = 30.0
 """seconds without progress before each reminder"""
+FOUNDER_STARTS: Final = 180.0
+"""seconds for which a network without a model is usual: the founder's training starts"""
 SHOWN: Final = 3
 """addresses named in a reminder"""
 
 
 class Reminder(NamedTuple):
     code: str
+    """ "" while the wait is usual"""
     text: str
     do: str
 
@@ -60,7 +63,10 @@ class JoinProgress:
             return Reminder("GD-106", text, "see `gossipdp members`: is the sender alive, and its link free?")
         if members:
             met = "1 member is" if members == 1 else f"{members} members are"
-            text = f"{met} met, and none has given a model for {now - self._moved:.0f} s"
+            waited = now - self._moved
+            text = f"{met} met, and none has given a model for {waited:.0f} s"
+            if waited < FOUNDER_STARTS:
+                return Reminder("", text, "wait while the training of the network's founder starts")
             do = "start the training of the host that founded the network: its first attach brings the model"
             return Reminder("GD-106", text, do)
         return self._alone(now)

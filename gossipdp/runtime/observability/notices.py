@@ -91,6 +91,9 @@ class Notices:
         """Log a reminder again, always with what to do. In `status` it replaces the reminder before."""
         if reminder is None:
             return
+        if not reminder.code:
+            log.info("%s; do: %s", reminder.text, reminder.do)
+            return
         self._metrics.observe(events.Notice(reminder.code, reminder.text))
         log.warning("%s %s; do: %s", *reminder, extra={"code": reminder.code})
         notice = f"{reminder.code} {reminder.text}"
@@ -224,9 +227,10 @@ class Notices:
         )
 
     def _exchange(self, event: events.ExchangeEnded) -> None:
+        quiet = event.result == "done" or event.chunks == 0  # the verdict counts exchanges that mixed nothing
         log.log(
-            logging.DEBUG if event.result == "done" else logging.INFO,
-            "exchange %d with %s %s: %d of %d chunks, %s, %.2f s",
+            logging.DEBUG if quiet else logging.INFO,
+            "exchange %d with %s: %s, %d of %d chunks mixed, %s, %.2f s",
             event.exchange,
             self._name(event.partner),
             event.result,

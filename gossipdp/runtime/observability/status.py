@@ -20,6 +20,7 @@ from gossipdp.protocol.schema import chunk_parameters, chunk_spans
 from gossipdp.protocol.wire.messages import Lane, State, short
 from gossipdp.runtime.network.transport import Transport
 from gossipdp.runtime.observability.health import Signs, judge
+from gossipdp.runtime.observability.member_rows import Met, finite, rows_of
 from gossipdp.runtime.observability.sample_rates import SampleRates
 from gossipdp.runtime.observability.status_lines import Totals
 from gossipdp.runtime.observability.unanswered import Unanswered, without_passed
@@ -31,12 +32,6 @@ MAX_INVITED: Final = 6
 """most addresses in an invite"""
 MAX_FINGERPRINTS: Final = 8
 """newest epochs whose fingerprints are shown"""
-
-
-@dataclass
-class _Partner:
-    last_exchange: float = math.nan
-    exchanges: int = 0
 
 
 @dataclass
@@ -90,7 +85,7 @@ class Status:
     """the latest notices"""
     advice: dict[str, str] = field(default_factory=dict)
     """code -> what to do, for notices"""
-    _partners: dict[bytes, _Partner] = field(default_factory=dict)
+    _met: dict[bytes, Met] = field(default_factory=dict)
     rates: SampleRates = field(default_factory=SampleRates)
     unanswered: Unanswered = field(default_factory=Unanswered)
     """addresses that do not answer"""
@@ -182,7 +177,7 @@ class Status:
         self.exchanged_bytes += event.size
         origin = self._of(event.origin)
         origin.exchanges += 1
-        origin.last_exchange = time.monotonic()
+        origin.last = time.monotonic()
         self.last_partner = event.origin
         model = self.peer.replica.model
         if model is not None:
@@ -201,7 +196,7 @@ class Status:
         if event.chunks == 0:
             return
         partner.exchanges += 1
-        partner.last_exchange = time.monotonic()
+        partner.last = time.monotonic()
         self.last_partner = event.partner
         self.last_exchange = {
             "exchange": event.exchange,
@@ -225,10 +220,10 @@ class Status:
         if event.blocks and len(self._shares) < 100_000:
             self._shares.append(event.escalated / event.blocks)
 
-    def _of(self, peer: bytes) -> _Partner:
-        if len(self._partners) > 4096:
-            self._partners.clear()
-        return self._partners.setdefault(peer, _Partner())
+    def _of(self, peer: bytes) -> Met:
+        if len(self._met) > 4096:
+            self._met.clear()
+        return self._met.setdefault(peer, Met())
 
     @property
     def steps(self) -> int:
@@ -322,8 +317,8 @@ class Status:
             "clock": peer.replica.clock,
             "steps": peer.contribution.steps,
             "samples": peer.contribution.samples,
-            "samples_per_second": _number(own_rate),
-            "network_samples_per_second": _number(network_rate),
+            "samples_per_second": finite(own_rate),
+            "network_samples_per_second": finite(network_rate),
             "every": peer.pacing.every,
             "warming_up": peer.pacing.warming_up,
             "members": self.counts(),
@@ -341,10 +336,10 @@ class Status:
             "escalated_blocks": self.escalated,
             "escalated_median": shares[len(shares) // 2] if shares else None,
             "chunks_in_doubt": self.in_doubt,
-            "consensus_distance": _number(self.consensus_distance),
-            "consensus_ratio": _number(peer.pacing.ratio),
-            "loss": _number(self.loss),
-            "eval_loss": _number(self.eval_loss),
+            "consensus_distance": finite(self.consensus_distance),
+            "consensus_ratio": finite(peer.pacing.ratio),
+            "loss": finite(self.loss),
+            "eval_loss": finite(self.eval_loss),
             "stall_seconds": self.stall_seconds,
             "sent_bytes": sum(counters.sent_bytes.values()),
             "received_bytes": sum(counters.received_bytes.values()),
@@ -358,45 +353,8 @@ class Status:
 
     def members(self) -> list[dict[str, Any]]:
         """The answer to `members`: this peer first, then by name."""
-        peer, counters = self.peer, self.transport.counters
-        reports = {report.id: report for report in peer.progress.reports()}
-        clock, now, membership = peer.replica.clock, time.monotonic(), peer.membership
-        rows = []
-        for member in peer.membership.members.values():
-            report, partner = reports.get(member.id), self._partners.get(member.id, _Partner())
-            rows.append(
-                {
-                    "name": member.name,
-                    "id": member.id.hex(),
-                    "me": member.id == peer.id,
-                    "state": member.state.name.lower(),
-                    "gone": membership.dead_for(member.id, now) or None,
-                    "incarnation": member.incarnation,
-                    "address": member.address,
-                    "others": list(member.others),
-                    "path": "direct" if member.address else "outbound-only",
-                    "rtt": _number(peer.membership.rtt(member.id)),
-                    "round": None if report is None else report.rounds,
-                    "steps": None if report is None else report.steps,
-                    "samples_per_second": _number(self.rates.of(member.id, now)),
-                    "loss": None if report is None else report.loss,
-                    "eval_loss": None if report is None else report.eval_loss,
-                    "lag": None if report is None else max(0, clock - report.clock),
-                    "sent": sum(counters.sent_bytes[(member.id, lane)] for lane in Lane),
-                    "received": sum(counters.received_bytes[(member.id, lane)] for lane in Lane),
-                    "last_exchange": _number(now - partner.last_exchange),
-                    "exchanges": partner.exchanges,
-                    "strikes": peer.strikes.count(member.id, now),
-                    "version": member.software,
-                }
-            )
-        rows.sort(key=lambda row: (not row["me"], row["name"], row["id"]))
-        return rows
-
-
-def _number(value: float | None) -> float | None:
-    """`value`, or None for NaN and infinity, which JSON does not have."""
-    return value if value is not None and math.isfinite(value) else None
+        training, counters = self.training, self.transport.counters
+        return rows_of(self.peer, counters, self._met, self.rates, time.monotonic(), training=training)
 
 
 def _lane(counter: Counter[tuple[bytes, Lane]], lane: Lane) -> int:

@@ -40,18 +40,27 @@ class Unanswered:
 
     def __init__(self) -> None:
         self._failed: dict[str, FailedDial] = {}
+        self._since: dict[str, float] = {}
+        """when the first dial failed of those in a row"""
 
     def failed(self, address: str, code: str, reason: str, do: str, now: float) -> None:
         """A dial of `address` failed."""
         self._failed.pop(address, None)
         if len(self._failed) < MOST:
             self._failed[address] = FailedDial(now, code, reason, do)
+            self._since.setdefault(address, now)
 
     def answered(self, address: str) -> None:
         """A link is up to `address`."""
         self._failed.pop(address, None)
+        self._since.pop(address, None)
+
+    def silent_for(self, address: str, now: float) -> float:
+        """Seconds since the first of the failures in a row that still count; 0 without one."""
+        return now - self._since.get(address, now)
 
     def recent(self, now: float) -> dict[str, FailedDial]:
         """The failures that still count, by address."""
         self._failed = {address: dial for address, dial in self._failed.items() if now < dial.at + KEPT}
+        self._since = {address: since for address, since in self._since.items() if address in self._failed}
         return dict(self._failed)

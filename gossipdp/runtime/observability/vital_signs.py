@@ -21,8 +21,8 @@ QUIET_ROUNDS: Final = 4
 """usual rounds without an exchange that are no trouble: one may wait for the next round, and last for two more"""
 STALL_WINDOW: Final = 60.0
 """seconds, or `QUIET_ROUNDS` rounds if these are longer, over which the stall of training is taken"""
-STARTS: Final = 60.0
-"""seconds for which a training command may start; then the supervisor tells GD-503"""
+STARTS: Final = 180.0
+"""seconds for which a training command may start, as with torch on a slow disk; then the supervisor tells GD-503"""
 TURNED_AWAY_FOR: Final = 90.0
 """seconds for which a refused second training process is told: the supervisor starts it again within 30 s"""
 MOST_REPORTS: Final = 4096

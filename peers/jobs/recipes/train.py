@@ -3,8 +3,7 @@
 from pathlib import Path
 
 import torch
-from torch import nn
-from torch.optim.lr_scheduler import LambdaLR
+from torch import nn, optim
 
 import gossipdp
 
@@ -13,9 +12,9 @@ text = b"".join(file.read_bytes() for file in sorted(Path(nn.__file__).parent.rg
 windows = torch.tensor(list(text)).unfold(0, 17, 1)  # 16 bytes, and the next one
 train, held_out = windows[:-2000], windows[-2000:]
 model = nn.Sequential(nn.Embedding(256, 32), nn.Flatten(), nn.Linear(512, 256), nn.ReLU(), nn.Linear(256, 256))
-optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)
+optimizer = optim.AdamW(model.parameters(), lr=3e-3)
 peer = gossipdp.attach(model, optimizer, samples_per_step=BATCH)
-scheduler = LambdaLR(optimizer, peer.schedule(lambda step: min((step + 1) / 100, 1 - step / STEPS)))
+scheduler = optim.lr_scheduler.LambdaLR(optimizer, peer.schedule(lambda n: min((n + 1) / 100, 1 - n / STEPS)))
 peer.load("state.safetensors", missing_ok=True)
 while peer.clock < STEPS:
     batch = train[torch.randint(len(train), (BATCH,))]
@@ -24,6 +23,7 @@ while peer.clock < STEPS:
     loss.backward()
     optimizer.step()
     scheduler.step()
-    if peer.steps % 100 == 0:
+    if peer.steps % 500 == 0:
+        print(f"step {peer.steps}: loss {loss:.3f}", flush=True)
         peer.report(loss=loss, eval_loss=nn.functional.cross_entropy(model(held_out[:, :-1]), held_out[:, -1]))
         peer.save("state.safetensors")

@@ -157,15 +157,8 @@ def test_row_of_the_address__with_why_it_is_there_or_nowhere(
     assert re.search(rf"^address +{re.escape(row)}$", out, re.M) and "chosen as" not in out
 
 
-@pytest.mark.parametrize("length", [5, 25, 39])
-def test_members_on_a_terminal_of_80_columns__the_columns_that_matter_and_a_line_a_member(length: int) -> None:
-    pytest.importorskip("rich")
-    names = ["a" * (length - 1) + str(number) for number in range(2)]
-    busy = ROWS[0] | {"path": "outbound-only", "last_exchange": 3599.0, "round": 123_456, "version": "0.1.0.dev123"}
-    script = (
-        "from peers import tables\n"
-        f"tables.print_table(tables.MEMBER_COLUMNS, [{busy!r} | {{'name': name}} for name in {names!r}])\n"
-    )
+def on_a_terminal(script: str) -> list[str]:
+    """The lines that a Python script prints to a terminal of 80 columns, without colours."""
     ours, theirs = os.openpty()
     termios.tcsetwinsize(theirs, (24, 80))
     variables = {key: value for key, value in os.environ.items() if key not in ("COLUMNS", "LINES")}
@@ -174,7 +167,39 @@ def test_members_on_a_terminal_of_80_columns__the_columns_that_matter_and_a_line
         subprocess.run([sys.executable, "-c", script], check=True, stdout=theirs, env=variables, timeout=60)
         os.close(theirs)
         said = terminal.read(1 << 16).decode()
-    lines = re.sub(r"\x1b\[[\d;]*m", "", said).splitlines()
+    return re.sub(r"\x1b\[[\d;]*m", "", said).splitlines()
+
+
+def test_status_on_a_terminal_of_80_columns__long_values_are_wrapped_under_their_column() -> None:
+    answer = {
+        "name": "host1", "addresses": [], "exchanges": {"done": 12_345, "cut": 678, "lost": 90, "refused": 12_345_678},
+        "notices": ["GD-101 203.0.113.7:4710: no peer met there: 203.0.113.7:4710 timed out: no answer in 8 s"],
+        "do": {"GD-101": "open TCP port 4710 of that host, and check its address with `gossipdp status` on that host"},
+        "address_why": "members tried 203.0.113.7:4710 in vain", "training": "attached",
+    }  # fmt: skip
+    lines = on_a_terminal(f"from peers.commands import ask\nask._show({answer!r})\n")
+    assert max(map(len, lines)) <= 80
+    at = next(number for number, line in enumerate(lines) if line.startswith("address "))
+    under = lines[at + 1]
+    assert lines[at].index("none, this peer") == len(under) - len(under.lstrip()) and under.endswith("in vain)")
+
+
+def test_members_that_do_not_train_are_idle() -> None:
+    told = [tables.member_told({"state": state, "trains": trains})["state"] for state, trains in [
+        ("alive", True), ("alive", None), ("alive", False), ("failed", False)
+    ]]  # fmt: skip
+    assert told == ["alive", "alive", "idle", "failed"]
+
+
+@pytest.mark.parametrize("length", [5, 25, 39])
+def test_members_on_a_terminal_of_80_columns__the_columns_that_matter_and_a_line_a_member(length: int) -> None:
+    pytest.importorskip("rich")
+    names = ["a" * (length - 1) + str(number) for number in range(2)]
+    busy = ROWS[0] | {"path": "outbound-only", "last_exchange": 3599.0, "round": 123_456, "version": "0.1.0.dev123"}
+    lines = on_a_terminal(
+        "from peers import tables\n"
+        f"tables.print_table(tables.MEMBER_COLUMNS, [{busy!r} | {{'name': name}} for name in {names!r}])\n"
+    )
     head, *rows, hint = lines
     assert {"name", "state", "path", "round", "loss", "last"} <= set(head.split())
     assert len(rows) == 2 and "more columns" in hint and max(map(len, lines)) <= 80

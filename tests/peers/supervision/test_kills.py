@@ -83,6 +83,7 @@ class Peer:
                 os.kill(self.pids[part], number)
         if SUPERVISOR in parts:
             self.running.code()
+        until("they are dead", lambda: not any(ticks(self.pids[part]) for part in parts), DEADLINE, [])
 
     def lives_again(self, killed: set[str]) -> bool:
         now = {part: self.living(part) for part in PARTS}

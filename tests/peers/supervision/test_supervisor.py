@@ -228,7 +228,7 @@ class Runs(Child):
         return not getattr(self, "running_now", False)
 
 
-def test_training_runs_for_a_minute_without_attaching__told_once(
+def test_training_runs_for_long_without_attaching__told_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     policy, guard = Policy(), cast(Guard, None)

@@ -48,6 +48,23 @@ def test_where_all_others_are_idle__no_notice_about_missing_partners_is_given():
     assert nodes[A.id].of(Notice) == []
 
 
+def test_idle_member_whose_mark_runs_out_during_a_pause__gives_no_notice_either():
+    nodes = network(A, B)
+    a, b = nodes[A.id].averaging, nodes[B.id].averaging
+    b._offers.rests = lambda: IDLE
+    a.want(1, 0.0)
+    now = 0.0
+    while now < 25.0:
+        a.handle_timer(now)
+        pump(nodes, now)
+        now += 2.0
+    a._offers._matching._not_before = 1000.0  # after refusals without end
+    a.handle_timer(90.0)
+    pump(nodes, 90.0)
+    assert a.company == {B.id}, "it is asked again, after the pause"
+    assert nodes[A.id].of(Notice) == []
+
+
 def test_idle_member__that_still_wants_an_exchange__has_no_timer_until_it_trains_again():
     a = network(A)[A.id].averaging
     a.want(1, 0.0)

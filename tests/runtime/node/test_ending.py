@@ -99,6 +99,16 @@ def test_training_ends_after_one_more_snapshot() -> None:
     assert len(rig.training.ended) == len(rig.outside.told) == 1
 
 
+def test_phase_that_comes_again_with_the_same_text_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, "gossipdp.node")
+    rig = Rig()
+    for phase in (Phase.DONE, Phase.DONE, Phase.CLOSING, Phase.DONE):
+        rig.progress = rig.progress._replace(phase=phase)
+        rig.ending.observe(events.FinishPhase(phase), 12.0)
+    done, closing, again = [record.getMessage() for record in caplog.records]
+    assert done == again == "finishing: all peers are done" and "come together" in closing
+
+
 def test_training_that_takes_no_step_ends_without_a_snapshot() -> None:
     rig = Rig()
     rig.ending.observe(events.FinishBegan(b"", True), 10.0)
@@ -174,4 +184,4 @@ def test_what_is_waited_for_is_told_in_words() -> None:
     text = rig.ending.describe(0.0)["text"]
     assert text.startswith("2 peers come together; exchanges made: 3; measured here: 1.0e-07")
     rig.progress = FinishProgress(Phase.DONE, 9.0, (OTHER,), (ME, OTHER))
-    assert rig.ending.describe(0.0)["text"] == "done; waits for other, at most 9 s more"
+    assert rig.ending.describe(0.0)["text"] == "this peer is done, and waits for other, at most 9 s more"

@@ -8,9 +8,10 @@ from typing import Any
 import pytest
 
 from gossipdp.runtime.network.dial_causes import LISTENS
-from gossipdp.runtime.network.events import Dialable, DialFailed
+from gossipdp.runtime.network.events import Dialable, DialFailed, LinkUp
 from gossipdp.runtime.network.refusals import Refusals
 from gossipdp.runtime.node.network_events import NetworkEvents
+from gossipdp.runtime.observability.unanswered import Unanswered
 
 HERE, PRIVATE = "203.0.113.7:4710", "10.0.0.4:4710"
 
@@ -38,16 +39,47 @@ def test_status_says_why_the_address_has_changed(event: Dialable, why: str) -> N
     assert chosen == [why] and advertised == [event.addresses]
 
 
+class Found:
+    """Looks for members, and keeps what the operator is told."""
+
+    def __init__(self, members: dict[bytes, Any] | None = None) -> None:
+        self.notices: list[str] = []
+        membership = SimpleNamespace(
+            left=lambda address: False, members=members or {}, heard=lambda peer: peer != b"hearsay"
+        )
+        context: Any = SimpleNamespace(
+            peer=SimpleNamespace(membership=membership, link_down=lambda *about: None),
+            notices=SimpleNamespace(notice=lambda code, *about: self.notices.append(code)),
+            status=SimpleNamespace(unanswered=Unanswered()),
+            incarnation=1,
+        )
+        self.events = NetworkEvents(
+            context, Refusals(()), start=b"", learned_run=lambda run: None, leaving=lambda: False
+        )
+
+
+@pytest.mark.parametrize(
+    ("peer", "told"),
+    [
+        pytest.param(b"met", [0, 0, 0, 1, 0, 0], id="a member that was met"),
+        pytest.param(b"hearsay", [1, 1, 1, 1, 0, 1], id="one that was not"),
+    ],
+)
+def test_dials_in_vain_at_a_member_are_told_once_it_is_out_of_reach_for_longer_than_a_restart(
+    peer: bytes, told: list[int]
+) -> None:
+    member = SimpleNamespace(id=peer, name="b", addresses=(PRIVATE, HERE))
+    found, seen = Found({peer: member}), []
+    failed, up = DialFailed(b"", HERE, f"{HERE} refused", "GD-101"), LinkUp(peer, HERE, False, 1)
+    for event, now in [(failed, 0.0), (failed, 10.0), (failed, 59.0), (failed, 60.0), (up, 65.0), (failed, 70.0)]:
+        found.events.handle(event, now)
+        seen.append(len(found.notices))
+        found.notices.clear()
+    assert seen == told
+
+
 @pytest.mark.parametrize(("cause", "told"), [("refused", ["GD-101"]), (LISTENS, [])])
 def test_peer_that_began_to_listen_just_now_is_no_trouble(cause: str, told: list[str]) -> None:
-    notices: list[str] = []
-    unanswered: Any = SimpleNamespace(failed=lambda *about: None)
-    context: Any = SimpleNamespace(
-        peer=SimpleNamespace(membership=SimpleNamespace(left=lambda address: False)),
-        notices=SimpleNamespace(notice=lambda code, *about: notices.append(code)),
-        status=SimpleNamespace(unanswered=unanswered),
-        incarnation=1,
-    )
-    events = NetworkEvents(context, Refusals(()), start=b"", learned_run=lambda run: None, leaving=lambda: False)
-    events.handle(DialFailed(b"", HERE, f"{HERE} {cause}", "GD-101"), 1.0)
-    assert notices == told
+    found = Found()
+    found.events.handle(DialFailed(b"", HERE, f"{HERE} {cause}", "GD-101"), 1.0)
+    assert found.notices == told

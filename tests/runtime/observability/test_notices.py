@@ -272,7 +272,33 @@ def test_line_of_an_exchange__names_the_partner_and_the_initiator(
     said = vars(record)
     assert (said["initiator"], said["partner"]) == ((me if initiator else SOURCE).hex(), SOURCE.hex())
     assert (said["exchange"], said["round"]) == (7, 3)
-    assert record.getMessage().startswith(f"exchange 7 with {NAME} done: 16 of 16 chunks")
+    assert record.getMessage().startswith(f"exchange 7 with {NAME}: done, 16 of 16 chunks mixed")
+
+
+@pytest.mark.parametrize(
+    ("result", "chunks", "level"),
+    [("done", 16, "DEBUG"), ("cut", 0, "DEBUG"), ("lost", 0, "DEBUG"), ("cut", 3, "INFO")],
+)
+def test_exchanges_that_mixed_nothing_are_counted_and_not_logged(
+    result: str, chunks: int, level: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.DEBUG, "gossipdp.node")
+    listener = cast(Any, Listener())
+    ended = events.ExchangeEnded(
+        SOURCE, 7, True, result, "modulo4", chunks=chunks, of=16, distance=0.0, clipped=0, blocks=0, escalated=0,
+        escalation_bytes=0, sent=1, received=1, duration=0.1,
+    )  # fmt: skip
+    Notices(cast(Any, PEER), listener, listener).observe(ended, 0.0)
+    assert [record.levelname for record in caplog.records] == [level]
+
+
+def test_reminder_of_a_usual_wait_is_a_line_and_no_notice(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, "gossipdp.node")
+    peer: Any = None
+    status, metrics = Status(peer, peer, "network"), Metrics("0.1.0")
+    Notices(peer, status, metrics).remind(Reminder("", "1 member is met", "wait"))
+    assert [(each.levelname, each.getMessage()) for each in caplog.records] == [("INFO", "1 member is met; do: wait")]
+    assert not status.notices and metrics.registry.get_sample_value("gossipdp_notices_total", {"code": ""}) is None
 
 
 @pytest.mark.parametrize(

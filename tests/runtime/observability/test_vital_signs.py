@@ -12,7 +12,8 @@ from gossipdp.protocol import events
 from gossipdp.protocol.wire.messages import State
 from gossipdp.runtime.observability.health import Signs
 from gossipdp.runtime.observability.unanswered import KEPT, Unanswered, without_passed
-from gossipdp.runtime.observability.vital_signs import VitalSigns
+from gossipdp.runtime.observability.vital_signs import STARTS, VitalSigns
+from peers.supervisor import ATTACH_WITHIN
 from tests.runtime.observability.metric_samples import PARTNER, exchange, member, number, outer_step
 
 
@@ -156,13 +157,18 @@ def test_advice_of_a_failed_dial_reaches_the_verdict(watched: Watched) -> None:
     assert [each.do for each in watched.at(101.0).silent] == ["start a peer there"]
 
 
-def test_training_command_is_starting_for_a_minute__also_after_its_process_has_died() -> None:
+def test_training_command_is_starting_for_some_minutes__also_after_its_process_has_died() -> None:
     watched = Watched()
     assert not watched.at(1.0, training=False).starting, "there is no command"
     watched.signs = VitalSigns(watched.peer, watched.unanswered, 0.0, trains=True)
-    assert watched.at(59.0, training=False).starting and not watched.at(60.0, training=False).starting
-    watched.signs.detached(100.0)
-    assert watched.at(159.0, training=False).starting and not watched.at(160.0, training=False).starting
+    assert watched.at(STARTS - 1.0, training=False).starting and not watched.at(STARTS, training=False).starting
+    watched.signs.detached(1000.0)
+    for now, starting in [(1000.0 + STARTS - 1.0, True), (1000.0 + STARTS, False)]:
+        assert watched.at(now, training=False).starting is starting
+
+
+def test_command_is_starting_until_the_supervisor_says_that_it_has_not_attached() -> None:
+    assert ATTACH_WITHIN == STARTS
 
 
 def test_failed_members_count_and_those_that_left_do_not(watched: Watched) -> None:

@@ -1,0 +1,82 @@
+"""The rows of the answer to `gossipdp members`. Nothing here may send, wait or touch a vector."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from gossipdp.protocol.peer import Peer
+from gossipdp.protocol.wire.messages import Lane
+from gossipdp.runtime.network.events import TransportCounters
+from gossipdp.runtime.observability.sample_rates import SampleRates
+
+__all__ = ["Met", "finite", "rows_of"]
+
+
+@dataclass
+class Met:
+    """This peer's exchanges with one member."""
+
+    last: float = math.nan
+    """when the last one ended"""
+    exchanges: int = 0
+
+
+def rows_of(
+    peer: Peer,
+    counters: TransportCounters,
+    met: Mapping[bytes, Met],
+    rates: SampleRates,
+    now: float,
+    *,
+    training: bool,
+) -> list[dict[str, Any]]:
+    """One row a member: this peer first, then by name.
+
+    Args:
+        counters: bytes by member and lane.
+        rates: samples a second of each member.
+        training: a training process has a session here.
+    """
+    membership, clock = peer.membership, peer.replica.clock
+    reports = {report.id: report for report in peer.progress.reports()}
+    trainers = {*membership.training(), *([peer.id] if training else [])}
+    rows = []
+    for member in membership.members.values():
+        report, exchanged, me = reports.get(member.id), met.get(member.id, Met()), member.id == peer.id
+        rows.append(
+            {
+                "name": member.name,
+                "id": member.id.hex(),
+                "me": me,
+                "state": member.state.name.lower(),
+                "trains": member.id in trainers if me or membership.heard(member.id) else None,
+                "gone": membership.dead_for(member.id, now) or None,
+                "incarnation": member.incarnation,
+                "address": member.address,
+                "others": list(member.others),
+                "path": "direct" if member.address else "outbound-only",
+                "rtt": finite(membership.rtt(member.id)),
+                "round": None if report is None else report.rounds,
+                "steps": None if report is None else report.steps,
+                "samples_per_second": finite(rates.of(member.id, now)),
+                "loss": None if report is None else report.loss,
+                "eval_loss": None if report is None else report.eval_loss,
+                "lag": None if report is None else max(0, clock - report.clock),
+                "sent": sum(counters.sent_bytes[(member.id, lane)] for lane in Lane),
+                "received": sum(counters.received_bytes[(member.id, lane)] for lane in Lane),
+                "last_exchange": finite(now - exchanged.last),
+                "exchanges": exchanged.exchanges,
+                "strikes": peer.strikes.count(member.id, now),
+                "version": member.software,
+            }
+        )
+    rows.sort(key=lambda row: (not row["me"], row["name"], row["id"]))
+    return rows
+
+
+def finite(value: float | None) -> float | None:
+    """`value`, or None for NaN and infinity, which JSON does not have."""
+    return value if value is not None and math.isfinite(value) else None
