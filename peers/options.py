@@ -115,6 +115,8 @@ def _flag(name: str, key: str, metavar: str, text: str) -> Callable[[Callable[..
                 found[setting.strip()] = text.strip()
         elif value:
             found[key] = ",".join(value) if isinstance(value, tuple) else value
+            if key == "network.listen" and ":" in value and "://" not in value:
+                found[key] = f"tcp://{value}"
 
     multiple = key in ("*", "network.seeds")
     complete = {"*": complete_key, "preset": _complete_preset}.get(key)
@@ -143,7 +145,7 @@ def flags_option(function: Callable[..., Any]) -> Callable[..., Any]:
             "HOST[:PORT]",
             "Address that other peers dial, such as this host's public one.",
         ),
-        ("--listen", "network.listen", "tcp://HOST:PORT", "Address to listen on; tcp://*:4711 takes another port."),
+        ("--listen", "network.listen", "HOST:PORT", "Address to listen on; tcp://*:4711 takes another port."),
         ("--peer", "network.peer", "NAME", "Name of this peer in the list of members."),
         ("--preset", "preset", "NAME", "Values for hosts of one kind: local, lan or wan (the default)."),
     ):

@@ -85,11 +85,11 @@ class NetworkEvents:
         if event.reason.endswith(LISTENS):
             log.info("%s: no peer listened there yet, and one does now; it is dialled again soon", dialled)
         elif not (code == "GD-101" and self._peer.membership.left(event.address)):
-            self._unanswered.failed(dialled, code, event.reason, do, now)
-            if code == "GD-101" and self._may_restart(event.address, now):
-                log.info("%s; it is dialled again soon", dial_text(dialled, event.reason, "no answer now: "))
-            else:
+            again = self._unanswered.failed(dialled, code, event.reason, do, now)
+            if not (code == "GD-101" and self._may_restart(event.address, now)):
                 self._notices.notice(code, dial_text(dialled, event.reason, cause), now, event.do)
+            elif not again:
+                log.info("%s; it is dialled again", dial_text(dialled, event.reason, "no answer now: "))
         if event.peer:
             self._peer.link_down(event.peer, event.reason, now)
         if (error := self._refusals.failed(event.address, code, event.reason, ours=event.ours)) is not None:

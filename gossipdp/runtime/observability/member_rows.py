@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 from gossipdp.protocol.peer import Peer
 from gossipdp.protocol.wire.messages import Lane
@@ -13,6 +13,9 @@ from gossipdp.runtime.network.events import TransportCounters
 from gossipdp.runtime.observability.sample_rates import SampleRates
 
 __all__ = ["Met", "finite", "rows_of"]
+
+LATELY: Final = 60.0
+"""seconds for which a member counts as training after an exchange"""
 
 
 @dataclass
@@ -46,13 +49,15 @@ def rows_of(
     rows = []
     for member in membership.members.values():
         report, exchanged, me = reports.get(member.id), met.get(member.id, Met()), member.id == peer.id
+        # A member that begins to train says so with a later ping.
+        trains = member.id in trainers or now - exchanged.last < LATELY
         rows.append(
             {
                 "name": member.name,
                 "id": member.id.hex(),
                 "me": me,
                 "state": member.state.name.lower(),
-                "trains": member.id in trainers if me or membership.heard(member.id) else None,
+                "trains": trains if trains or me or membership.heard(member.id) else None,
                 "gone": membership.dead_for(member.id, now) or None,
                 "incarnation": member.incarnation,
                 "address": member.address,

@@ -43,12 +43,13 @@ class Unanswered:
         self._since: dict[str, float] = {}
         """when the first dial failed of those in a row"""
 
-    def failed(self, address: str, code: str, reason: str, do: str, now: float) -> None:
-        """A dial of `address` failed."""
-        self._failed.pop(address, None)
+    def failed(self, address: str, code: str, reason: str, do: str, now: float) -> bool:
+        """A dial of `address` failed. Returns whether the one before had failed too."""
+        again = self._failed.pop(address, None) is not None
         if len(self._failed) < MOST:
             self._failed[address] = FailedDial(now, code, reason, do)
             self._since.setdefault(address, now)
+        return again
 
     def answered(self, address: str) -> None:
         """A link is up to `address`."""

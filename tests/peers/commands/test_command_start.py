@@ -203,7 +203,7 @@ def test_a_later_start_has_the_addresses_that_flags_gave_before(
 ) -> None:
     """Two hosts that others knew by port 4720 came back on 4710, and each trained alone."""
     home = tmp_path / "j"
-    flags = ["--listen", "tcp://*:4720", "--advertise", "203.0.113.9:33526", "--set", "exchange.window=16"]
+    flags = ["--listen", "*:4720", "--advertise", "203.0.113.9:33526", "--set", "exchange.window=16"]
     gossipdp("join", f"@{founder}/invite", "--home", home, *flags)
     said = rows(gossipdp("up", "--home", home).err)
     assert said["kept"] == 'listen = "tcp://*:4720"; advertise = "203.0.113.9:33526": a flag of an earlier start'
