@@ -3,7 +3,7 @@
     HOME/final/
       model.safetensors     the tensors that peers exchange, over 5 GB as shards with an index; or, on a base, a
                             directory of `save_pretrained`
-      final.json            network, run, clock, members that closed, distance before and after, settings
+      final.json            network, run, clock, members that closed, settings; in "this_host" what differs by host
 
 They appear whole or not at all. `finished` tells whether they are there. Nothing here may import torch.
 """
@@ -95,11 +95,10 @@ class FinalFiles:
         return where
 
     def _complete(self, about: Mapping[str, Any], base: str) -> dict[str, Any]:
+        here = {**about["this_host"], "finished_at": time.time(), "base": base, "software": VERSION}
         return {
             "network": self._config.network.name,
             **about,
-            "finished_at": time.time(),
-            "base": base,
             "settings": agreed(self._config),
-            "software": VERSION,
+            "this_host": here,
         }

@@ -64,10 +64,13 @@ class Finishing:
         self._strikes, self._strategy = terms.strikes, strategy
         self._over, self._ready, self._current, self._apart = over, ready, current, apart
         self._wait, self._follows = terms.config.finish_wait, terms.config.finish_follow
+        self._exact = terms.config.strategy.exact
         self._period = terms.membership.config.join_interval
         self.begun = False
         """the run of this peer ends: it does not train any more once its training process is gone"""
         self._ended = False
+        self.clock: int | None = None
+        """the network's clock at the end, in steps; None before it"""
         self._until = math.inf
         """end of the present wait"""
         self._look_at = self._over_at = math.inf
@@ -163,6 +166,9 @@ class Finishing:
 
     def _end(self, closers: tuple[bytes, ...]) -> None:
         self._ended = True
+        # Those that train on go further. The closers are done at different times, and all of them say one clock.
+        apart = () if self._exact else self.trainers()
+        self.clock = max((report.clock for report in self._progress.reports() if report.id not in apart), default=0)
         self._outputs.emit(Finished(closers, self._strategy.closeness))
 
     def _enter(self, phase: Phase, now: float) -> None:

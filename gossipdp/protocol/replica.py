@@ -293,8 +293,13 @@ class Replica:
 
     @property
     def state_clock(self) -> int:
-        """The network's clock when the model was current. Without a training process that may be long ago."""
-        return self._transfers.standby.clock if self._transfers.spare else self.clock
+        """The network's clock when the model was current: that may be long ago, also if it was old when it came here.
+
+        It falls only if another model replaces this one. All peers that finish together have the same.
+        """
+        if self.finishing.clock is not None:
+            return self.finishing.clock
+        return self.clock if self._exact else self._transfers.standby.clock
 
     def _current_model(self) -> Model | None:
         if self.model is None:

@@ -78,6 +78,17 @@ def checkpoint_list(ctx: click.Context, as_json: bool) -> None:
     for row in rows:
         if row["pinned"] is not None:
             click.echo(f"{row['name']} is pinned: {printable(row['pinned']) or 'its reason is lost'}")
+    _tell_fallen([row for row in rows if "clock" in row])
+
+
+def _tell_fallen(rows: Sequence[dict[str, Any]]) -> None:
+    """Say which checkpoint is the newest, and why, if an earlier one has a higher clock."""
+    furthest = max(rows, key=lambda row: row["clock"], default=None)
+    if furthest is not None and furthest["clock"] > rows[-1]["clock"]:
+        click.echo(
+            f"{rows[-1]['name']} is the newest. {furthest['name']} has a higher clock: after it this peer took an"
+            " older model from a member, or finished while others trained on."
+        )
 
 
 @checkpoint.command("save")

@@ -85,7 +85,7 @@ def _result(home: Path, started: float) -> int:
     from peers.finished import FINAL, read_about
 
     about = read_about(home)
-    if about is None or about.get("finished_at", 0.0) < started - 1.0:
+    if about is None or about.get("this_host", {}).get("finished_at", 0.0) < started - 1.0:
         seen, do = f"nothing new in {home / FINAL}", "see HOME/log, and `gossipdp checkpoint list` for its checkpoints"
         raise DataError("GD-602", "the peer ended without a final model", seen=seen, do=do)
     click.echo(f"final model in {home / FINAL}: {_described(about)}")
@@ -93,13 +93,13 @@ def _result(home: Path, started: float) -> int:
 
 
 def _described(about: dict[str, Any]) -> str:
-    names = [peer.get("name", "?") for peer in about.get("peers", ())]
+    names, here = [peer.get("name", "?") for peer in about.get("peers", ())], about.get("this_host", {})
     if len(names) < 2:
         return "this peer's own, no other member took part"
     held = f"held by {len(names)} peers ({', '.join(names[:4])}{', ...' if len(names) > 4 else ''})"
-    share = about.get("relative_distance")
+    share, agrees = here.get("relative_distance"), here.get("agrees")
     if share is None:
-        return held + (", all equal" if about.get("agrees") else ", not compared to the end")
-    agreed = "which agree to" if about.get("agrees") else "which do not agree to"
-    missed = "" if about.get("agrees") else " (GD-404)"
+        return held + (", all equal" if agrees else ", not compared to the end")
+    agreed = "which agree to" if agrees else "which do not agree to"
+    missed = "" if agrees else " (GD-404)"
     return f"{held}, {agreed} 1e-3 of their usual distance{missed}; last measured here: {share:.2g}"

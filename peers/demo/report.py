@@ -133,10 +133,11 @@ def _validation_loss(processes: Sequence[Process], size: str) -> dict[str, Any]:
 
 def _closing(finals: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """How close the peers came at the end: exchanges, and the largest distance as a share of the usual one."""
-    shares = [final["relative_distance"] for final in finals if final.get("relative_distance") is not None]
+    measured = [final.get("this_host", {}) for final in finals]
+    shares = [each["relative_distance"] for each in measured if each.get("relative_distance") is not None]
     return {
         "peers": min((len(final.get("peers", ())) for final in finals), default=0),
-        "exchanges": max((final.get("exchanges", 0) for final in finals), default=0),
+        "exchanges": max((each.get("exchanges", 0) for each in measured), default=0),
         "relative_distance": max(shares, default=None),
     }
 

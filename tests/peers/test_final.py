@@ -22,7 +22,7 @@ from peers import finished
 from peers.final import FinalFiles
 from tests.peers.export.models import base_of, meta
 
-ABOUT = {"run": "07" * 16, "clock": 50, "peers": [{"id": "ab", "name": "a"}], "agrees": True}
+ABOUT = {"run": "07" * 16, "clock": 50, "peers": [{"id": "ab", "name": "a"}], "this_host": {"rounds": 3}}
 WEIGHTS = np.arange(12, dtype=np.float32).reshape(4, 3)
 
 
@@ -40,6 +40,11 @@ class Home:
         return self.files.write(self.checkpoint, ABOUT)
 
 
+def about_here(where: Path) -> Any:
+    """What final.json says of this host alone."""
+    return json.loads((where / "final.json").read_text())["this_host"]
+
+
 @pytest.fixture
 def home(tmp_path: Path) -> Callable[..., Home]:
     return lambda **settings: Home(tmp_path / "home", **settings)
@@ -52,8 +57,10 @@ def test_model_and_its_description_stand_in_the_home_and_the_checkpoint_stays(ho
     assert (load_file(where / "model.safetensors")["layer.weight"] == WEIGHTS).all()
     about = json.loads((where / "final.json").read_text())
     assert about == finished.read_about(here.path)
-    assert {key: about[key] for key in ABOUT} == ABOUT and about["network"] == "gossipdp" and about["base"] == ""
-    assert about["settings"]["exchange.algorithm"] == "pairwise" and about["finished_at"] > 1.7e9
+    here_alone = about.pop("this_host")
+    assert about.keys() == {"network", "run", "clock", "peers", "settings"} and about["network"] == "gossipdp"
+    assert about["settings"]["exchange.algorithm"] == "pairwise"
+    assert here_alone["rounds"] == 3 and here_alone["base"] == "" and here_alone["finished_at"] > 1.7e9
     why = here.store.why_pinned(here.checkpoint) or ""
     assert why.startswith("the final model of the run that finished at 2") and str(where) not in why
     assert sorted(path.name for path in here.path.iterdir()) == ["checkpoints", "final"], "no unfinished folder"
@@ -64,7 +71,7 @@ def test_on_a_base_the_final_folder_is_a_whole_model(home: Callable[..., Home], 
     where = home(base=str(base)).write()
     tensors = load_file(where / "model.safetensors")
     assert (tensors["layer.weight"] == WEIGHTS).all() and set(tensors) == {"layer.weight", "frozen"}
-    assert (where / "config.json").exists() and json.loads((where / "final.json").read_text())["base"] == str(base)
+    assert (where / "config.json").exists() and about_here(where)["base"] == str(base)
 
 
 def test_a_base_of_another_model_costs_the_base_alone(
@@ -72,7 +79,7 @@ def test_a_base_of_another_model_costs_the_base_alone(
 ) -> None:
     where = home(base=str(base_of(tmp_path / "base", {"other": np.zeros(3, np.float32)}))).write()
     assert (load_file(where / "model.safetensors")["layer.weight"] == WEIGHTS).all()
-    assert json.loads((where / "final.json").read_text())["base"] == "" and "GD-301" in caplog.text
+    assert about_here(where)["base"] == "" and "GD-301" in caplog.text
 
 
 def test_a_base_that_is_none_is_refused_before_the_run_ends(home: Callable[..., Home], tmp_path: Path) -> None:

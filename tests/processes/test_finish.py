@@ -29,6 +29,12 @@ def finals(hosts: Sequence[Host]) -> list[dict[str, Any]]:
     return [json.loads((host.home / "final" / "final.json").read_text()) for host in hosts]
 
 
+def newest(host: Host) -> tuple[int, int]:
+    """Round and clock of the newest checkpoint, as it is listed."""
+    rows = json.loads(gossipdp("--home", str(host.home), "checkpoint", "list", "--json").stdout)
+    return rows[-1]["round"], rows[-1]["clock"]
+
+
 def spread(hosts: Sequence[Host]) -> float:
     """Largest relative RMS distance of a final file to the mean of all."""
     files = [load_file(host.home / "final" / "model.safetensors") for host in hosts]
@@ -57,7 +63,10 @@ def test_one_command_ends_the_run_of_all_and_a_killed_peer_costs_the_others_noth
         assert spread(three) <= MARK
         names = {host.name for host in three}
         assert all(names <= {peer["name"] for peer in report["peers"]} for report in reports)
-        assert all(report["agrees"] and report["relative_distance"] <= MARK for report in reports)
+        here = [report.pop("this_host") for report in reports]
+        assert all(each["agrees"] and each["relative_distance"] <= MARK for each in here)
+        assert all(report == reports[0] for report in reports), "the rest is the same on all hosts"
+        assert [newest(host) for host in three] == [(each["rounds"], reports[0]["clock"]) for each in here]
         assert all(report["clock"] >= before[host.name] for report, host in zip(reports, three, strict=True))
         assert all("training command is ended: the run finishes" in host.text() for host in three)
         again = gossipdp("--home", str(three[0].home), "up")
@@ -84,6 +93,6 @@ def test_scripts_that_end_one_after_the_other_end_with_one_model(tmp_path: Path)
         until("they exchange", lambda: second.exchanges() > 0, 60.0, network.hosts)
         reports = finals(network.hosts)
         assert spread(network.hosts) <= MARK
-        assert all(len(report["peers"]) == 2 and report["agrees"] for report in reports)
+        assert all(len(report["peers"]) == 2 and report["this_host"]["agrees"] for report in reports)
         assert "waits for members that train: h1" in first.text()
         assert {report["steps"] for report in reports} == {2000}, "the last steps count"

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from gossipdp.codecs import CODECS
-from gossipdp.protocol.events import ExchangeEnded, FinishBegan, Finished, FinishPhase, OfferRefused
+from gossipdp.protocol.events import ExchangeEnded, FinishBegan, Finished, FinishPhase, OfferRefused, RoundDone
 from gossipdp.protocol.pairwise.config import PairwiseConfig
 from gossipdp.protocol.wire.messages import Phase, State
 from tests.protocol.finish_rig import MARK, Ending, distance
@@ -44,6 +44,36 @@ def test_no_outer_step_moves_an_anchor_and_no_momentum_pulls_after_the_end():
     town.finished(0, 1)
     assert all((host.algorithm.ledger.v == before).all() for host, before in zip(town.hosts, momenta, strict=True))
     assert [host.peer.rounds.rounds for host in town.hosts] == rounds
+
+
+def test_the_final_model_has_one_clock_on_all_peers_whenever_their_training_ended():
+    town = Ending.trained(3)
+    town.finish(2)
+    town.run(2.0)
+    town.finish(0)
+    town.run(2.0)
+    first, second, last = (town.peer(index).replica for index in (2, 0, 1))
+    assert first.state_clock < second.state_clock
+    town.finish(1)
+    town.finished(0, 1, 2)
+    assert first.state_clock == second.state_clock == last.state_clock == last.clock
+
+
+def test_the_clock_of_a_model_that_was_old_when_it_came_does_not_fall_as_training_ends():
+    """Checkpoints after training had a lower clock than one before its end."""
+    town = Ending.trained(2)
+    town.net.set_conditions(dataclasses.replace(town.net.conditions, job=0.3))
+    town.hosts.append(town.net.add(configured()))
+    town.start(2)
+    town.train(2)
+    while not town.of(2, RoundDone):
+        town.run(0.02)
+    replica = town.peer(2).replica
+    before = replica.state_clock
+    assert replica.fetched_in
+    town.trainers[2].die()
+    town.run(0.02)
+    assert not replica.rounds.trains and replica.state_clock == before
 
 
 def test_a_lone_peer_finishes_at_once_with_its_anchor():
@@ -99,6 +129,8 @@ def test_the_wait_for_members_that_train_ends():
     reports = town.finished(0, 1)
     assert all(len(report.closers) == 2 for report in reports) and town.net.now < 16.0
     assert distance(town.anchors(0, 1)) < 1e-5
+    [clock] = {town.peer(index).replica.state_clock for index in (0, 1)}
+    assert clock < town.peer(2).replica.clock, "the clock of those that have ended"
     rounds = town.peer(2).rounds.rounds
     town.run(5.0)
     assert town.peer(2).rounds.rounds > rounds and town.peer(2).membership.me.phase is Phase.RUNNING

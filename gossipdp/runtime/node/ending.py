@@ -44,7 +44,7 @@ class Outside(Protocol):
 
         Args:
             checkpoint: with the final model.
-            about: what is known of the end of the run.
+            about: what is known of the end of the run; in `this_host` what each host says of its own.
 
         Raises:
             GossipdpError: they cannot be written.
@@ -144,21 +144,25 @@ class Ending:
             self._calls.start("final", partial(_written, self._outside.write, outcome, self._about(report, outcome)))
 
     def _about(self, report: events.Finished, checkpoint: Path) -> dict[str, Any]:
+        """All hosts say the same, except in `this_host`. Clock and rounds are those of `checkpoint`."""
         members, close = self._peer.membership.members, report.closeness
+        holders = sorted((members[one].name, one.hex()) for one in report.closers if one in members)
         return {
             "run": self._status.transport.run.hex(),
-            "peer": self._peer.id.hex(),
-            "clock": self._peer.replica.clock,
-            "round": self._peer.rounds.rounds,
+            "clock": self._peer.replica.state_clock,
             "steps": self._peer.progress.steps(),
             "samples": self._peer.progress.samples(),
-            "peers": [{"id": one.hex(), "name": members[one].name} for one in report.closers if one in members],
-            "distance_before": _known(close.before),
-            "distance_after": _known(close.now),
-            "relative_distance": _known(_relative(close)),
-            "agrees": close.agrees,
-            "exchanges": close.exchanges,
-            "checkpoint": str(checkpoint),
+            "peers": [{"id": one, "name": name} for name, one in holders],
+            "this_host": {
+                "peer": self._peer.id.hex(),
+                "rounds": self._peer.progress.mine.rounds,
+                "exchanges": close.exchanges,
+                "agrees": close.agrees,
+                "distance_before": _known(close.before),
+                "distance_after": _known(close.now),
+                "relative_distance": _known(_relative(close)),
+                "checkpoint": str(checkpoint),
+            },
         }
 
     # -- for operators ----------------------------------------------------------------------------------------

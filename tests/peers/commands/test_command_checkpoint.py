@@ -20,19 +20,32 @@ LAST = CheckpointMeta(
 )  # fmt: skip
 
 
+def write(home: Path, *, round: int = 1, clock: int = 50) -> None:
+    """Write one more checkpoint."""
+    schema = Schema.of([("w", (2, 3), "float32", "parameter"), ("b", (3,), "bfloat16", "parameter")])
+    meta = CheckpointMeta(
+        network="tiny", run="", peer="", incarnation=1, round=round, clock=clock, steps=50, samples=400,
+        peer_rounds=round, schema=schema.digest.hex(),
+    )  # fmt: skip
+    vectors = {"anchor": np.full(9, round, np.float32), "momentum": np.zeros(9, np.float32)}
+    Store(home / "checkpoints").save(vectors, meta, schema.to_bytes())
+
+
 @pytest.fixture
 def saved(founder: Path) -> Path:
-    schema = Schema.of([("w", (2, 3), "float32", "parameter"), ("b", (3,), "bfloat16", "parameter")])
-    checkpoints = Store(founder / "checkpoints")
     for round in (1, 2):
-        meta = CheckpointMeta(
-            network="tiny", run="", peer="", incarnation=1, round=round, clock=50 * round, steps=50, samples=400,
-            peer_rounds=round, schema=schema.digest.hex(),
-        )  # fmt: skip
-        checkpoints.save(
-            {"anchor": np.full(9, round, np.float32), "momentum": np.zeros(9, np.float32)}, meta, schema.to_bytes()
-        )
+        write(founder, round=round, clock=50 * round)
     return founder
+
+
+@pytest.mark.parametrize(("clocks", "told"), [((50, 80, 80), False), ((50, 80, 60), True), ((80, 50, 80), False)])
+def test_newest_checkpoint_is_named_where_an_earlier_one_has_a_higher_clock(
+    gossipdp: Run, founder: Path, clocks: tuple[int, ...], told: bool
+) -> None:
+    for clock in clocks:
+        write(founder, clock=clock)
+    said = "checkpoint-00000003 is the newest. checkpoint-00000002 has a higher clock: after it this peer took an older"
+    assert (said in gossipdp("checkpoint", "list", "--home", founder).out) is told
 
 
 def test_checkpoints_are_listed_verified_and_exported(gossipdp: Run, saved: Path, tmp_path: Path) -> None:

@@ -12,23 +12,19 @@ import pytest
 from peers.commands import finish
 from tests.peers.commands.running import Run
 
-ABOUT = {
-    "peers": [{"name": "a"}, {"name": "b"}],
-    "distance_after": 7.4e-08,
-    "relative_distance": 3.2e-05,
-    "agrees": True,
-}
+HERE = {"distance_after": 7.4e-08, "relative_distance": 3.2e-05, "agrees": True}
 
 
 def finished(home: Path, **changes: Any) -> None:
     (home / "final").mkdir(parents=True, exist_ok=True)
-    about = {**ABOUT, "finished_at": time.time(), **changes}
+    peers = changes.pop("peers", [{"name": "a"}, {"name": "b"}])
+    about = {"peers": peers, "this_host": {**HERE, "finished_at": time.time(), **changes}}
     (home / "final" / "final.json").write_text(json.dumps(about))
 
 
 @pytest.fixture
 def ended(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
-    """What final.json says besides `ABOUT`, once the peer is gone. With "none" it is not written."""
+    """What final.json says besides `HERE`, once the peer is gone. With "none" it is not written."""
     changes: dict[str, Any] = {}
 
     def gone(home: Path) -> None:

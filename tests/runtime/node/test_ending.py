@@ -64,9 +64,8 @@ class Rig:
             id=ME,
             membership=SimpleNamespace(members=names, restart_contacts=lambda: self.contacts),
             pacing=SimpleNamespace(usual_round=2.0),
-            replica=SimpleNamespace(finishing=finishing, clock=70),
-            rounds=SimpleNamespace(rounds=7),
-            progress=SimpleNamespace(steps=lambda: 140, samples=lambda: 560),
+            replica=SimpleNamespace(finishing=finishing, clock=80, state_clock=70),
+            progress=SimpleNamespace(steps=lambda: 140, samples=lambda: 560, mine=SimpleNamespace(rounds=3)),
             strategy=SimpleNamespace(closeness=NEAR),
         )
         told = SimpleNamespace(notice=lambda code, text, now: self.notices.append((code, text)))
@@ -131,8 +130,20 @@ def test_final_files_are_written_from_the_last_checkpoint_and_say_what_is_known(
     [(checkpoint, about)] = rig.outside.written
     assert checkpoint.name == "checkpoint-00000009" and rig.ending.final == Path("/home/final")
     assert about["peers"] == [{"id": ME.hex(), "name": "me"}, {"id": OTHER.hex(), "name": "other"}]
-    assert about["relative_distance"] == pytest.approx(1e-5) and about["agrees"] and about["clock"] == 70
-    assert not rig.notices
+    here = about["this_host"]
+    assert here["relative_distance"] == pytest.approx(1e-5) and here["agrees"] and not rig.notices
+    assert (about["clock"], here["rounds"]) == (70, 3), "as in the list of checkpoints"
+
+
+def test_final_files_name_their_peers_in_one_order_on_all_hosts() -> None:
+    written = []
+    for closers in ((ME, OTHER), (OTHER, ME)):
+        rig = Rig()
+        rig.ending.observe(events.Finished(closers, NEAR), 20.0)
+        rig.ending.saved(Path("/checkpoint"))
+        rig.written()
+        written.append(rig.outside.written[0][1])
+    assert written[0] == written[1]
 
 
 def test_a_distance_that_is_not_reached_is_a_notice_and_the_files_are_written_all_the_same() -> None:
