@@ -50,7 +50,8 @@ class Control:
             case "status":
                 finishing = self._node.finishing()
                 shown = self._node.status.describe(saving=self._node.saving, finishing=finishing.get("text", ""))
-                return {**shown, "finish": finishing, "log": str(log_file(self._home, "peer"))}
+                log, longest = str(log_file(self._home, "peer")), self._node.longest_jobs
+                return {**shown, "finish": finishing, "log": log, "longest_jobs": longest}
             case "members":
                 return {"members": self._node.status.members()}
             case "invite":

@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import queue
 import threading
+import time
 from collections import deque
 from collections.abc import Callable
 from typing import Any, NamedTuple, Protocol, TypeVar
@@ -27,11 +28,12 @@ class Call(Protocol):
 
 
 class Finished(NamedTuple):
-    """One finished unit of work, and its result or the exception that ended it."""
+    """One finished unit of work, its result or the exception that ended it, and its duration in seconds."""
 
     work: Any
     result: Any
     error: BaseException | None
+    seconds: float
 
 
 class Compute:
@@ -94,10 +96,10 @@ class Compute:
 
     def _work(self) -> None:
         while (item := self._asked.get()) is not None:
-            result, error = None, None
+            result, error, began = None, None, time.monotonic()
             try:
                 result = self._run(item[0])
             except BaseException as caught:
                 error = caught
-            self._finished.append(Finished(item[0], result, error))
+            self._finished.append(Finished(item[0], result, error, time.monotonic() - began))
             os.eventfd_write(self._wake, 1)

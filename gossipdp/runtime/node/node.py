@@ -199,6 +199,11 @@ class Node:
         return self._checkpoints.begin(done)
 
     @property
+    def longest_jobs(self) -> dict[str, float]:
+        """Kind of work on the compute thread -> seconds of the longest so far."""
+        return self._jobs.longest
+
+    @property
     def saving(self) -> bool:
         """Whether the daemon is leaving and its last checkpoint is not written yet."""
         writes = self._checkpoints.writer.busy or not self._final_checkpoint or self._ending.writing

@@ -85,6 +85,8 @@ class VectorJobs:
         self._done, self._notice = done, notice
         self.parameters = 0
         """of the model that memory is taken for, which a founder or joiner has long before it has the model"""
+        self.longest: dict[str, float] = {}
+        """kind of work -> seconds of the longest so far; the compute thread does nothing else meanwhile"""
         self._compute = Compute(_execute)
 
     def fileno(self) -> int:
@@ -124,6 +126,8 @@ class VectorJobs:
         for finished in self._compute.collect():
             if finished.error is not None:
                 raise finished.error
+            kind = _kind(finished.work.job)
+            self.longest[kind] = max(self.longest.get(kind, 0.0), finished.seconds)
             finished.work.done(finished.result)
 
     def close(self) -> None:
@@ -158,6 +162,13 @@ class VectorJobs:
             code, _, text = notice.partition(" ")
             self._notice(code, text)
         self._done(job, result)
+
+
+def _kind(job: object) -> str:
+    """The name of a job, or of the function that a piece of work calls."""
+    while isinstance(job, partial):
+        job = job.func
+    return getattr(job, "__qualname__", type(job).__name__)
 
 
 def _execute(task: _Task) -> Any:

@@ -13,13 +13,12 @@ from __future__ import annotations
 import argparse
 import contextlib
 import itertools
-import json
 import os
 import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +33,7 @@ from gossipdp.training.tensors.layout import Layout
 from peers.control import ask
 from peers.jobs.byte_gpt import GPT, Size, load_corpus, window_loss, windows_at
 from simulations.processes.benchmarks.idle_partner import idle_partner, make_steps
+from simulations.processes.benchmarks.report import Report
 from simulations.processes.two_daemons import one_daemon
 
 CONTEXT = 1024
@@ -96,28 +96,6 @@ class Trainer:
 
 def _between(first: Any, second: Any) -> float:
     return 1e3 * (second - first) if isinstance(first, float) else float(first.elapsed_time(second))
-
-
-class Report:
-    """Lines of the run, each with the seconds since its start."""
-
-    def __init__(self, limit: float) -> None:
-        self._began, self._limit = time.monotonic(), limit
-
-    @property
-    def left(self) -> float:
-        return self._limit - (time.monotonic() - self._began)
-
-    def line(self, what: str, **figures: Any) -> None:
-        at = time.monotonic() - self._began
-        print(json.dumps({"at": round(at, 1), "what": what, **figures}), flush=True)
-
-    @contextlib.contextmanager
-    def phase(self, what: str, **figures: Any) -> Iterator[dict[str, Any]]:
-        """Print how long the block takes, with what it adds to the dictionary that it gets."""
-        began, found = time.monotonic(), dict(figures)
-        yield found
-        self.line(what, seconds=round(time.monotonic() - began, 2), **found)
 
 
 def times_of(milliseconds: list[float]) -> dict[str, Any]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import select
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -14,6 +15,7 @@ from gossipdp.algorithms.pairwise import Pairwise
 from gossipdp.errors import HardwareError
 from gossipdp.protocol import jobs
 from gossipdp.protocol.schema import Schema
+from gossipdp.runtime import compute
 from gossipdp.runtime.node.vector_jobs import SharedRegion, VectorJobs
 from gossipdp.runtime.storage.store import Store
 from tests.runtime.storage.samples import meta
@@ -100,6 +102,19 @@ def test_pieces_run_between_jobs_in_order(tmp_path: Path) -> None:
     assert host.jobs.waiting == 2
     host.collect(2)
     assert host.done == [("allocate", "allocated"), ("piece", 7)]
+    host.jobs.close()
+
+
+def test_longest_of_each_kind_of_work_is_known(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    ticks = iter([0.0, 0.25, 1.0, 1.5, 2.0, 2.125, 3.0, 5.0])
+    monkeypatch.setattr(compute, "time", SimpleNamespace(monotonic=lambda: next(ticks)))
+    host = Host(tmp_path)
+    host.algorithm.ledger = Ledger()
+    for _ in range(3):
+        host.jobs.submit(jobs.Unbind())
+    host.jobs.call(partial(sorted, [2, 1]), lambda result: host.done.append(("piece", result)))
+    host.collect(4)
+    assert host.jobs.longest == {"Unbind": 0.5, "sorted": 2.0}
     host.jobs.close()
 
 
