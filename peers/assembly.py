@@ -26,6 +26,7 @@ from gossipdp.runtime.network.limits import LIMITS
 from gossipdp.runtime.network.transport import Transport
 from gossipdp.runtime.node import Node, NodeConfig
 from gossipdp.runtime.observability.metrics import Metrics
+from gossipdp.runtime.room import Room
 from gossipdp.runtime.storage.checkpoint import CheckpointMeta
 from gossipdp.runtime.storage.store import Store
 from peers import home as homes
@@ -37,7 +38,7 @@ from peers.home import HomeNetwork
 from peers.memory import usable
 from peers.router import Router, wants_router
 from peers.services import Control, Signals
-from peers.settings import algorithm_of, peer_config
+from peers.settings import algorithm_of, memory_plan, peer_config
 from peers.version import SOFTWARE
 
 __all__ = ["build"]
@@ -64,6 +65,11 @@ class _Kept(NamedTuple):
     def founds(self) -> bool:
         """Whether this peer gives a new network its first model."""
         return self.network.founder and not self.run
+
+    @property
+    def fresh(self) -> bool:
+        """Whether no training process can have attached to this peer before."""
+        return not self.run and self.newest is None
 
 
 def build(
@@ -105,12 +111,14 @@ def build(
         now=time.monotonic(),
         admits=transport.admits,
     )
+    room = Room(memory_plan(config), trains=trains and kept.fresh)
     node = Node(
         _node_config(home, config, kept, metrics_at, choice.why, trains),
         peer,
         algorithm_of(config),
         transport=transport,
-        link=LinkServer(home),
+        link=LinkServer(home, partial(room.shortage, attaches=True)),
+        room=room,
         store=store,
         metrics=metrics,
         incarnation=incarnation,

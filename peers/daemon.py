@@ -20,6 +20,7 @@ from gossipdp.runtime import descriptors
 from gossipdp.runtime.home_paths import expanded
 from gossipdp.runtime.network.duplicate_identity import OvertakenError
 from gossipdp.runtime.network.incarnation import count_from
+from gossipdp.runtime.node import MemoryShortError
 from peers import home as homes
 from peers import logs
 from peers.assembly import build
@@ -52,10 +53,11 @@ def overrides(pairs: Sequence[str]) -> Mapping[str, str]:
 def failed(error: GossipdpError) -> int:
     """Log the error. Return the exit code.
 
-    A disk may have room later. A daemon that members take for an older copy of itself needs a new incarnation.
+    A disk or the memory may have room later. A daemon that members take for an older copy of itself needs a new
+    incarnation.
     """
     log.error("%s", error, extra={"code": error.code})
-    again = error.code in ("GD-505", "GD-602") or isinstance(error, OvertakenError)
+    again = error.code in ("GD-505", "GD-602") or isinstance(error, OvertakenError | MemoryShortError)
     return RETRY if again else error.exit_code
 
 

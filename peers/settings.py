@@ -14,12 +14,21 @@ from gossipdp.protocol.config import PeerConfig
 from gossipdp.protocol.presets import PRESETS, TimingPreset
 from gossipdp.protocol.strategies import EpidemicConfig, PairwiseConfig
 from gossipdp.protocol.strategy import StrategyConfig
+from gossipdp.runtime.memory_need import MemoryPlan
 from peers.memory import usable
 
-__all__ = ["algorithm_of", "peer_config"]
+__all__ = ["algorithm_of", "memory_plan", "peer_config"]
 
-BYTES_PER_PARAMETER = 10
-"""Bytes of memory that a daemon needs per parameter, at least: anchor, momentum and buffers."""
+
+def memory_plan(config: Config) -> MemoryPlan:
+    """The settings on which the daemon's need of memory depends."""
+    exchange = config.exchange
+    return MemoryPlan(
+        exact=exchange.strategy == "epidemic",
+        robust=bool(exchange.rule),
+        moments=exchange.moments,
+        window=exchange.window,
+    )
 
 
 def algorithm_of(config: Config) -> Algorithm:
@@ -38,7 +47,8 @@ def peer_config(config: Config) -> PeerConfig:
         strategy=STRATEGY_SETTINGS[exchange.strategy](config, timing),
         settings=configuration.settings_digest(config),
         keys=tuple(configuration.agreed(config)),
-        transfer=replace(timing.transfer, max_parameters=memory // BYTES_PER_PARAMETER),
+        # A model that is sure to be none is refused here. `Room` judges all others, by the memory that is free.
+        transfer=replace(timing.transfer, max_parameters=memory),
         every=exchange.every,
         moments=exchange.moments,
         sync=exchange.mode == "sync",

@@ -65,8 +65,8 @@ FINAL = frozenset(
 """Exit codes of a daemon that has never listened, after which a restart cannot help. 2 is a usage error."""
 COPY = CopyError.exit_code
 """Exit code of a daemon that met an older daemon with its identity."""
-REFUSED = frozenset({RefusedError.exit_code, MismatchError.exit_code})
-"""Exit codes of a daemon that every seed has refused. It has listened by then."""
+REFUSED = frozenset({RefusedError.exit_code, MismatchError.exit_code, HardwareError.exit_code})
+"""Exit codes of a daemon that every seed has refused, or that has no memory for the model. It has listened by then."""
 TEMPORARY = frozenset({UnreachableError.exit_code, RETRY})
 """Exit codes of a daemon whose failure may pass: a busy port, or a disk or device that refuses."""
 STARTS = 10

@@ -50,9 +50,13 @@ CODES: Final[Mapping[str, Code]] = {
     ),
     "GD-502": Code(
         "No memory for the model",
-        "The model, or the memory shared with the training process, does not fit this host.",
-        "use a host with more memory, or raise its container's limit",
-        (7,),
+        "The model, or the memory shared with the training process, does not fit in this host's memory. Before a"
+        " peer takes memory, it compares what the model needs with what is free. The text says both, what holds the"
+        " rest, and which setting saves memory. A daemon that finds no memory later exits with 75 and is started"
+        " again.",
+        "use a host with more memory, free some, or raise the limit of its container; `[exchange] moments = false`"
+        " saves 4 bytes per parameter",
+        (7, 75),
         notices=True,
     ),
     "GD-503": Code(

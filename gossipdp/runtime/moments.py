@@ -8,6 +8,7 @@ piece before is done, so that exchanges go on in between. Nothing here may know 
 from __future__ import annotations
 
 import logging
+from collections import deque
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, Final, TypeAlias
@@ -44,7 +45,8 @@ class MomentsCopier:
     def __init__(self, call: Call) -> None:
         self._call = call
         self._task = 0
-        self._pieces: list[Piece] = []
+        self._pieces: deque[Piece] = deque()
+        """what is still to run. A piece that ran is dropped with what it read"""
         self._results: list[Any] = []
         self._end: Callable[[list[Any]], None] = _nothing
         self._seconds: list[NDArray[np.uint8]] = []
@@ -68,13 +70,13 @@ class MomentsCopier:
             done(None)
 
         def first(results: list[Any]) -> None:
-            self._seconds = []
             done(None if _failed(results) else Moments(steps, tuple(results)))
 
         spans = _spans(schema)
         if which == "second":
             self._begin([partial(_second, x[at]) for at in spans], second)
         elif len(seconds) == len(spans):
+            self._seconds = []
             pairs = zip(spans, seconds, strict=True)
             self._begin([partial(_both, x[at], half) for at, half in pairs], first)
         else:
@@ -98,7 +100,7 @@ class MomentsCopier:
 
     def _begin(self, pieces: Sequence[Piece], end: Callable[[list[Any]], None]) -> None:
         self._task += 1
-        self._pieces, self._results, self._end = list(pieces), [], end
+        self._pieces, self._results, self._end = deque(pieces), [], end
         self._next()
 
     def _ran(self, task: int, result: Any) -> None:
@@ -107,10 +109,10 @@ class MomentsCopier:
             self._next()
 
     def _next(self) -> None:
-        if len(self._results) < len(self._pieces) and not _failed(self._results):
-            self._call(self._pieces[len(self._results)], partial(self._ran, self._task))
+        if self._pieces and not _failed(self._results):
+            self._call(self._pieces.popleft(), partial(self._ran, self._task))
             return
-        results, self._results, self._pieces = self._results, [], []
+        results, self._results, self._pieces = self._results, [], deque()
         self._end(results)
 
 

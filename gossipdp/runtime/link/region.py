@@ -65,7 +65,7 @@ class Region:
         leave_in_forks(memory)
         with suppress(OSError):
             memory.madvise(mmap.MADV_DONTFORK)
-        self.size = size
+        self.size, self.bytes = size, length
         self._view(memory)
         leave_in_forks(self)
 
@@ -102,6 +102,11 @@ class Allocation:
             return False
         fcntl.fcntl(self.fd, fcntl.F_ADD_SEALS, _SIZE_SEALS | fcntl.F_SEAL_SEAL)
         return True
+
+    @property
+    def bytes(self) -> int:
+        """What is allocated so far."""
+        return self._done
 
     def close(self) -> None:
         """Close the file; regions mapped from it stay."""

@@ -9,7 +9,8 @@ import errno
 import logging
 import os
 import socket
-from collections.abc import Sequence
+import weakref
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -32,7 +33,7 @@ from gossipdp.runtime.link.region import Allocation, Region, read_blob
 from gossipdp.runtime.link.trainer import Trainer, no_memory, refusal
 from gossipdp.runtime.unix_sockets import check_private, receive, socket_path, user_of
 
-__all__ = ["LinkServer"]
+__all__ = ["NO_ROOM", "LinkServer"]
 
 log = logging.getLogger("gossipdp.link")
 
@@ -41,6 +42,11 @@ BACKLOG: Final = 1024
 daemon."""
 MAX_ARRIVING: Final = 64
 """connections that have not said hello; past this the oldest is closed"""
+NO_ROOM: Final = "the model does not fit in this host's memory"
+
+
+def _fits(parameters: int, shared: int) -> None:
+    """No check of the memory."""
 
 
 class LinkServer:
@@ -48,16 +54,20 @@ class LinkServer:
 
     Args:
         home: the peer's home; made if it does not exist.
+        shortage: returns what a GD-502 says, "seen" and "do", if a model's shared memory does not fit. Called with
+            its parameters and the bytes of shared memory that exist already.
 
     Raises:
         HardwareError: GD-104, another daemon serves this home, or the socket cannot be made.
     """
 
-    def __init__(self, home: Path) -> None:
-        self.path = socket_path(home)
+    def __init__(self, home: Path, shortage: Callable[[int, int], tuple[str, str] | None] = _fits) -> None:
+        self.path, self._shortage = socket_path(home), shortage
         self._dropped = 0
         self._arriving: dict[int, socket.socket] = {}
         self._trainer: Trainer | None = None
+        self._left: weakref.ref[Region] | None = None
+        """the memory of the process before, which exists as long as it is mapped"""
         self._again = os.eventfd(1, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         """always readable: polled while shared memory is being allocated"""
         try:
@@ -77,6 +87,12 @@ class LinkServer:
     def region(self) -> Region | None:
         """The vectors shared with the training process; None without one."""
         return None if self._trainer is None else self._trainer.region
+
+    @property
+    def shared_bytes(self) -> int:
+        """Bytes of shared memory that exist now."""
+        left = None if self._left is None else self._left()
+        return (0 if left is None else left.bytes) + (0 if self._trainer is None else self._trainer.shared_bytes)
 
     @property
     def dropped(self) -> int:
@@ -150,6 +166,7 @@ class LinkServer:
 
     def _forget(self, trainer: Trainer) -> None:
         self._dropped += trainer.dropped
+        self._left = None if trainer.region is None else weakref.ref(trainer.region)
         self._trainer = None
 
     # -- arriving ---------------------------------------------------------------------------------------------
@@ -215,6 +232,10 @@ class LinkServer:
                 return [TurnedAway(hello.pid, self._trainer.hello.pid)]
             while self._trainer is not None:
                 events += self._read(self._trainer)
+        if (short := self._shortage(schema.size, self.shared_bytes)) is not None:
+            _send_last(connection, refusal("GD-502", NO_ROOM, *short))
+            connection.close()
+            return events
         try:
             allocation = Allocation(schema.size)
         except OSError as error:

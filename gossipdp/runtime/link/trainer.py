@@ -89,6 +89,13 @@ class Trainer:
         """Whether `allocate` has more to do."""
         return self._allocation is not None
 
+    @property
+    def shared_bytes(self) -> int:
+        """Bytes of its shared memory that are there already."""
+        if self._allocation is not None:
+            return self._allocation.bytes
+        return 0 if self.region is None else self.region.bytes
+
     def filenos(self) -> list[int]:
         return [self.connection.fileno(), *self._ranks.filenos()]
 

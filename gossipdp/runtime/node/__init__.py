@@ -4,5 +4,6 @@ from __future__ import annotations
 
 from gossipdp.runtime.node.config import NodeConfig
 from gossipdp.runtime.node.node import Node, Service
+from gossipdp.runtime.node.vector_jobs import MemoryShortError
 
-__all__ = ["Node", "NodeConfig", "Service"]
+__all__ = ["MemoryShortError", "Node", "NodeConfig", "Service"]

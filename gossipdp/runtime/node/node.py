@@ -41,6 +41,7 @@ from gossipdp.runtime.observability.memory_watch import MemoryWatch
 from gossipdp.runtime.observability.metrics import Metrics
 from gossipdp.runtime.observability.notices import Notices
 from gossipdp.runtime.observability.status import Status
+from gossipdp.runtime.room import Room
 from gossipdp.runtime.storage.store import Store
 
 __all__ = ["Node", "Service"]
@@ -73,6 +74,7 @@ class Node:
         peer: not joined yet; the daemon calls `found` or `join` on it before `run`.
         algorithm: carries out the peer's jobs.
         transport, link, store, metrics: closed by `close`.
+        room: tells beforehand whether a model fits in memory.
         incarnation: of this start.
         found_run: called for a new run id when this peer has founded the network.
         learned_run: called with the run id that this peer, without one, hears of.
@@ -89,6 +91,7 @@ class Node:
         *,
         transport: Transport,
         link: LinkServer,
+        room: Room,
         store: Store,
         metrics: Metrics,
         incarnation: int,
@@ -123,7 +126,16 @@ class Node:
         self._data: DataServer | None = None
         self._faults = FaultPoint.from_environment()
         join_progress, region = JoinProgress(clock(), self.status.unanswered), SharedRegion()
-        self._jobs = VectorJobs(algorithm, store, region, peer.config.most_chunk, self._job_done, self.notice)
+        self._jobs = VectorJobs(
+            algorithm,
+            store,
+            region,
+            peer.config.most_chunk,
+            room,
+            lambda: link.shared_bytes,
+            self._job_done,
+            self.notice,
+        )
         call = self._jobs.call
         self._training = TrainingSessions(context, link, region, call=call, drain=self._drain, faults=self._faults)
         self._ending = Ending(context, self._training, outside)
@@ -134,7 +146,8 @@ class Node:
             learned_run=learned_run,
             leaving=lambda: self._stopping_at < math.inf,
         )
-        self._housekeeping = Housekeeping(context, transport, join_progress, MemoryWatch(config.waiting), remember)
+        memory = MemoryWatch(room.plan, config.waiting)
+        self._housekeeping = Housekeeping(context, transport, join_progress, memory, remember)
         if config.home:
             self._data = DataServer(Path(config.home), self._feed, self._damaged_data)
             self._services.append(self._data)

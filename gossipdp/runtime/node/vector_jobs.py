@@ -17,14 +17,19 @@ from gossipdp.protocol import jobs
 from gossipdp.protocol.schema import Schema, chunk_parameters
 from gossipdp.runtime.compute import Compute
 from gossipdp.runtime.link import Region
+from gossipdp.runtime.room import Room
 from gossipdp.runtime.storage.checkpoint import BESIDE, Checkpoint
 from gossipdp.runtime.storage.store import Store
 
-__all__ = ["SharedRegion", "VectorJobs"]
+__all__ = ["MemoryShortError", "SharedRegion", "VectorJobs"]
 
 T = TypeVar("T")
 
 log = logging.getLogger("gossipdp.node")
+
+
+class MemoryShortError(HardwareError):
+    """GD-502: a model that did fit has no memory for a job. Other processes may give some back."""
 
 
 class SharedRegion:
@@ -68,6 +73,8 @@ class VectorJobs:
         store: its newest checkpoint is restored.
         region: bound by jobs.Bind.
         most_chunk: most parameters of a chunk.
+        room: tells beforehand whether a model fits in memory.
+        shared: returns the bytes of shared memory that exist.
         done: called with each finished job and its result.
         notice: called with code and text of what a restore has found.
     """
@@ -78,11 +85,13 @@ class VectorJobs:
         store: Store,
         region: SharedRegion,
         most_chunk: int,
+        room: Room,
+        shared: Callable[[], int],
         done: Callable[[jobs.Job[object], object], None],
         notice: Callable[[str, str], None],
     ) -> None:
         self._algorithm, self._store, self._region, self._most_chunk = algorithm, store, region, most_chunk
-        self._done, self._notice = done, notice
+        self._room, self._shared, self._done, self._notice = room, shared, done, notice
         self.parameters = 0
         """of the model that memory is taken for, which a founder or joiner has long before it has the model"""
         self.longest: dict[str, float] = {}
@@ -99,7 +108,11 @@ class VectorJobs:
         return self._compute.waiting
 
     def submit(self, job: jobs.Job[object]) -> None:
-        """Carry out a job of the peer. What it needs of this thread's objects is taken now."""
+        """Carry out a job of the peer. What it needs of this thread's objects is taken now.
+
+        Raises:
+            HardwareError: GD-502, the model does not fit.
+        """
         match job:
             case jobs.Bind():
                 region = self._region.region
@@ -109,6 +122,7 @@ class VectorJobs:
                 self._region.unbind()
                 task = _Task(job, self._algorithm.ledger.unbind, partial(self._done, job))
             case jobs.Allocate(size):
+                self._room.require(size, self._shared())
                 self.parameters = size
                 task = _Task(job, partial(self._algorithm.run, job), partial(self._done, job))
             case jobs.Restore():
@@ -143,6 +157,7 @@ class VectorJobs:
 
         def into(checkpoint: Checkpoint) -> Mapping[str, NDArray[Any]]:
             schema, shapes = Schema.from_bytes(checkpoint.schema), checkpoint.shapes()
+            self._room.require(schema.size)
             self.parameters = schema.size
             self._algorithm.allocate(schema.size, schema.trainable, chunk_parameters(schema.size, self._most_chunk))
             read.clear()
@@ -175,5 +190,5 @@ def _execute(task: _Task) -> Any:
     try:
         return task.run()
     except MemoryError:
-        seen = repr(task.job)[:200]
-        raise HardwareError("GD-502", "the model does not fit this host's memory", seen=seen) from None
+        kind = HardwareError if isinstance(task.job, jobs.Allocate | jobs.Restore) else MemoryShortError
+        raise kind("GD-502", "the system has no memory for the model", seen=repr(task.job)[:200]) from None

@@ -6,42 +6,33 @@ message. Memory shared with training processes is not counted.
 
 from __future__ import annotations
 
-import resource
 from collections.abc import Callable
-from pathlib import Path
 from typing import Final
 
-from gossipdp.runtime.files import read_bounded
+from gossipdp.runtime.free_memory import own
+from gossipdp.runtime.memory_need import MemoryPlan
 
-__all__ = ["FIXED", "PER_PARAMETER", "MemoryWatch", "own"]
+__all__ = ["KEPT", "SPARE", "MemoryWatch"]
 
-FIXED: Final = 1 << 30
-"""bytes of the interpreter, compiled kernels and open chunks (220 MB with wan), and what malloc keeps of them"""
-PER_PARAMETER: Final = 32
-"""bytes: anchor and momentum, and joiners, a re-sync and moments at the same time, with some to spare"""
+SPARE: Final = 1.8
+"""times the need: what a joiner, a re-sync and moments take at the same time, with some to spare"""
+KEPT: Final = 1 << 29
+"""bytes that malloc keeps of open chunks and temporaries"""
 CALM: Final = 0.8
 """share of the bounds; after less memory than this, the next excess is a new one"""
-
-
-def own() -> int:
-    """Bytes of this process in memory that no other process shares; 0 if the system does not tell."""
-    try:
-        _, resident, shared, *_ = read_bounded(Path("/proc/self/statm"), 4096).split()
-    except OSError:
-        return 0
-    return (int(resident) - int(shared)) * resource.getpagesize()
 
 
 class MemoryWatch:
     """Compares the memory of this process with its bounds.
 
     Args:
+        plan: the settings.
         waiting: bytes that messages may take, those to send and those received.
         held: returns the bytes that this process holds now.
     """
 
-    def __init__(self, waiting: int, held: Callable[[], int] = own) -> None:
-        self._waiting, self._held = waiting, held
+    def __init__(self, plan: MemoryPlan, waiting: int, held: Callable[[], int] = own) -> None:
+        self._plan, self._waiting, self._held = plan, waiting, held
         self._told = 1
         """multiple of the bounds that is told next"""
 
@@ -53,7 +44,7 @@ class MemoryWatch:
         Args:
             parameters: of the model.
         """
-        bound = FIXED + PER_PARAMETER * parameters + self._waiting
+        bound = KEPT + SPARE * self._plan.need(parameters).private + self._waiting
         held = self._held()
         if held < CALM * bound:
             self._told = 1

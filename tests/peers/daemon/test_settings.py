@@ -24,7 +24,7 @@ def test_memory_is_the_containers(start: Start, monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(psutil, "virtual_memory", lambda: SimpleNamespace(total=1 << 40))
     monkeypatch.setattr(memory, "limit", lambda: 1 << 30)
     peer = protocol_settings.peer_config(load('[exchange]\nalgorithm = "epidemic"\n'))
-    assert peer.transfer.max_parameters == (1 << 30) // 10 and peer.strategy.broadcast.retain <= 1 << 30
+    assert peer.transfer.max_parameters == 1 << 30 and peer.strategy.broadcast.retain <= 1 << 30
     assert start()._transport.limits.total_bytes <= 1 << 30
 
 

@@ -344,6 +344,16 @@ def test_daemon_ended_for_good_before_it_ever_listened_ends_the_run_with_its_cod
     assert running.code() == code
 
 
+def test_daemon_without_memory_for_the_networks_model_ends_the_run(supervise: type[Running]) -> None:
+    running = supervise("on('SIGUSR1', lambda: sys.exit(7))\n" + DAEMON + WAIT, TRAINING + WAIT)
+    daemon = running.number("daemon")
+    running.number("training")
+    until("it has been seen to listen", lambda: "listens" in running.log(), DEADLINE)
+    os.kill(daemon, signal.SIGUSR1)
+    assert running.rest() == ["training ends"]
+    assert running.code() == 7
+
+
 def test_daemon_that_has_left_ends_training(supervise: type[Running]) -> None:
     running = supervise("on('SIGUSR1', lambda: sys.exit(0))\n" + DAEMON + WAIT, TRAINING + WAIT)
     daemon = running.number("daemon")
@@ -360,7 +370,7 @@ def test_daemon_that_has_listened_once_is_started_again_after_any_failure_while_
     daemon = """
 attempt = int(os.environ['GOSSIPDP_ATTEMPT'])
 if 0 < attempt < 7: say('code', [2, 3, 5, 6, 7, 8][attempt - 1]); sys.exit([2, 3, 5, 6, 7, 8][attempt - 1])
-on('SIGUSR1', lambda: sys.exit(7))
+on('SIGUSR1', lambda: sys.exit(70))
 """
     running = supervise(daemon + DAEMON + WAIT, training)
     first = running.number("daemon")

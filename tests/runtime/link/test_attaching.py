@@ -105,6 +105,34 @@ def test_no_memory_is_refused_with_gd_502(
     assert len(server.filenos()) == 1
 
 
+def test_a_model_that_does_not_fit_is_refused_before_memory_is_shared(tmp_path: Path) -> None:
+    asked: list[tuple[int, int]] = []
+
+    def shortage(parameters: int, shared: int) -> tuple[str, str] | None:
+        asked.append((parameters, shared))
+        return None if len(asked) == 1 else ("too little", "free some")
+
+    server = links.LinkServer(tmp_path, shortage)
+    first = attached(server, tmp_path)
+    assert first.region is not None
+    size = server.shared_bytes
+    assert size == first.region.bytes > 8 * SCHEMA.size
+    kept = server.region
+    first.close()
+    pump(server)
+    assert server.shared_bytes == size, "the daemon still has it"
+    second = links.Link.connect(tmp_path)
+    second.hello(SCHEMA)
+    assert pump(server) == [] and server.region is None
+    (refused,) = second.receive()
+    assert isinstance(refused, links.Refused)
+    assert (refused.code, refused.seen, refused.do) == ("GD-502", "too little", "free some")
+    assert asked == [(SCHEMA.size, 0), (SCHEMA.size, size)]
+    del kept
+    assert server.shared_bytes == 0
+    server.close()
+
+
 def test_no_daemon_is_gd_105(tmp_path: Path) -> None:
     with pytest.raises(UnreachableError) as caught:
         links.Link.connect(tmp_path)

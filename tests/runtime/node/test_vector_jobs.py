@@ -16,7 +16,10 @@ from gossipdp.errors import HardwareError
 from gossipdp.protocol import jobs
 from gossipdp.protocol.schema import Schema
 from gossipdp.runtime import compute
-from gossipdp.runtime.node.vector_jobs import SharedRegion, VectorJobs
+from gossipdp.runtime.free_memory import Free
+from gossipdp.runtime.memory_need import MemoryPlan
+from gossipdp.runtime.node.vector_jobs import MemoryShortError, SharedRegion, VectorJobs
+from gossipdp.runtime.room import Room
 from gossipdp.runtime.storage.store import Store
 from tests.runtime.storage.samples import meta
 
@@ -44,8 +47,12 @@ class Algorithm:
         return "allocated"
 
 
+def room(free: int) -> Room:
+    return Room(MemoryPlan(), held=lambda: 0, free=lambda: Free(free, free, "this machine"))
+
+
 class Host:
-    def __init__(self, home: Path) -> None:
+    def __init__(self, home: Path, free: int = 1 << 50) -> None:
         self.algorithm, self.region = Algorithm(), SharedRegion()
         self.done: list[tuple[object, object]] = []
         self.jobs = VectorJobs(
@@ -53,6 +60,8 @@ class Host:
             Store(home),
             self.region,
             256,
+            room(free),
+            lambda: 0,
             lambda job, result: self.done.append((job, result)),
             lambda code, text: None,
         )
@@ -122,9 +131,32 @@ def test_job_without_memory__hardware_error_that_names_the_job(tmp_path: Path) -
     host = Host(tmp_path)
     host.jobs.submit(cast(Any, "too large"))
     assert select.select([host.jobs], [], [], 5.0)[0]
-    with pytest.raises(HardwareError, match="GD-502") as caught:
+    with pytest.raises(MemoryShortError, match="GD-502") as caught:
         host.jobs.collect()
     assert "too large" in caught.value.seen
+    host.jobs.close()
+
+
+def test_a_model_for_which_there_is_no_memory__refused_before_any_is_taken(tmp_path: Path) -> None:
+    host = Host(tmp_path, free=10**9)
+    host.jobs.submit(jobs.Allocate(10**6, 10**6, 256))
+    host.collect(1)
+    with pytest.raises(HardwareError, match="GD-502") as caught:
+        host.jobs.submit(jobs.Allocate(10**9, 10**9, 256))
+    assert not isinstance(caught.value, MemoryShortError), "the peer ends: another start would say the same"
+    assert "1,000,000,000 parameters need" in caught.value.seen and host.jobs.parameters == 10**6
+    host.jobs.close()
+
+
+def test_a_checkpoint_for_which_there_is_no_memory__not_read(tmp_path: Path) -> None:
+    schema = Schema.of([("w", (700,), "float32", "parameter")])
+    arrays = {"anchor": np.zeros(700, np.float32), "momentum": np.zeros(700, np.float32)}
+    Store(tmp_path).save(arrays, meta(1), schema.to_bytes())
+    host = Host(tmp_path, free=10**6)
+    host.jobs.submit(jobs.Restore())
+    with pytest.raises(HardwareError, match="GD-502"):
+        host.collect(1)
+    assert not host.done and host.jobs.parameters == 0
     host.jobs.close()
 
 
@@ -138,7 +170,14 @@ def test_damaged_newest_checkpoint__the_one_before_is_restored(tmp_path: Path) -
     state.write_bytes(state.read_bytes()[:-1] + b"\x01")
     algorithm, told, done = Pairwise(), list[str](), list[Any]()
     vectors = VectorJobs(
-        algorithm, store, SharedRegion(), 256, lambda _, result: done.append(result), lambda code, _: told.append(code)
+        algorithm,
+        store,
+        SharedRegion(),
+        256,
+        room(1 << 50),
+        lambda: 0,
+        lambda _, result: done.append(result),
+        lambda code, _: told.append(code),
     )
     vectors.submit(jobs.Restore())
     while not done:

@@ -6,13 +6,15 @@ import mmap
 
 import psutil
 
-from gossipdp.runtime.observability.memory_watch import FIXED, PER_PARAMETER, MemoryWatch, own
+from gossipdp.runtime.free_memory import own
+from gossipdp.runtime.memory_need import MemoryPlan
+from gossipdp.runtime.observability.memory_watch import KEPT, SPARE, MemoryWatch
 
 
 def test_memory_past_the_bounds__told_once_and_at_each_doubling__and_not_for_swings_around_them() -> None:
     held = [0]
-    watch = MemoryWatch(1 << 30, lambda: held[0])
-    bound = FIXED + PER_PARAMETER * 10**6 + (1 << 30)
+    watch = MemoryWatch(MemoryPlan(), 1 << 30, lambda: held[0])
+    bound = KEPT + SPARE * MemoryPlan().need(10**6).private + (1 << 30)
     told = []
     for times in (0.5, 1.0, 1.1, 1.1, 1.9, 2.1, 2.2, 9.0, 9.1, 0.9, 1.1, 0.7, 1.1):
         held[0] = int(times * bound)

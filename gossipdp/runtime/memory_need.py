@@ -1,0 +1,97 @@
+"""Bytes of memory that a peer takes for a model at its peak, from the number of parameters and the settings.
+
+Pinned memory is the shared memory, so it is counted once. Not counted: the training process's own tensors, messages
+that wait to be sent or read (`[safety] memory`), and state that is carried beside the model.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final, NamedTuple
+
+from gossipdp.protocol.schema import chunk_parameters
+
+__all__ = ["MemoryPlan", "Need"]
+
+VECTORS: Final = 8
+"""bytes a parameter: anchor and momentum, or anchor and residual, in fp32"""
+SHARED: Final = 3 * 4
+"""the vectors shared with the training process, in fp32"""
+MOMENTS: Final = 4
+"""two encoded moments, and two that replace them"""
+COPIES: Final = 4
+"""the copy in bf16 that joiners fetch takes 2; a re-sync keeps 4 until it is accepted"""
+EXACT: Final = 8
+"""epidemic: the anchor in fixed point"""
+EXACT_COPIES: Final = 8
+"""epidemic: the exact copy that joiners fetch; a re-sync keeps as much"""
+LEAD: Final = 8
+"""a robust rule: own movement that the shared state does not have, in fixed point"""
+PROCESS: Final = 120 * 10**6
+"""the interpreter, compiled kernels, buffers of sockets"""
+OPEN: Final = 7
+"""bytes a parameter of each chunk of an exchange in flight: copy, codes, differences"""
+TEMPORARY: Final = 150
+"""bytes a parameter of one chunk: temporaries of jobs and received frames, and what malloc keeps of them"""
+
+
+class Need(NamedTuple):
+    """Bytes by use."""
+
+    shared: int
+    """shared with the training process"""
+    vectors: int
+    copies: int
+    moments: int
+    working: int
+
+    @property
+    def private(self) -> int:
+        """What the daemon takes beside the shared memory."""
+        return self.total - self.shared
+
+    @property
+    def total(self) -> int:
+        return sum(self)
+
+    def __str__(self) -> str:
+        uses = {
+            "shared memory": self.shared,
+            "anchor and momentum": self.vectors,
+            "copies for joiners and re-syncs": self.copies,
+            "moments": self.moments,
+            "working memory": self.working,
+        }
+        return ", ".join(f"{use} {size / 1e9:.2f}" for use, size in uses.items() if size)
+
+
+@dataclass(frozen=True, kw_only=True)
+class MemoryPlan:
+    """The settings on which the need depends.
+
+    Args:
+        exact: all peers share the state bit for bit, as with epidemic.
+        robust: a robust rule judges epochs.
+        moments: the daemon keeps the optimizer's moments.
+        window: chunks of one exchange in flight.
+    """
+
+    exact: bool = False
+    robust: bool = False
+    moments: bool = True
+    window: int = 8
+
+    def need(self, parameters: int) -> Need:
+        """Bytes at the peak for a model of so many parameters, padding and buffers included."""
+        return Need(
+            shared=SHARED * parameters,
+            vectors=(VECTORS + EXACT * self.exact + LEAD * self.robust) * parameters,
+            copies=(EXACT_COPIES if self.exact else COPIES) * parameters,
+            moments=MOMENTS * self.moments * parameters,
+            working=PROCESS + (TEMPORARY + OPEN * self.window) * chunk_parameters(parameters),
+        )
+
+    def saving(self, parameters: int) -> str:
+        """The setting of this host alone that saves memory, and how much; "" if there is none left."""
+        saved = MOMENTS * self.moments * parameters
+        return f"`[exchange] moments = false` saves {saved / 1e9:.2f} GB" if saved else ""
