@@ -31,8 +31,8 @@ PROCESS: Final = 120 * 10**6
 """the interpreter, compiled kernels, buffers of sockets"""
 OPEN: Final = 7
 """bytes a parameter of each chunk of an exchange in flight: copy, codes, differences"""
-TEMPORARY: Final = 150
-"""bytes a parameter of one chunk: temporaries of jobs and received frames, and what malloc keeps of them"""
+TEMPORARY: Final = 25
+"""bytes a parameter of one chunk: temporaries of jobs, received frames"""
 
 
 class Need(NamedTuple):

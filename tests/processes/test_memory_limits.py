@@ -32,7 +32,7 @@ pytestmark = pytest.mark.processes
 GROUPS = Path("/sys/fs/cgroup")
 PARAMETERS = 30_000_000
 MAY_HAVE = 700_000_000
-"""bytes: a daemon without a model takes some 250 MB, and this model 1.2 GB"""
+"""bytes: a daemon without a model takes some 250 MB, and this model 1.1 GB"""
 
 
 @pytest.fixture
@@ -124,7 +124,7 @@ PARTNER = """
 import sys, time, torch, gossipdp
 model = torch.nn.Linear(1000, int(sys.argv[2]), bias=False)
 model.weight.grad = torch.randn_like(model.weight)
-optimizer = torch.optim.SGD(model.parameters(), lr=1e-4)
+optimizer = torch.optim.Adam(model.parameters(), lr=1e-4)
 gossipdp.attach(model, optimizer, home=sys.argv[1])
 while True:
     optimizer.step()
