@@ -52,11 +52,10 @@ class Ledger:
         self.chunks = len(self._spans)
         self.a: Vector = np.zeros(size, np.float32)
         self.v: Vector = np.zeros(size, np.float32)
-        self.x: Vector | None = None
-        self._slots: tuple[Vector, Vector] | None = None
+        self._buffers: tuple[Vector, Vector] | None = None
         self._open = 1
         self._dirty: tuple[set[int], set[int]] = (set(), set())
-        self._sealed = 0
+        """by buffer: the chunks on which it holds corrections; on all others it may hold anything"""
         self._resynced: dict[int, Vector] = {}
         """by chunk: the sum that `resync` added, until `conclude`"""
         self._scratch: Vector = np.zeros(min(size, chunk_parameters), np.float32)
@@ -76,15 +75,20 @@ class Ledger:
 
     # -- the training process ---------------------------------------------------------------------------------
 
-    def bind(self, x: Vector, slots: tuple[Vector, Vector]) -> None:
-        """Use these shared vectors for x and the two slots, shape (size,) each. The slots must be zero."""
-        self.x, self._slots = x, slots
-        self._open, self._sealed = 1, 0
+    def bind(self, buffers: tuple[Vector, Vector]) -> None:
+        """Use these two shared vectors, shape (size,) each. x is in the first one; the second one may hold anything."""
+        self._buffers = buffers
+        self._open = 1
         self._dirty = (set(), set())
 
     def unbind(self) -> None:
-        """Forget x and the slots: the next training process starts from the anchor and needs no correction."""
-        self.x = self._slots = None
+        """Forget the buffers: the next training process starts from the anchor and needs no correction."""
+        self._buffers = None
+
+    @property
+    def x(self) -> Vector | None:
+        """The buffer that is not open, where model and snapshots stand; None without a training process."""
+        return None if self._buffers is None else self._buffers[(self._open - 1) % 2]
 
     @property
     def open_slot(self) -> int:
@@ -94,19 +98,22 @@ class Ledger:
     def pending(self, chunk: int) -> Vector:
         """The open slot's part of `chunk`, for the caller to add to; scratch memory without a training process."""
         span = self.span(chunk)
-        if self._slots is None:
+        if self._buffers is None:
             return self._scratch[: span.stop - span.start]
-        self._dirty[self._open % 2].add(chunk)
-        return self._slots[self._open % 2][span]
+        part, dirty = self._buffers[self._open % 2][span], self._dirty[self._open % 2]
+        if chunk not in dirty:
+            part[:] = 0.0  # it may hold an old snapshot
+            dirty.add(chunk)
+        return part
 
     def outstanding(self, chunk: int, applied: int) -> Vector:
         """Sum of the corrections of `chunk` in slots after number `applied`, a new vector."""
         span = self.span(chunk)
         total: Vector = np.zeros(span.stop - span.start, np.float32)
-        if self._slots is not None:
-            for number in {self._sealed, self._open}:
+        if self._buffers is not None:
+            for number in (self._open - 1, self._open):
                 if number > applied and chunk in self._dirty[number % 2]:
-                    total += self._slots[number % 2][span]
+                    total += self._buffers[number % 2][span]
         return total
 
     def found(self, chunk: int) -> bool:
@@ -119,14 +126,12 @@ class Ledger:
         return True
 
     def attach(self, chunk: int) -> None:
-        """Set x := a on `chunk` and clear both slots there, because x then contains every correction."""
-        assert self.x is not None and self._slots is not None
+        """Set x := a on `chunk` and drop its corrections, because x then contains them."""
+        assert self.x is not None
         span = self.span(chunk)
         self.x[span] = self.a[span]
-        for slot, dirty in zip(self._slots, self._dirty, strict=True):
-            if chunk in dirty:
-                slot[span] = 0.0
-                dirty.discard(chunk)
+        for dirty in self._dirty:
+            dirty.discard(chunk)
 
     def check(self, chunk: int) -> bool:
         """Whether the snapshot on `chunk` is finite, and small enough that the next anchor is finite too."""
@@ -134,25 +139,23 @@ class Ledger:
         return _finite(self.x[self.span(chunk)])
 
     def seal(self) -> jobs.Sealed:
-        """Seal the open slot and open the next one.
+        """Seal the open slot and open the next one, in the buffer where x was.
+
+        The caller makes sure that the training process writes nothing there from now on.
 
         Returns:
             The sealed slot and its dirty chunks. Slot 0 if nothing is dirty, or the slot before is not released yet.
         """
         dirty = self._dirty[self._open % 2]
-        if self._slots is None or not dirty or self._dirty[(self._open + 1) % 2]:
+        if self._buffers is None or not dirty or self._dirty[(self._open + 1) % 2]:
             return jobs.Sealed(0, ())
-        self._sealed, self._open = self._open, self._open + 1
-        return jobs.Sealed(self._sealed, tuple(sorted(dirty)))
+        self._open += 1
+        return jobs.Sealed(self._open - 1, tuple(sorted(dirty)))
 
     def release(self, slot: int) -> None:
-        """Clear the buffer of `slot`, which is inside x now."""
-        if self._slots is None or slot != self._sealed or slot == self._open:
-            return
-        buffer, dirty = self._slots[slot % 2], self._dirty[slot % 2]
-        for chunk in dirty:
-            buffer[self.span(chunk)] = 0.0
-        dirty.clear()
+        """The corrections of `slot` are inside x now: its buffer is free for the next snapshot."""
+        if slot == self._open - 1:
+            self._dirty[slot % 2].clear()
 
     # -- the outer step ---------------------------------------------------------------------------------------
 

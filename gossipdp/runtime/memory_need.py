@@ -15,8 +15,8 @@ __all__ = ["MemoryPlan", "Need"]
 
 VECTORS: Final = 8
 """bytes a parameter: anchor and momentum, or anchor and residual, in fp32"""
-SHARED: Final = 3 * 4
-"""the vectors shared with the training process, in fp32"""
+SHARED: Final = 2 * 4
+"""the buffers shared with the training process, in fp32"""
 MOMENTS: Final = 4
 """two encoded moments, and two that replace them"""
 COPIES: Final = 4

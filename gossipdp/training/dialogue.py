@@ -107,6 +107,10 @@ class Dialogue:
         self._moments = MomentsSchedule()
         self._moments_given: set[links.Moment] = set()
         """moments that were asked for and are in shared memory"""
+        self._sealed: int | None = None
+        """while this process holds the region's token: number of the last slot that was sealed"""
+        self._inherits = False
+        """a moment that the daemon keeps may still come to the buffer of the model"""
         self._state_is_new = False
         """the daemon has a newer carried state than this model"""
         self._has_moments = self._wants_moments = False
@@ -293,6 +297,7 @@ class Dialogue:
                 f", {earlier} of them from before it: the model is of step {self._terms.clock}" if earlier else "",
             )
         self._loads += 1
+        self._inherits = self._wants_moments and self._terms.moments > 0
         self._wants_moments = False
         self._healing.loaded()
         self._begin()
@@ -328,6 +333,7 @@ class Dialogue:
 
     def _drop(self) -> None:
         self._connection.drop()
+        self._sealed = None
         self._corrections.clear()
         self._times.settle_all()
         self._accounts.returned()

@@ -31,4 +31,5 @@ def hand_over(session: Session, layout: MasterWeights, last: LastStep | None) ->
             session.since_snapshot,
         )
     elif order is not None:
-        session.done(order, layout.read(order.into), layout.carried.copy(now=True), whole=True)
+        fence = layout.read(order.into, plus=order.plus)
+        session.done(order, fence, layout.carried.copy(now=True), whole=True)

@@ -69,12 +69,16 @@ class Drain(NamedTuple):
 
 
 class Snapshot(NamedTuple):
-    """into := the live parameters, which hold slots up to `applied`."""
+    """into := the live parameters, plus what stands there on the spans `plus`. It then holds slots up to `applied`.
+
+    plus: spans [start, stop) of a slot that the live parameters do not hold.
+    """
 
     session: int
     number: int
     applied: int
     into: NDArray[np.float32]
+    plus: tuple[tuple[int, int], ...] = ()
 
 
 class SendMoment(NamedTuple):

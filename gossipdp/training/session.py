@@ -9,6 +9,9 @@ from __future__ import annotations
 import math
 from typing import Final
 
+import numpy as np
+from numpy.typing import NDArray
+
 from gossipdp.protocol.wire.messages import MOST_STEPS
 from gossipdp.runtime import link as links
 from gossipdp.training.dialogue import Dialogue, Mode, Phase
@@ -86,7 +89,7 @@ class Session(Dialogue):
 
     @property
     def takes_snapshot(self) -> bool:
-        """True if the shared memory is free for a snapshot."""
+        """True if the daemon has read the last snapshot and moment."""
         return self._phase is Phase.OPEN and self._accounts.handed is None and not self._moments.open
 
     @property
@@ -160,32 +163,64 @@ class Session(Dialogue):
             return None
         region = link.region
         if self._phase is Phase.WRITING:
-            return Write(region.x)
+            return Write(region.buffers[0])
         if self._phase is Phase.ARRIVED and self._terms.kept:
             return Keep(self.number, self._terms.clock)
         if self._phase is Phase.ARRIVED:
-            return Load(self.number, region.x, self._terms.clock, link.carried, self._healing.due)
+            return Load(self.number, region.buffers[0], self._terms.clock, link.carried, self._healing.due)
         if self._state_is_new and self._phase is Phase.OPEN:
             return LoadState(self.number, link.carried.state)
-        if self._drains(ahead):
-            return self._corrections.next(region)
+        sends_moment = self._phase is Phase.OPEN and self._accounts.handed is None and self._moments.due
+        soon = self.due_in is not None and self.due_in <= ahead
+        if sends_moment or soon:
+            self.claims()
+        if self._drains(soon):
+            return self._corrections.take(region)
         # Moments come before a snapshot: where one is due at every step, they would never have their turn.
-        if self._phase is Phase.OPEN and self._accounts.handed is None and (number := self._moments.next()):
-            return SendMoment(self.number, number, region.x)
+        if sends_moment and (free := self._free()) is not None:
+            return SendMoment(self.number, self._moments.next(), free)
         return self.snapshot() if self.due_in == 0 else None
 
-    def _drains(self, ahead: int) -> bool:
-        """True if corrections are due within `ahead` steps."""
+    def claims(self) -> bool:
+        """Take the free buffer. It stays this process's until a Snapshot or SendMoment is done.
+
+        Returns:
+            False while the daemon has it, or its last slot is not taken to be drained.
+        """
+        link = self._connection.link
+        if self._sealed is None and self._phase is Phase.OPEN and link is not None and link.region is not None:
+            self._sealed = link.region.take()
+        return self._sealed == self._corrections.taken
+
+    def _free(self) -> NDArray[np.float32] | None:
+        """The buffer for a snapshot or a moment of the live parameters; None while there is none."""
+        link = self._connection.link
+        if self._sealed is None or self._sealed != self._corrections.applied or link is None or link.region is None:
+            return None
+        return link.region.buffers[self._sealed % 2]
+
+    def _drains(self, soon: bool) -> bool:
+        """True if corrections are to be drained now; with mode overlap, only with a snapshot that can be written."""
         if not self._corrections or self._phase is not Phase.OPEN:
             return False
-        return self.mode != "overlap" or (self.due_in is not None and self.due_in <= ahead)
+        return self.mode != "overlap" or (soon and self._sealed is not None)
 
     def snapshot(self) -> Snapshot | None:
         """The order to hand over the steps since the last snapshot. None if there are none, or it cannot be taken."""
+        if not self._accounts.steps or self.due_in is None or not self.claims() or (free := self._free()) is None:
+            return None
+        return Snapshot(self.number, self.next_snapshot, self._corrections.applied, free)
+
+    def last_snapshot(self) -> Snapshot | None:
+        """As `snapshot`, for a process that leaves. A slot that is out is added to it, not to the parameters."""
         link = self._connection.link
         if link is None or link.region is None or not self._accounts.steps or self.due_in is None:
             return None
-        return Snapshot(self.number, self.next_snapshot, self._corrections.applied, link.region.x)
+        self.claims()
+        slot = self._corrections.undrained(link.region)
+        if slot is None or slot.slot != self._sealed:
+            return self.snapshot()
+        return Snapshot(self.number, self.next_snapshot, slot.slot, slot.values, slot.spans)
 
     def done(
         self,
@@ -213,8 +248,11 @@ class Session(Dialogue):
             case Load(carried=carried) if here and self._phase is Phase.ARRIVED:
                 self._state_loaded(carried.state)
                 self._model_loaded()
+                if not self._inherits:
+                    self._connection.send(fence, links.Applied(self.number, 0))
             case Keep() if here and self._phase is Phase.ARRIVED:
                 self._model_kept()
+                self._connection.send(fence, links.Applied(self.number, 0))
             case LoadState(state=loaded) if here:
                 self._state_loaded(loaded)
             case Drain(session, slot) if here and self._phase is Phase.OPEN:
@@ -234,10 +272,13 @@ class Session(Dialogue):
                         eval_loss=self._eval_loss,
                     )
                     self._connection.send(fence, message, state)
+                    self._sealed = None
                     self._times.submitted(number, self.now())
             case SendMoment(session, number) if here and self._phase is Phase.OPEN:
                 steps = min(max(0, optimizer_steps), MOST_STEPS)
-                self._connection.send(fence, links.Moments(session, number, moment_of(number), steps))
+                applied = self._corrections.applied
+                self._connection.send(fence, links.Moments(session, number, moment_of(number), steps, applied))
+                self._sealed = None
         self._flush()
         if isinstance(order, Snapshot):
             self.report()
@@ -260,7 +301,14 @@ class Session(Dialogue):
         link = self._connection.link
         if link is None or link.region is None or which not in self._moments_given:
             return None
-        return LoadMoment(which, self.kept_steps, link.region.x)
+        return LoadMoment(which, self.kept_steps, link.region.buffers[0])
+
+    def inherited(self) -> None:
+        """The moments are loaded, on every rank: the buffer is free."""
+        if self._inherits and self._phase is Phase.OPEN:
+            self._inherits = False
+            self._connection.send(passed, links.Applied(self.number, 0))
+            self._flush()
 
     # -- the end ----------------------------------------------------------------------------------------------------
 

@@ -28,7 +28,7 @@ MOMENT_WITHIN: Final = 60.0
 MOMENT_EACH: Final = 100e-9
 """seconds for the daemon to bring one moment, and additional seconds per parameter"""
 PAUSE: Final = 0.05
-"""seconds between attempts while there is no link to wait on"""
+"""seconds between attempts where no message tells of a change"""
 
 
 class ModelWait:
@@ -132,7 +132,8 @@ def wait_for_last_snapshot(session: Session, within: float) -> Snapshot | None:
     until = session.now() + within
     while session.phase is Phase.OPEN and session.since_snapshot:
         session.poll()
-        if session.takes_snapshot or not session.connected or (left := until - session.now()) <= 0:
-            break
-        session.wait(left)
-    return session.snapshot()
+        order = session.last_snapshot()
+        if order is not None or not session.connected or (left := until - session.now()) <= 0:
+            return order
+        session.wait(min(left, PAUSE))  # no message tells that the daemon has put the token back
+    return None

@@ -35,17 +35,21 @@ class NumpyTrainer:
         self.steps = self.drains = 0
         self._since = 0
         self._taken = True
-        self._sealed: links.Slot | None = None
+        self._slot: links.Slot | None = None
+        """the slot to drain"""
+        self._sealed: int | None = None
+        """while this process holds the region's token: number of the last slot that was sealed"""
         self._width = 0
         deadline = time.monotonic() + timeout
         self._link = self._connect(home, deadline)
         self._link.hello(self.schema)
         self._until(lambda: self._link.region is not None, deadline)
         assert self._link.region is not None
-        self._link.region.x[: len(x)] = self.x
+        self._link.region.buffers[0][: len(x)] = self.x
         self._link.send(links.Ready())
         self._until(lambda: self.session > 0, deadline)
-        self.x[:] = self._link.region.x[: len(x)]
+        self.x[:] = self._link.region.buffers[0][: len(x)]
+        self._link.send(links.Applied(self.session, 0))
 
     @property
     def lost(self) -> str:
@@ -78,7 +82,7 @@ class NumpyTrainer:
                 case links.Taken():
                     self._taken = True
                 case links.Slot():
-                    self._sealed = message
+                    self._slot = message
                 case links.Refused(code, cause, seen, _):
                     raise ConnectionRefusedError(f"{code} {cause}: {seen}")
 
@@ -89,20 +93,26 @@ class NumpyTrainer:
         self._hear()
         self._drain()
         due = self._since >= self.every if submit is None else submit
-        if due and self._taken:
-            assert self._link.region is not None
+        region = self._link.region
+        if due and self._taken and region is not None:
+            if self._sealed is None:
+                self._sealed = region.take()
+            if self._sealed != self.applied:
+                return  # a slot is being sealed, or its message is on its way
+            self._sealed = None
             self.snapshots += 1
-            self._link.region.x[: len(self.x)] = self.x
+            snapshot = region.buffers[self.applied % 2]
+            snapshot[: len(self.x)], snapshot[len(self.x) :] = self.x, 0.0
             self._taken = False
             self._link.send(links.Submit(self.session, self.snapshots, self.applied, self._since, self._since))
             self._since = 0
 
     def _drain(self) -> None:
-        slot, self._sealed = self._sealed, None
+        slot, self._slot = self._slot, None
         if slot is None:
             return
         assert self._link.region is not None
-        corrections = self._link.region.slots[slot.slot % 2]
+        corrections = self._link.region.buffers[slot.slot % 2]
         for first, last in slot.spans:
             span = slice(first * self._width, min((last + 1) * self._width, len(self.x)))
             self.x[span] += corrections[span]

@@ -6,7 +6,7 @@ import hashlib
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -17,20 +17,26 @@ from gossipdp.protocol import jobs
 from gossipdp.protocol.peer import Peer, PeerConfig
 from gossipdp.protocol.schema import Schema, chunk_parameters
 from gossipdp.protocol.wire.messages import Member
+from gossipdp.runtime.link import FreeBuffer
 
 __all__ = ["Checkpoint", "Host", "Region", "perform", "sign", "verify"]
 
 
-class Region(NamedTuple):
-    """Memory that a training process shares with its daemon."""
+class Region:
+    """Memory that a training process shares with its daemon, as `gossipdp.runtime.link.Region`."""
 
-    x: Vector
-    slots: tuple[Vector, Vector]
+    def __init__(self, size: int) -> None:
+        self.buffers: tuple[Vector, Vector] = (np.zeros(size, np.float32), np.zeros(size, np.float32))
+        self._token: int | None = None
+        self.free = FreeBuffer(self)
+        """the daemon's side"""
 
-    @classmethod
-    def of(cls, size: int) -> Region:
-        x, first, second = (np.zeros(size, np.float32) for _ in range(3))
-        return cls(x, (first, second))
+    def take(self) -> int | None:
+        taken, self._token = self._token, None
+        return taken
+
+    def give(self, sealed: int) -> None:
+        self._token = sealed
 
 
 @dataclass(frozen=True)
@@ -140,7 +146,7 @@ class Host:
 
     def share(self, size: int) -> Region:
         """Share new memory with a training process that attaches."""
-        self.region = Region.of(size)
+        self.region = Region(size)
         return self.region
 
     def slow_down(self, *, jobs: float, steps: float) -> None:
@@ -167,7 +173,7 @@ def perform(host: Host, job: jobs.Job[object]) -> object:
     match job:
         case jobs.Bind():
             assert host.bound is not None
-            return host.algorithm.ledger.bind(host.bound.x, host.bound.slots)
+            return host.algorithm.ledger.bind(host.bound.buffers)
         case jobs.Unbind():
             return host.unbind()
         case jobs.Restore():

@@ -223,7 +223,10 @@ class Network:
             for sent in (envelope,) if self.tampers is None else self.tampers(host, envelope):
                 self._transmit(host, sent)
         while (job := peer.next_job()) is not None:
-            host.waiting.append((job, host.region))
+            if isinstance(job, jobs.Seal):
+                self._seal(host, job)
+            else:
+                host.waiting.append((job, host.region))
         while (event := peer.next_event()) is not None:
             self.record("said", host, None, event)
             self._listen(host, event)
@@ -243,6 +246,13 @@ class Network:
             self.drain(host)
 
     # -- jobs -------------------------------------------------------------------------------------------------
+
+    def _seal(self, host: Host, job: jobs.Seal) -> None:
+        """Queue the job once the region's free buffer can become the open one."""
+        assert host.bound is not None
+        nothing = partial(self._done, host, job, jobs.Sealed(0, ()))
+        begin, cancel = partial(host.waiting.append, (job, host.bound)), partial(self.at, self.now, "done Seal", host)
+        host.bound.free.seal(begin, partial(cancel, nothing))
 
     def _work(self, host: Host) -> None:
         """Begin the next job of an idle host."""
@@ -266,6 +276,8 @@ class Network:
 
     def _done(self, host: Host, job: jobs.Job[object], result: object) -> None:
         host.running.job_done(job, result, self.now)
+        if isinstance(job, jobs.Seal) and host.bound is not None:
+            host.bound.free.sealed(job.typed(result).slot)
         self.drain(host)
 
     # -- messages ---------------------------------------------------------------------------------------------

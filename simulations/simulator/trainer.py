@@ -1,8 +1,9 @@
 """A training process in virtual time. It steps, submits snapshots and drains corrections (algorithms section 1).
 
 It never waits. A step is due every `step_time`, whatever the daemon does. A sealed slot is drained at a step boundary,
-perhaps some steps late. A snapshot is submitted when one is due and the last was taken. The process keeps its own sum
-of steps in fp64, from which `invariants` computes what x must be. It may die at any time and loses its memory then.
+perhaps some steps late, and before a snapshot. A snapshot is submitted when one is due, the last was taken and the
+buffer is free. The process keeps its own sum of steps in fp64, from which `invariants` computes what x must be. It may
+die at any time and loses its memory then.
 """
 
 from __future__ import annotations
@@ -84,6 +85,8 @@ class Trainer:
         self.drained_at = network.now
         self._every, self._since_submit, self._under_way = 1, 0, 0
         self._outstanding = False
+        self._sealed: int | None = None
+        """while it holds the region's token: number of the last slot that was sealed"""
         self._snapshots = 0
         self.clock = 0
         """the network's clock in steps, as far as this process knows it"""
@@ -106,8 +109,8 @@ class Trainer:
             self.since[:] = 0.0
         live = self._live
         self.region = self.host.share(self._schema.size)
-        self.region.x[:] = self.x
-        self.session, self._outstanding = 0, True
+        self.region.buffers[0][:] = self.x
+        self.session, self._outstanding, self._sealed = 0, True, None
         self._slots.clear()
         schema, empty = self._schema.to_bytes(), self.config.tells > 0 and self._optimizer_steps == 0
         self._tell("attach", lambda peer: peer.training.attach(schema, self._network.now, moments=empty, live=live))
@@ -124,7 +127,11 @@ class Trainer:
         """kill -9. The daemon notices the end of the link."""
         self.alive = False
         if self.host.peer is not None:
-            self._tell("detach", lambda peer: peer.training.detach(self._network.now), dead=True)
+            self._tell("detach", self._detached, dead=True)
+
+    def _detached(self, peer: Peer) -> None:
+        self.region.free.detach()
+        peer.training.detach(self._network.now)
 
     def _tell(self, kind: str, action: Callable[[Peer], object], *, dead: bool = False) -> None:
         network, host = self._network, self.host
@@ -137,6 +144,8 @@ class Trainer:
         if not isinstance(event, _HEARD):
             return
         region = self.region
+        if isinstance(event, SnapshotTaken):
+            region.free.done("snapshot")
 
         def arrive() -> None:
             if self.alive and region is self.host.region:
@@ -155,11 +164,13 @@ class Trainer:
                 else:
                     self._since_submit, self.clock = 0, self.host.running.replica.clock
                     self.since[:] = 0.0
-                    self.x[:] = self.region.x
+                    self.x[:] = self.region.buffers[0]
                 self._every = self.host.running.pacing.every
                 self._spans = self._schema.spans(self.host.config.most_chunk)
                 self._done(self, "load", tuple(range(self.host.algorithm.ledger.chunks)))
                 self._inherit(self.host.running.moments.held)
+                free = self.region.free
+                self._tell("loaded", lambda peer: free.done("model"))
                 if not self._stepping:
                     self._stepping = True
                     self._next_step()
@@ -230,22 +241,32 @@ class Trainer:
             self._submit()
 
     def _submit(self) -> None:
-        self.region.x[:] = self.x
+        if self._sealed is None:
+            self._sealed = self.region.take()
+        while self._slots:
+            self._drain(*self._slots.popleft()[:2])
+        if self._sealed != self.applied:
+            return  # a slot is being sealed, or its message is on its way
+        self._sealed, region = None, self.region
+        region.buffers[self.applied % 2][:] = self.x
         self.submitted[:] = self.since
         self._outstanding = True
         self._snapshots += 1
         session, snapshot, applied, steps = self.session, self._snapshots, self.applied, self._since_submit
         self._since_submit, self._under_way = 0, steps
         network = self._network
-        self._tell(
-            "submit", lambda peer: peer.training.submit(session, snapshot, applied, steps, 8 * steps, network.now)
-        )
+
+        def submit(peer: Peer) -> None:
+            region.free.received("snapshot")
+            peer.training.submit(session, snapshot, applied, steps, 8 * steps, network.now)
+
+        self._tell("submit", submit)
 
     def _drain(self, slot: int, chunks: tuple[int, ...]) -> None:
         """Add the slot's chunks to x and report it."""
         for chunk in chunks:
             span = self._spans[chunk]
-            self.x[span] += self.region.slots[slot % 2][span]
+            self.x[span] += self.region.buffers[slot % 2][span]
         self.applied, self.drained_at = slot, self._network.now
         self._done(self, "drain", chunks)
         session, network = self.session, self._network

@@ -21,8 +21,8 @@ class Replica:
         self.algorithm.allocate(size, size, WIDTH)
         self.ledger = self.algorithm.ledger
         self.x = np.zeros(size, np.float32)
-        self.slots = np.zeros((2, size), np.float32)
-        self.ledger.bind(self.x, (self.slots[0], self.slots[1]))
+        self.buffers = np.zeros((2, size), np.float32)
+        self.ledger.bind((self.buffers[0], self.buffers[1]))
         self.applied = 0
 
     @property
@@ -41,12 +41,13 @@ class Replica:
         sealed = self.run(jobs.Seal())
         for chunk in sealed.chunks:
             span = self.ledger.span(chunk)
-            self.x[span] += self.slots[sealed.slot % 2][span]
+            self.x[span] += self.buffers[sealed.slot % 2][span]
         if sealed.chunks:
             self.applied = sealed.slot
             self.run(jobs.Release(sealed.slot))
 
     def outer(self, lr, momentum, part=1.0):
+        self.ledger.x[:] = self.x
         for chunk in range(self.ledger.chunks):
             self.run(jobs.OuterStep(chunk, lr, momentum, self.applied, part))
 

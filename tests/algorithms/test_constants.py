@@ -21,8 +21,8 @@ class Peer:
     def __init__(self, algorithm, seed):
         self.algorithm, self.random = algorithm, np.random.default_rng(seed)
         algorithm.allocate(SIZE, TRAINABLE, WIDTH)
-        self.x, slots = np.zeros(SIZE, np.float32), np.zeros((2, SIZE), np.float32)
-        algorithm.ledger.bind(self.x, (slots[0], slots[1]))
+        self.x = np.zeros(SIZE, np.float32)
+        algorithm.ledger.bind((self.x, np.zeros(SIZE, np.float32)))
 
     def train(self):
         """Set x to the anchor, plus one step in every element that changes."""

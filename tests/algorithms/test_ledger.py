@@ -26,8 +26,8 @@ class Host:
         self.attach()
 
     def attach(self):
-        self.region = np.zeros((3, SIZE), np.float32)
-        self.ledger.bind(self.region[0], (self.region[1], self.region[2]))
+        self.region = np.full((2, SIZE), np.nan, np.float32)
+        self.ledger.bind((self.region[0], self.region[1]))
         for chunk in range(CHUNKS):
             self.ledger.attach(chunk)
         self.x = self.region[0].copy()
@@ -44,7 +44,9 @@ class Host:
 
     def submit(self):
         if self.at_submit is None:
-            self.region[0] = self.x
+            self.drain()
+            self.release()
+            self.ledger.x[:] = self.x
             self.at_submit, self.stepped = (self.since.copy(), self.applied), set()
 
     def outer_step(self, chunk, lr, momentum):
@@ -67,6 +69,8 @@ class Host:
         pending += delta
 
     def seal(self):
+        if self.at_submit is not None:
+            return  # a snapshot stands in the buffer that would become the open one
         sealed = self.ledger.seal()
         if sealed.chunks:
             self.sealed, self.chunks = sealed.slot, sealed.chunks
@@ -75,7 +79,7 @@ class Host:
         if self.sealed > self.applied:
             for chunk in self.chunks:
                 span = self.ledger.span(chunk)
-                self.x[span] += self.region[1 + self.sealed % 2][span]
+                self.x[span] += self.region[self.sealed % 2][span]
             self.applied = self.unreleased = self.sealed
 
     def release(self):
@@ -136,7 +140,7 @@ def test_lone_peer_is_the_bare_optimizer_bit_for_bit(seed, rounds):
         host.seal()
         host.drain()
         assert (host.x == snapshot).all() and (host.ledger.a == snapshot).all()
-        assert host.sealed == 0 and not host.region[1:].any() and not host.ledger.v.any()
+        assert host.sealed == 0 and host.ledger.seal().chunks == () and not host.ledger.v.any()
 
 
 def test_outer_step_is_nesterov_and_buffers_are_plain():
@@ -183,7 +187,7 @@ def test_release_of_a_slot_that_is_not_out_changes_nothing(slot):
     host.land(0, 1.0)
     host.ledger.seal()
     host.ledger.release(slot)
-    assert host.region[2].any()
+    assert host.ledger.outstanding(0, 0).any()
 
 
 def test_corrections_without_a_training_process_are_not_kept():
@@ -335,23 +339,39 @@ def test_resync_with_a_payload_that_is_not_a_frozen_chunk_changes_nothing(fault)
         chunks = [other.freeze(0)]
     payload, digest = chunks[0].payload, chunks[0].hash
     payload, digest = {"hash": (payload, bytes(16)), "length": (payload[:-2], digest), "nan": (payload, digest)}[fault]
-    anchor, slots = host.ledger.a.copy(), host.region[1:].copy()
+    anchor = host.ledger.a.copy()
     assert not host.ledger.resync(0, payload, digest)
-    assert (host.ledger.a == anchor).all() and (host.region[1:] == slots).all()
+    assert (host.ledger.a == anchor).all() and host.ledger.seal().chunks == ()
 
 
-def test_released_buffer_is_zero_when_it_serves_again():
+def test_buffer_of_an_old_snapshot_serves_again_from_zero():
     host = Host()
-    host.land(0, 1.0)
+    for chunk in (0, 1, 0, 2):
+        host.inner_step()
+        host.submit()
+        for each in range(CHUNKS):
+            host.outer_step(each, 0.7, 0.7)
+        host.land(chunk, 1.0)
+        host.seal()
+        assert host.error() < TOLERANCE
+        host.drain()
+        host.release()
+        assert host.error() < TOLERANCE
+    assert host.sealed == 4
+
+
+def test_snapshots_without_corrections_use_one_buffer():
+    host = Host()
+    first = host.ledger.x
+    for _ in range(2):
+        host.submit()
+        for chunk in range(CHUNKS):
+            host.outer_step(chunk, 1.0, 0.0)
+        host.seal()
+        assert host.ledger.x is first
+    host.land(1, 1.0)
     host.seal()
-    host.drain()
-    assert host.region[1 + host.sealed % 2].any()
-    host.release()
-    assert not host.region[1:].any()
-    host.land(0, 1.0)
-    host.seal()
-    host.drain()
-    assert host.error() < TOLERANCE
+    assert host.ledger.x is not first
 
 
 def test_attach_clears_pending_because_x_then_holds_it():
@@ -359,5 +379,5 @@ def test_attach_clears_pending_because_x_then_holds_it():
     for chunk in range(CHUNKS):
         host.land(chunk, 1.0)
         host.ledger.attach(chunk)
-    assert (host.region[0] == host.ledger.a).all() and not host.region[1:].any()
+    assert (host.region[0] == host.ledger.a).all() and not host.ledger.outstanding(0, 0).any()
     assert host.ledger.seal().chunks == ()

@@ -57,6 +57,6 @@ def test_job_names_a_result_of_the_jobs_package_or_none(kind):
 def test_algorithm_gives_the_named_result(job):
     algorithm = Pairwise()
     algorithm.run(jobs.Allocate(256, 256, 256))
-    algorithm.ledger.bind(np.zeros(256, np.float32), (np.zeros(256, np.float32), np.zeros(256, np.float32)))
+    algorithm.ledger.bind((np.zeros(256, np.float32), np.zeros(256, np.float32)))
     result = algorithm.run(job)
     assert type(result) in [kind or type(None) for kind in named(type(job))]

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from gossipdp.protocol.carried_state import NOTHING, Carried
 from gossipdp.protocol.schema import Schema
 from gossipdp.runtime import link as links
+from gossipdp.runtime.link.free_buffer import Use
 from tests.training.repeated import repeated
 
 WIDTH = 256
@@ -56,6 +57,9 @@ class LedgerDaemon:
         self.open = 1
         self.out = 0
         self.dirty: set[int] = set()
+        self.free: links.FreeBuffer | None = None
+        self.sealed = np.zeros(1, np.float32)
+        """what is in the slot that is out"""
         self.events: list[links.LinkEvent] = []
         self.written = links.ModelWritten()
         """the process's first message"""
@@ -71,6 +75,8 @@ class LedgerDaemon:
         """the sum of what was drained"""
         self.last: NDArray[np.float32] | None = None
         """the newest snapshot"""
+        self.beyond = np.zeros(1, np.float32)
+        """what it contains that the parameters do not: the slot that it alone names"""
 
     # -- the loop ---------------------------------------------------------------------------------------------
 
@@ -103,6 +109,9 @@ class LedgerDaemon:
         match event:
             case links.Attached(schema):
                 self.schema = Schema.from_bytes(schema)
+                self.free = links.FreeBuffer(self.region)
+            case links.Detached() if self.free is not None:
+                self.free.detach()
             case links.ModelWritten():
                 self.written = event
                 if self.a is None:
@@ -113,13 +122,21 @@ class LedgerDaemon:
                     self.server.send(links.Waiting("a member that has the model", 0.25))
             case links.Submitted():
                 self.submitted(event)
-            case links.SlotApplied(session, slot):
-                if session == self.session and slot == self.out:
-                    self.added = self.added + self.region.slots[slot % 2]
-                    self.region.slots[slot % 2][:] = 0.0
-                    del self.pending[slot]
-                    self.out = 0
-                    self.drained += 1
+            case links.SlotApplied(session, 0) if session == self.session:
+                self.done("model")
+            case links.SlotApplied(session, slot) if session == self.session:
+                self.slot_applied(slot)
+
+    def slot_applied(self, slot: int) -> None:
+        if slot and slot == self.out:
+            self.added = self.added + self.sealed
+            del self.pending[slot]
+            self.out = 0
+            self.drained += 1
+
+    def done(self, use: Use) -> None:
+        assert self.free is not None
+        self.free.done(use)
 
     @property
     def region(self) -> links.Region:
@@ -129,7 +146,7 @@ class LedgerDaemon:
     # -- the ledger -------------------------------------------------------------------------------------------
 
     def begin_session(self) -> None:
-        x = self.region.x
+        x = self.region.buffers[0]
         kept = self.keeps and self.written.run == self.run
         if self.a is None or kept:
             self.a, self.clock = x.copy(), max(self.clock, self.written.clock)
@@ -138,7 +155,8 @@ class LedgerDaemon:
         x[:] = self.began = self.a
         self.session += 1
         self.open, self.out, self.dirty = 1, 0, set()
-        self.pending = {1: self.region.slots[1]}
+        self.pending = {}
+        self.begin_slot()
         self.say_session(0, 0, kept)
 
     def say_session(self, moments_every: int, moments: int, kept: bool) -> None:
@@ -152,18 +170,22 @@ class LedgerDaemon:
         D = a - (x + slots > applied);  v <- mu v + D;  m = -alpha (D + mu v)
         a += m;  pending += (1 - alpha) D - alpha mu v
         """
-        assert self.a is not None and self.v is not None
+        assert self.a is not None and self.v is not None and self.free is not None
+        self.free.received("snapshot")
         if event.session != self.session:
-            self.server.send(links.Taken(event.snapshot, "session"))
+            self.taken(event.snapshot, "session")
             return
+        alone = event.applied == self.out > 0
+        self.slot_applied(event.applied)
         if event.state is not None:
             self.carried = Carried(self.carried.reference, event.state)
         self.snapshot = event.snapshot
         self.clock += event.steps
-        self.last = self.region.x.copy()
-        x_now = self.region.x + self.outstanding(event.applied)
+        self.last = self.region.buffers[event.applied % 2].copy()
+        self.beyond = self.sealed if alone else np.zeros_like(self.last)
+        x_now = self.last + self.outstanding(event.applied)
         if not np.isfinite(x_now).all():
-            self.server.send(links.Taken(event.snapshot, "nan"))
+            self.taken(event.snapshot, "nan")
             return
         if self.alpha == 1.0 and self.mu == 0.0:
             self.a = x_now
@@ -172,10 +194,14 @@ class LedgerDaemon:
             self.v = np.float32(self.mu) * self.v + d
             self.correct(np.float32(1 - self.alpha) * d - np.float32(self.alpha * self.mu) * self.v)
             self.a = self.a - np.float32(self.alpha) * (d + np.float32(self.mu) * self.v)
-        self.server.send(links.Taken(event.snapshot))
+        self.taken(event.snapshot)
         if self.settles is not None:
             self.settles(self)
             self.server.send(links.Settled(event.snapshot))
+
+    def taken(self, snapshot: int, refused: str = "") -> None:
+        self.server.send(links.Taken(snapshot, refused))
+        self.done("snapshot")
 
     def outstanding(self, applied: int) -> NDArray[np.float32]:
         """Sum of the slots past `applied`."""
@@ -196,13 +222,24 @@ class LedgerDaemon:
         self.correct(delta)
 
     def seal(self) -> bool:
-        """Hand out the open slot, if it holds anything and no other is out."""
+        """Hand out the open slot, if it holds anything and no other is out, as soon as the free buffer is free."""
         if self.out or not self.dirty:
             return False
-        self.server.send(links.Slot(self.session, self.open, links.spans(sorted(self.dirty))))
+        assert self.free is not None
+        self.free.seal(self._seal, lambda: None)
+        return bool(self.out)
+
+    def _seal(self) -> None:
+        self.sealed = self.pending[self.open].copy()
+        self.server.send(links.Slot(self.session, self.open, links.chunk_bits(sorted(self.dirty))))
         self.out, self.open, self.dirty = self.open, self.open + 1, set()
-        self.pending[self.open] = self.region.slots[self.open % 2]
-        return True
+        self.begin_slot()
+        assert self.free is not None
+        self.free.sealed(self.out)
+
+    def begin_slot(self) -> None:
+        self.pending[self.open] = self.region.buffers[self.open % 2]
+        self.pending[self.open][:] = 0.0
 
 
 class PumpedDaemon(LedgerDaemon):

@@ -151,7 +151,7 @@ class Pair:
         if self.start.size or not all(peer.seen(links.ModelWritten) for peer in self.peers):
             return
         first, second = (peer.daemon for peer in self.peers)
-        self.start = first.region.x.copy()
+        self.start = first.region.buffers[0].copy()
         second.a = self.start.copy()
         first.begin_session()
         second.begin_session()

@@ -29,16 +29,19 @@ class MomentsDaemon(LedgerDaemon):
         match event:
             case links.MomentsWritten():
                 self.told.append(event.which)
-                assert self.schema is not None
+                assert self.schema is not None and self.free is not None
+                self.free.received("moment")
 
                 def done(moments: Moments | None) -> None:
                     self.held = moments or self.held
                     self.server.send(links.MomentsTaken(event.number))
+                    self.done("moment")
 
-                self.copier.read(event.which, event.steps, self.region.x, self.schema, done)
+                self.copier.read(event.which, event.steps, self.region.buffers[event.applied % 2], self.schema, done)
             case links.MomentsWanted(_, which):
                 assert self.held is not None and self.schema is not None
                 given = links.MomentsGiven(which)
-                self.copier.write(which, self.region.x, self.held, self.schema, lambda: self.server.send(given))
+                x = self.region.buffers[0]
+                self.copier.write(which, x, self.held, self.schema, lambda: self.server.send(given))
             case _:
                 super().feed(event)

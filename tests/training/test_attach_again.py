@@ -276,6 +276,7 @@ def test_a_daemon_that_took_the_live_model_over__the_process_keeps_its_parameter
     assert (written.run, written.clock, written.steps, written.samples) == (second.run, at, at - 8, 2 * (at - 8))
     assert peer.lost_steps == 0 and peer.clock == peer.steps == at + 3
     assert f"it took this process's model over, with all {peer.steps} steps" in caplog.text
+    second.pump()
     train(models[0], optimizers[0])
     second.pump()
     assert submits(second) == [(4, 8)] and np.array_equal(second.last, vector(models[0]).astype(np.float32))

@@ -58,8 +58,8 @@ def settled(device: str) -> None:
 
 def region_of(size: int) -> Any:
     """Memory like the daemon's: mapped, page by page."""
-    vectors = [np.frombuffer(mmap.mmap(-1, 4 * size), np.float32) for _ in range(3)]
-    return SimpleNamespace(x=vectors[0], slots=tuple(vectors[1:]))
+    vectors = [np.frombuffer(mmap.mmap(-1, 4 * size), np.float32) for _ in range(2)]
+    return SimpleNamespace(buffers=vectors)
 
 
 def bits(layout: Layout) -> np.ndarray:
@@ -80,15 +80,15 @@ def test_a_snapshot_is_of_the_moment_it_was_taken_whatever_changes_beside_it(dev
     layout, region = Layout(network), region_of(Layout(network).schema.size)
     if pin:
         layout.pin(region)
-        assert device == "cpu" or torch.from_numpy(region.x).is_pinned()
+        assert device == "cpu" or torch.from_numpy(region.buffers[0]).is_pinned()
     expected = bits(Layout(copy.deepcopy(network).cpu()))
-    fence = layout.read(region.x)
+    fence = layout.read(region.buffers[0])
     layout.before_step()
     with torch.no_grad():
         for parameter in network.parameters():
             parameter.add_(1.0)
     settled(device)
-    assert fence() and np.array_equal(region.x, expected)
+    assert fence() and np.array_equal(region.buffers[0], expected)
 
 
 def drained(layout: Layout) -> None:
@@ -112,10 +112,10 @@ def test_a_snapshot_is_whole_even_if_no_step_waits_for_it(device: str, change: C
     layout, region = Layout(network), region_of(Layout(network).schema.size)
     layout.pin(region)
     expected = bits(layout)
-    fence = layout.read(region.x)
+    fence = layout.read(region.buffers[0])
     change(layout)
     settled(device)
-    assert fence() and np.array_equal(region.x, expected) and not np.array_equal(bits(layout), expected)
+    assert fence() and np.array_equal(region.buffers[0], expected) and not np.array_equal(bits(layout), expected)
 
 
 @on_each_device
@@ -125,12 +125,12 @@ def test_a_rank_that_has_pinned_its_own_part_writes_that_and_at_the_end_the_whol
     expected = bits(Layout(network))
     layout.pin(region, 0, 2)
     for ranks in (2, 1):
-        fence = layout.read(region.x, 0, ranks)
+        fence = layout.read(region.buffers[0], 0, ranks)
         settled(device)
         assert fence()
         for _, _, start, stop in layout.shares(0, ranks):
-            assert np.array_equal(region.x[start:stop], expected[start:stop])
-    assert np.array_equal(region.x, expected)
+            assert np.array_equal(region.buffers[0][start:stop], expected[start:stop])
+    assert np.array_equal(region.buffers[0], expected)
 
 
 @on_each_device
@@ -144,14 +144,14 @@ def test_moments_are_of_the_moment_they_were_read_whatever_the_next_step_makes_o
     assert moments is not None
     states = [optimizer.state[parameter]["exp_avg"] for parameter in network.parameters()]
     kept = [state.double().cpu().numpy().ravel() for state in states]
-    fence = moments.read("first", region.x)
+    fence = moments.read("first", region.buffers[0])
     layout.before_step()
     for state in states:
         state.fill_(7.0)
     settled(device)
     assert fence()
     names = [name for name, _ in network.named_parameters()]
-    found = {entry.name: region.x[entry.offset : entry.stop] for entry in layout.schema.entries}
+    found = {entry.name: region.buffers[0][entry.offset : entry.stop] for entry in layout.schema.entries}
     assert all(np.array_equal(found[name], values) for name, values in zip(names, kept, strict=True))
 
 
@@ -163,10 +163,10 @@ def test_what_is_loaded_and_added_is_bit_for_bit_what_it_is_on_the_cpu(device: s
     layouts[1].pin(region)
     random = np.random.default_rng(3)
     for number in range(4):
-        region.slots[0][:] = random.standard_normal(size).astype(np.float32) * (1.0 if number == 0 else 1e-3)
+        region.buffers[1][:] = random.standard_normal(size).astype(np.float32) * (1.0 if number == 0 else 1e-3)
         for layout in layouts:
             change = layout.load if number == 0 else layout.add
-            change(7, torch.from_numpy(region.slots[0])[7 : size - 11])
+            change(7, torch.from_numpy(region.buffers[1])[7 : size - 11])
         fence = layouts[1].fence()
         settled(device)
         assert fence(), "only then may the daemon use the slot again"

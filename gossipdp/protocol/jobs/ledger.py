@@ -80,7 +80,7 @@ class Restore(Job[Restored | None]):
 
 @dataclass(frozen=True, slots=True)
 class Bind(Job[None]):
-    """Use the shared vectors of the newest training process for x and the slots. The driver carries it out."""
+    """Use the shared buffers of the newest training process. The driver carries it out."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +102,7 @@ class Found(Job[Checked]):
 
 @dataclass(frozen=True, slots=True)
 class Attach(Job[None]):
-    """x_c := a_c, both slots of c := 0: a new session starts from the anchor."""
+    """x_c := a_c, without corrections of c: a new session starts from the anchor."""
 
     chunk: int
 
@@ -129,11 +129,15 @@ class OuterStep(Job[Stepped]):
 
 @dataclass(frozen=True, slots=True)
 class Seal(Job[Sealed]):
-    """Close the open slot for the training process to apply, and open the next."""
+    """Close the open slot for the training process to apply, and open the next in the buffer of snapshots.
+
+    The driver carries it out once no snapshot stands in that buffer or is being written there. Later jobs may overtake
+    it.
+    """
 
 
 @dataclass(frozen=True, slots=True)
 class Release(Job[None]):
-    """Zero a slot that the training process has applied."""
+    """Free the buffer of a slot that the training process has applied."""
 
     slot: int

@@ -3,7 +3,7 @@
 A session is one attachment of a training process. It submits snapshots. Each is checked, then the outer step is made
 chunk by chunk. Corrections collect in the open slot. The slot is sealed at the end of a round or an exchange, and
 released once the training process has applied it (algorithms section 1). There is one round at a time, and one sealed
-slot. A slot is released between rounds only, because a round counts the slots that its snapshot has not seen.
+slot. A snapshot stands in the buffer of the last slot, and contains it.
 """
 
 from __future__ import annotations
@@ -192,7 +192,9 @@ class Rounds:
         clock: int,
         accepted: Callable[[], None] = lambda: None,
     ) -> bool:
-        """A snapshot stands in x. False if it is dropped: that session is not open, or a round is under way.
+        """A snapshot stands in the free buffer. False if it is dropped.
+
+        That is so if its session is not open, a round is under way, or it lacks the slot that is out.
 
         Args:
             session: number of the session that submits it.
@@ -203,9 +205,12 @@ class Rounds:
         """
         if not self.open or session != self.session or self._phase is not _Phase.IDLE:
             return False
+        if self._out not in (0, applied):
+            return False
         self._snapshot, self._applied, self._outer, self._clock = snapshot, applied, outer, clock
         self._accepted = accepted
         self._phase, self._sums = _Phase.CHECKING, [0.0, 0.0]
+        self.slot_applied(session, applied)
         self._outputs.ask(jobs.Check(0))
         return True
 

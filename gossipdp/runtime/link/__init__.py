@@ -24,6 +24,7 @@ from gossipdp.runtime.link.events import (
     Submitted,
     TurnedAway,
 )
+from gossipdp.runtime.link.free_buffer import FreeBuffer
 from gossipdp.runtime.link.messages import (
     Applied,
     Closing,
@@ -50,7 +51,7 @@ from gossipdp.runtime.link.messages import (
     Taken,
     Waiting,
     WantMoments,
-    spans,
+    chunk_bits,
 )
 from gossipdp.runtime.link.region import Region, write_sealed
 from gossipdp.runtime.link.server import LinkServer
@@ -66,6 +67,7 @@ __all__ = [
     "DataLost",
     "Detached",
     "Farewell",
+    "FreeBuffer",
     "FromDaemon",
     "FromTraining",
     "Group",
@@ -101,12 +103,12 @@ __all__ = [
     "WaitLines",
     "Waiting",
     "WantMoments",
+    "chunk_bits",
     "data_path",
     "default_home",
     "expanded",
     "expected",
     "socket_path",
-    "spans",
     "supervised",
     "write_sealed",
 ]

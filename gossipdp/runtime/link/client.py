@@ -135,9 +135,9 @@ class Link:
                     break
                 message = decode_from_daemon(packet)
                 if isinstance(message, RegionReady):
-                    if len(fds) != 1:
+                    if len(fds) not in (1, 2):
                         raise RemoteProtocolError("a region without its memory")
-                    self.region = Region(fds[0], message.size)
+                    self.region = Region(fds[0], message.size, *fds[1:])
                 elif isinstance(message, Session | Renewed):
                     self._take(message, [map_sealed(each, MOST_CARRIED) for each in fds])
                 messages.append(message)

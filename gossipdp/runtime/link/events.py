@@ -36,7 +36,7 @@ class Attached:
 
 @dataclass(frozen=True, slots=True)
 class ModelWritten:
-    """region.x holds the training process's own model, and the process waits for a Session.
+    """Buffer 0 holds the training process's own model, and the process waits for a Session.
 
     empty: its optimizer has made no step and can use moments. The other fields are of a process that had a session of
     this `run` before; see `Ready`.
@@ -52,17 +52,18 @@ class ModelWritten:
 
 @dataclass(frozen=True, slots=True)
 class MomentsWritten:
-    """region.x holds one of the optimizer's moments after `steps` steps. The process waits for MomentsTaken."""
+    """Buffer `applied` % 2 holds an optimizer's moment after `steps` steps. The process waits for MomentsTaken."""
 
     session: int
     number: int
     which: Moment
     steps: int
+    applied: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class MomentsWanted:
-    """region.x is free for this moment; the training process waits for MomentsGiven."""
+    """Buffer 0 is free for this moment; the training process waits for MomentsGiven."""
 
     session: int
     which: Moment
@@ -83,6 +84,8 @@ class Submitted:
 
 @dataclass(frozen=True, slots=True)
 class SlotApplied:
+    """`slot` is in the live parameters. Slot 0 is the model that the session began with."""
+
     session: int
     slot: int
 

@@ -2,17 +2,21 @@
 
     training process                          daemon
     Hello + schema file          ->
-                                 <-           Region + memory file, or Refused
-    Ready (x holds its model)    ->
-                                 <-           Waiting, repeatedly;  Session (x holds the model to start from)
-    WantMoments                  ->           once x is loaded, if the Session offers moments
-                                 <-           MomentsGiven (x holds the moment)
+                                 <-           Region + memory file + token, or Refused
+    Ready (buffer 0: its model)  ->
+                                 <-           Waiting, repeatedly;  Session (buffer 0: the model to start from)
+    WantMoments                  ->           once that is loaded, if the Session offers moments
+                                 <-           MomentsGiven (buffer 0: the moment)
+    Applied (slot 0)             ->           the model is loaded
     Submit, Applied, Report      ->
                                  <-           Pace, Slot, Taken, Closing
-    Moments (x holds one of two) ->           between two snapshots
+    Moments (one of two)         ->           between two snapshots
                                  <-           MomentsTaken
                                  <-           Renewed + file, after a re-sync
     Farewell                     ->           it leaves, and has not died
+
+Ready, Submit, Moments and WantMoments pass the free buffer to the daemon, and the token with it (`region`). Session and
+MomentsGiven pass it back until Applied; Taken and MomentsTaken set it free.
 
 State carried beside the vector (`protocol.carried_state`) comes as sealed memory files: reference and state with Ready
 and Session, the state with Submit and Renewed. If several ranks train one replica, the first is the leader and sends
@@ -66,14 +70,14 @@ __all__ = [
     "Taken",
     "Waiting",
     "WantMoments",
+    "chunk_bits",
     "decode_from_daemon",
     "decode_from_training",
     "encode",
-    "spans",
 ]
 
-LINK_VERSION: Final = 5
-MAX_SPANS: Final = 2048
+LINK_VERSION: Final = 6
+MOST_CHUNKS: Final = 400_000
 
 Count = Annotated[int, Meta(ge=1, le=(1 << 63) - 1)]
 Run = Annotated[bytes, Meta(max_length=16)]
@@ -111,7 +115,7 @@ class Rank(_Message, frozen=True, tag="rank"):
 
 
 class Ready(_Message, frozen=True, tag="ready"):
-    """`x` holds the training process's own model."""
+    """Buffer 0 holds the training process's own model."""
 
     empty: bool = False
     """its optimizer has made no step and can use moments"""
@@ -128,7 +132,7 @@ class Ready(_Message, frozen=True, tag="ready"):
 
 
 class Submit(_Message, frozen=True, tag="submit"):
-    """`x` holds a snapshot with the slots up to `applied`. Steps and samples count from the snapshot before."""
+    """Buffer `applied` % 2 holds a snapshot with slots up to `applied`. Steps and samples count from the last one."""
 
     session: U63
     snapshot: Count
@@ -151,26 +155,27 @@ class Copied(_Message, frozen=True, tag="copied"):
 
 
 class Moments(_Message, frozen=True, tag="moments"):
-    """`x` holds one of the optimizer's moments after `steps` steps. Another rank sends this for its part."""
+    """Buffer `applied` % 2 holds an optimizer's moment after `steps` steps. Another rank says so of its part."""
 
     session: U63
     number: Count
     which: Moment
     steps: Steps
+    applied: U63 = 0
 
 
 class WantMoments(_Message, frozen=True, tag="want"):
-    """`x` is free: write this moment there."""
+    """Buffer 0 is free: write this moment there."""
 
     session: U63
     which: Moment
 
 
 class Applied(_Message, frozen=True, tag="applied"):
-    """`slot` is in the live parameters; its memory may be used again."""
+    """`slot` is in the live parameters. Slot 0 is the model of the Session, with moments if they were asked for."""
 
     session: U63
-    slot: Count
+    slot: U63
 
 
 class Farewell(_Message, frozen=True, tag="farewell"):
@@ -215,7 +220,7 @@ class Waiting(_Message, frozen=True, tag="waiting"):
 
 
 class Session(_Message, frozen=True, tag="session"):
-    """`x` holds the model to start from. Submit every `every` steps. `clock` is the network's, in steps."""
+    """Buffer 0 holds the model to start from. Submit every `every` steps. `clock` is the network's, in steps."""
 
     session: Count
     every: Count
@@ -231,7 +236,7 @@ class Session(_Message, frozen=True, tag="session"):
     run: Run = b""
     """the network's run, for `Ready` after a restart of the daemon"""
     kept: bool = False
-    """the model is the one written with `Ready`: the process keeps its parameters and does not load x"""
+    """the model is the one written with `Ready`: the process keeps its parameters and loads nothing"""
     heal_after: U32 = 0
     """snapshots refused in a row after which the process attaches again to load the model; 0 for never"""
     carries: bool = False
@@ -247,28 +252,41 @@ class Pace(_Message, frozen=True, tag="pace"):
 
 
 class Slot(_Message, frozen=True, tag="slot"):
-    """Add `slots[slot % 2]` to the live parameters on these chunks; it is zero on all others."""
+    """Add buffer `slot` % 2 to the live parameters on these chunks; on others it may hold anything."""
 
     session: Count
     slot: Count
-    spans: Annotated[tuple[Span, ...], Meta(max_length=MAX_SPANS)]
+    chunks: Annotated[bytes, Meta(max_length=MOST_CHUNKS // 8)]
+    """bit n % 8 of byte n // 8 for chunk n"""
+
+    @property
+    def spans(self) -> tuple[Span, ...]:
+        """Runs of consecutive chunks."""
+        runs: list[Span] = []
+        for chunk in range(8 * len(self.chunks)):
+            if self.chunks[chunk // 8] >> chunk % 8 & 1:
+                if runs and chunk == runs[-1][1] + 1:
+                    runs[-1] = (runs[-1][0], chunk)
+                else:
+                    runs.append((chunk, chunk))
+        return tuple(runs)
 
 
 class Taken(_Message, frozen=True, tag="taken"):
-    """`x` is free for the next snapshot. refused: "", nan, or session (its steps do not count)."""
+    """The snapshot is read. refused: "", nan, or session (its steps do not count)."""
 
     snapshot: Count
     refused: Annotated[str, Meta(max_length=80)] = ""
 
 
 class MomentsTaken(_Message, frozen=True, tag="kept"):
-    """`x` is free again."""
+    """The moment is read."""
 
     number: Count
 
 
 class MomentsGiven(_Message, frozen=True, tag="given"):
-    """`x` holds the moment asked for."""
+    """Buffer 0 holds the moment asked for."""
 
     which: Moment
 
@@ -330,15 +348,9 @@ def decode_from_daemon(packet: bytes) -> FromDaemon:
         raise RemoteProtocolError(f"from the daemon: {error!s:.120}") from None
 
 
-def spans(chunks: Sequence[int]) -> tuple[Span, ...]:
-    """Runs of consecutive chunks, first and last included. `chunks` ascend.
-
-    If the runs do not fit a packet, they become one run. A slot is zero on the chunks between, so this changes nothing.
-    """
-    runs: list[Span] = []
+def chunk_bits(chunks: Sequence[int]) -> bytes:
+    """`Slot.chunks` of these chunks, in ascending order."""
+    bits = bytearray(chunks[-1] // 8 + 1 if chunks else 0)
     for chunk in chunks:
-        if runs and chunk == runs[-1][1] + 1:
-            runs[-1] = (runs[-1][0], chunk)
-        else:
-            runs.append((chunk, chunk))
-    return tuple(runs) if len(runs) <= MAX_SPANS else ((runs[0][0], runs[-1][1]),)
+        bits[chunk // 8] |= 1 << chunk % 8
+    return bytes(bits)

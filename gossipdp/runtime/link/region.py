@@ -1,9 +1,10 @@
-"""The memory that a daemon and a training process share: one anonymous file with three fp32 vectors.
+"""The memory that a daemon and a training process share: one anonymous file with two fp32 buffers, and a token.
 
-`x` carries the snapshot to the daemon and the model to the training process. The two slots carry corrections to the
-training process. Every page is allocated before the file is handed out, and its size is sealed, so that touching it
-cannot kill either side. A mapping lives as long as the last array on it, and only in this process: a forked child has
-no part of it. Nothing here may know a socket or a message.
+Slot n of corrections is in buffer n % 2, and so is a snapshot whose last slot is n. The model to start from is in
+buffer 0. The buffer that collects no corrections is free: snapshots, moments and the next open slot need it in turn.
+The side that holds the token may use it (algorithms section 1b). Every page is allocated before the file is handed out,
+and its size is sealed, so that touching it cannot kill either side. A mapping lives as long as the last array on it,
+and only in this process: a forked child has no part of it. Nothing here may know a socket or a message.
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ __all__ = ["Allocation", "Region", "map_sealed", "read_blob", "write_blob", "wri
 
 Vector = NDArray[np.float32]
 
+BUFFERS: Final = 2
 _SLICE: Final = 32 << 20
 """bytes allocated at a time: about 20 ms"""
 _SIZE_SEALS: Final = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW
@@ -43,19 +45,21 @@ class _Shared(mmap.mmap):
 
 
 class Region:
-    """Both sides' view of the shared vectors, each of shape ``(size,)`` and aligned to a page.
+    """Both sides' view of the shared buffers, each of shape ``(size,)`` and aligned to a page.
 
     Args:
         fd: a memory file as `Allocation` makes it; the caller may close it afterwards.
-        size: parameters a vector.
+        size: parameters a buffer.
+        token: an eventfd as `Allocation` makes it; the caller may close it afterwards. A rank that is not the leader
+            has none.
 
     Raises:
         ValueError: the file is not sealed against resizing, or has another length.
         OSError: it cannot be mapped.
     """
 
-    def __init__(self, fd: int, size: int) -> None:
-        length = 3 * _stride(size)
+    def __init__(self, fd: int, size: int, token: int = -1) -> None:
+        length = BUFFERS * _stride(size)
         if fcntl.fcntl(fd, fcntl.F_GET_SEALS) & _SIZE_SEALS != _SIZE_SEALS:
             raise ValueError("the shared memory is not sealed against resizing")
         if os.fstat(fd).st_size != length:
@@ -66,22 +70,49 @@ class Region:
         with suppress(OSError):
             memory.madvise(mmap.MADV_DONTFORK)
         self.size, self.bytes = size, length
+        self._token = -1
+        if token >= 0:
+            with spare():
+                self._token = os.dup(token)
         self._view(memory)
         leave_in_forks(self)
 
+    def __del__(self) -> None:
+        if getattr(self, "_token", -1) >= 0:
+            os.close(self._token)
+
     def _view(self, memory: mmap.mmap) -> None:
-        x, even, odd = (_vector(memory, self.size, place) for place in range(3))
-        self.x: Vector = x
-        self.slots: tuple[Vector, Vector] = (even, odd)
-        """slot n is ``slots[n % 2]``"""
+        even, odd = (_vector(memory, self.size, place) for place in range(BUFFERS))
+        self.buffers: tuple[Vector, Vector] = (even, odd)
+
+    def take(self) -> int | None:
+        """Take the token, and with it the free buffer.
+
+        Returns:
+            Number of the last slot that was sealed: a snapshot must contain it, and stands in its buffer. None if the
+            token is taken.
+        """
+        try:
+            return os.eventfd_read(self._token) - 1
+        except BlockingIOError:
+            return None
+
+    def give(self, sealed: int) -> None:
+        """Put the token back. Only its holder may. sealed: number of the last slot that was sealed."""
+        os.eventfd_write(self._token, sealed + 1)
 
     def leave_to_parent(self) -> None:
         """In a forked child: map private memory instead. The child would keep the shared one while it lives."""
-        self._view(mmap.mmap(-1, 3 * _stride(self.size), mmap.MAP_PRIVATE))
+        if self._token >= 0:
+            os.close(self._token)
+            self._token = -1
+        self._view(mmap.mmap(-1, BUFFERS * _stride(self.size), mmap.MAP_PRIVATE))
 
 
 class Allocation:
     """Allocates the file of a Region piece by piece, so that an I/O loop can go on in between.
+
+    The training process has the token first, because it writes its model.
 
     Raises:
         OSError: from here, or from `step`: no memory.
@@ -89,9 +120,14 @@ class Allocation:
 
     def __init__(self, size: int) -> None:
         self.size = size
-        self._length, self._done = 3 * _stride(size), 0
+        self._length, self._done = BUFFERS * _stride(size), 0
         with spare():
-            self.fd = os.memfd_create("gossipdp region", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+            self.token = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
+            try:
+                self.fd = os.memfd_create("gossipdp region", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+            except OSError:
+                os.close(self.token)
+                raise
 
     def step(self) -> bool:
         """Allocate the next piece. Returns True once all is there and sealed."""
@@ -109,8 +145,9 @@ class Allocation:
         return self._done
 
     def close(self) -> None:
-        """Close the file; regions mapped from it stay."""
+        """Close the descriptors; regions made from them stay."""
         os.close(self.fd)
+        os.close(self.token)
 
 
 def write_blob(data: bytes) -> int:

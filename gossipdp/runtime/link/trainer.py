@@ -156,8 +156,9 @@ class Trainer:
         try:
             if not allocation.step():
                 return []
-            self.region = Region(allocation.fd, allocation.size)
-            socket.send_fds(self.connection, [encode(RegionReady(allocation.size))], [allocation.fd])
+            self.region = Region(allocation.fd, allocation.size, allocation.token)
+            files = [allocation.fd, allocation.token]
+            socket.send_fds(self.connection, [encode(RegionReady(allocation.size))], files)
             self._ranks.share(allocation.fd, allocation.size)
         except OSError as error:
             if error.errno not in (errno.EPIPE, errno.ECONNRESET):
@@ -264,8 +265,8 @@ class Trainer:
                 return self._ranks.whole(("snapshot", session, snapshot), submitted, alone=whole)
             case Applied() if self._ready:
                 return self._ranks.of_leader(message)
-            case Moments(session, number, which, steps) if self._ready:
-                written = MomentsWritten(session, number, which, steps)
+            case Moments(session, number, which, steps, applied) if self._ready:
+                written = MomentsWritten(session, number, which, steps, applied)
                 return self._ranks.whole(("moments", session, number), written)
             case WantMoments(session, which) if self._ready:
                 return [MomentsWanted(session, which)]
@@ -283,7 +284,7 @@ def refusal(code: str, cause: str, seen: str, do: str) -> Refused:
 
 
 def no_memory(size: int, error: OSError) -> Refused:
-    seen = f"{12 * size / 2**20:.0f} MiB asked for: {error.strerror}"
+    seen = f"{8 * size / 2**20:.0f} MiB asked for: {error.strerror}"
     return refusal("GD-502", "no memory to share with the training process", seen, "free memory, or raise its limit")
 
 

@@ -89,6 +89,7 @@ class TrainingSessions:
         match event:
             case link.Attached(schema, _, pid):
                 self._schema = schema
+                assert self._server.region is not None
                 self._region.attach(self._server.region)
                 self._status.attached(pid)
                 self._faults.attached(pid)
@@ -101,8 +102,12 @@ class TrainingSessions:
                     log.info("a training process waits for the model")
             case link.Submitted():
                 submitted = (event.session, event.snapshot, event.applied, event.steps, event.samples)
+                self._region.free.received("snapshot")
                 state = self._states.submitted(event.session, event.state)
                 self._peer.training.submit(*submitted, now, state=state, losses=(event.loss, event.eval_loss))
+            case link.SlotApplied(session, 0):
+                if session == self._peer.rounds.session:
+                    self._region.free.done("model")
             case link.SlotApplied(session, slot):
                 self._peer.training.slot_applied(session, slot, now)
             case link.MomentsWritten():
@@ -132,7 +137,9 @@ class TrainingSessions:
 
     def _read_moments(self, event: link.MomentsWritten) -> None:
         model, region = self._peer.replica.model, self._region.region
+        self._region.free.received("moment")
         if event.session != self._peer.rounds.session or model is None or region is None:
+            self._region.free.done("moment")
             return  # the process has lost its session, and will hear of it
 
         def done(moments: Moments | None) -> None:
@@ -141,15 +148,16 @@ class TrainingSessions:
                 self._peer.moments.hold(moments, now)
                 self._drain(now)
             self._server.send(link.MomentsTaken(event.number))
+            self._region.free.done("moment")
 
-        self._moments.read(event.which, event.steps, region.x, model.schema, done)
+        self._moments.read(event.which, event.steps, region.buffers[event.applied % 2], model.schema, done)
 
     def _write_moments(self, event: link.MomentsWanted) -> None:
         model, region, held = self._peer.replica.model, self._region.region, self._peer.moments.held
         if event.session != self._peer.rounds.session or model is None or region is None or held is None:
             return
         given = link.MomentsGiven(event.which)
-        self._moments.write(event.which, region.x, held, model.schema, lambda: self._server.send(given))
+        self._moments.write(event.which, region.buffers[0], held, model.schema, lambda: self._server.send(given))
 
     def _reported(self, event: link.Reported, now: float) -> None:
         if event.uncounted:
@@ -177,11 +185,12 @@ class TrainingSessions:
                 if self._status.training and not peer.replica.finishing.begun:
                     send(link.Pace(peer.pacing.every, peer.replica.clock, peer.progress.samples()))
             case events.SlotSealed(slot, chunks):
-                send(link.Slot(peer.rounds.session, slot, link.spans(chunks)))
+                send(link.Slot(peer.rounds.session, slot, link.chunk_bits(chunks)))
             case events.RoundSettled(snapshot):
                 send(link.Settled(snapshot))
             case events.SnapshotTaken(snapshot, refused):
                 send(link.Taken(snapshot, refused))
+                self._region.free.done("snapshot")
             case events.TransferProgress(source, chunks, of):
                 if chunks % max(1, of // 10) == 0:
                     send(link.Waiting(f"model from {short(source)}", chunks / of))

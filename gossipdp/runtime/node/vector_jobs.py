@@ -16,7 +16,7 @@ from gossipdp.errors import HardwareError
 from gossipdp.protocol import jobs
 from gossipdp.protocol.schema import Schema, chunk_parameters
 from gossipdp.runtime.compute import Compute
-from gossipdp.runtime.link import Region
+from gossipdp.runtime.link import FreeBuffer, Region
 from gossipdp.runtime.room import Room
 from gossipdp.runtime.storage.checkpoint import BESIDE, Checkpoint
 from gossipdp.runtime.storage.store import Store
@@ -40,14 +40,23 @@ class SharedRegion:
 
     def __init__(self) -> None:
         self.region: Region | None = None
+        self._free: FreeBuffer | None = None
         self._attached = False
 
-    def attach(self, region: Region | None) -> None:
-        self.region, self._attached = region, True
+    def attach(self, region: Region) -> None:
+        self.region, self._free, self._attached = region, FreeBuffer(region), True
 
     def detach(self) -> None:
         """The training process is gone; `unbind` releases the memory."""
         self._attached = False
+        if self._free is not None:
+            self._free.detach()
+
+    @property
+    def free(self) -> FreeBuffer:
+        """The uses of the newest region's free buffer. There has been a training process."""
+        assert self._free is not None
+        return self._free
 
     def unbind(self) -> None:
         """Release the memory unless a new process has attached: two regions at once would be too much."""
@@ -118,6 +127,8 @@ class VectorJobs:
                 region = self._region.region
                 assert region is not None
                 task = _Task(job, partial(self._bind, region), partial(self._done, job))
+            case jobs.Seal():
+                return self._seal(job)
             case jobs.Unbind():
                 self._region.unbind()
                 task = _Task(job, self._algorithm.ledger.unbind, partial(self._done, job))
@@ -130,6 +141,18 @@ class VectorJobs:
             case _:
                 task = _Task(job, partial(self._algorithm.run, job), partial(self._done, job))
         self._compute.submit(task)
+
+    def _seal(self, job: jobs.Seal) -> None:
+        """Seal a slot once the free buffer can become the open one. Other jobs do not wait for that."""
+        free = self._region.free
+
+        def finished(result: jobs.Sealed) -> None:
+            self._done(job, result)
+            free.sealed(result.slot)
+
+        nothing = _Task(job, partial(jobs.Sealed, 0, ()), partial(self._done, job))
+        sealing = _Task(job, partial(self._algorithm.run, job), finished)
+        free.seal(partial(self._compute.submit, sealing), partial(self._compute.submit, nothing))
 
     def call(self, function: Callable[[], T], done: Callable[[T], None]) -> None:
         """Run a piece of work between the jobs, then call `done` with its result."""
@@ -149,7 +172,7 @@ class VectorJobs:
 
     def _bind(self, region: Region) -> None:
         # The ledger exists only once an earlier job has allocated it.
-        self._algorithm.ledger.bind(region.x, (region.slots[0], region.slots[1]))
+        self._algorithm.ledger.bind(region.buffers)
 
     def restore(self) -> tuple[jobs.Restored | None, Sequence[str]]:
         """Read the newest checkpoint into the vectors. Returns it, if there is one, and notices about damaged ones."""

@@ -1,6 +1,6 @@
 """When the optimizer's moments go to the daemon: both, one after the other, between two snapshots of some rounds.
 
-They use the memory of snapshots, so no snapshot can be taken until the daemon has the moment. Nothing here touches a
+They use the buffer of snapshots, so no snapshot can be taken until the daemon has the moment. Nothing here touches a
 tensor.
 """
 
@@ -36,9 +36,14 @@ class MomentsSchedule:
         if self._rounds >= self._every:
             self._rounds, self._last = 0, self._number + 2
 
+    @property
+    def due(self) -> bool:
+        """A moment is to be sent now."""
+        return not self.open and self._number < self._last
+
     def next(self) -> int:
-        """The number of the moment to send now, or 0. From then on the memory is in use."""
-        if self.open or self._number >= self._last:
+        """The number of the moment that is due, or 0. From then on the memory is in use."""
+        if not self.due:
             return 0
         self._number += 1
         self.open = True

@@ -104,7 +104,7 @@ class GroupActions:
             state = self._layout.carried.copy(now=True)
             self._session.done(order, self._layout.read(order.into, self.rank, self.world), state)
         elif self._follower is not None and self._follower.region is not None:
-            fence = self._layout.read(self._follower.region.x, self.rank, self.world)
+            fence = self._layout.read(self._follower.region.buffers[0], self.rank, self.world)
             self._follower.say(fence, links.Ready())
 
     def load(self, order: Order | None, read: Announcement) -> None:
@@ -134,8 +134,8 @@ class GroupActions:
         self._moves.share_buffers()
         if self._session is not None and order is not None:
             self._session.done(order, self._layout.fence())
-        elif self._follower is not None and read.kind == Kind.DRAIN:
-            self._follower.say(self._layout.fence(), links.Applied(read.session, read.slot))
+        elif self._follower is not None:
+            self._follower.applied(self._layout.fence(), read.session, read.slot)
 
     def take_snapshot(self, session: int, number: int) -> None:
         """Every rank writes its part of a snapshot."""
@@ -147,8 +147,8 @@ class GroupActions:
                 fence = self._layout.read(order.into, self.rank, self.world)
                 state = self._layout.carried.copy()
                 self._session.done(order, fence if comparison is None else lambda: fence() and comparison.equal, state)
-        elif self._follower is not None and self._follower.region is not None:
-            fence = self._layout.read(self._follower.region.x, self.rank, self.world)
+        elif self._follower is not None and (free := self._follower.free) is not None:
+            fence = self._layout.read(free, self.rank, self.world)
             self._follower.say(fence, links.Copied(session, number))
 
     def send_moment(self, order: Order | None, read: Announcement) -> None:
@@ -158,14 +158,16 @@ class GroupActions:
         if isinstance(order, SendMoment) and self._session is not None:
             fence = self._moments.read(which, order.into, self.rank, self.world)
             self._session.done(order, fence, optimizer_steps=self._moments.steps)
-        elif self._follower is not None and self._follower.region is not None:
-            fence = self._moments.read(which, self._follower.region.x, self.rank, self.world)
+        elif self._follower is not None and (free := self._follower.free) is not None:
+            fence = self._moments.read(which, free, self.rank, self.world)
             self._follower.say(fence, links.Moments(read.session, read.slot, which, 0))
 
-    def keep(self, order: Order | None) -> None:
+    def keep(self, order: Order | None, read: Announcement) -> None:
         """The daemon made the live parameters its model."""
         if self._session is not None and order is not None:
             self._session.done(order, passed)
+        elif self._follower is not None:
+            self._follower.applied(passed, read.session, 0)
 
     def load_state(self, order: Order | None) -> None:
         """Every rank loads a newer carried state."""
@@ -186,11 +188,13 @@ class GroupActions:
             self._collectives.broadcast(steps)
             if not int(steps):
                 return moments.drop()
-            values = torch.from_numpy(self._follower_region().x if order is None else order.values)
+            values = torch.from_numpy(self._follower_region().buffers[0] if order is None else order.values)
             self._moves.spread(partial(moments.load, which), values, [(0, self._layout.schema.trainable)])
             # The memory is written again for the next moment, when all ranks have read it.
             self._layout.finish()
             self._collectives.barrier()
+        if self._session is not None:
+            self._session.inherited()
         moments.finish(int(steps), self._collectives.maximum)
 
     def _follower_region(self) -> links.Region:
@@ -200,7 +204,7 @@ class GroupActions:
     def _shared(self, read: Announcement) -> Tensor:
         """The vector in shared memory that an announcement is about."""
         region = self._follower_region()
-        return torch.from_numpy(region.x if read.kind == Kind.LOAD else region.slots[read.slot % 2])
+        return torch.from_numpy(region.buffers[read.slot % 2])
 
     # -- the daemon -------------------------------------------------------------------------------------------
 

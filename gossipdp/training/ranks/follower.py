@@ -11,6 +11,9 @@ from collections import deque
 from pathlib import Path
 from typing import Final
 
+import numpy as np
+from numpy.typing import NDArray
+
 from gossipdp.errors import UnreachableError
 from gossipdp.runtime import link as links
 from gossipdp.training.tensors.layout import Layout
@@ -40,11 +43,18 @@ class Follower:
         self._home, self._layout, self.rank, self._ranks = home, layout, rank, ranks
         self._link: links.Link | None = None
         self._queue: deque[tuple[Fence, links.FromTraining]] = deque()
+        self._slot = 0
+        """number of the last slot inside the live parameters"""
 
     @property
     def region(self) -> links.Region | None:
         """The shared memory; None while there is no daemon."""
         return None if self._link is None else self._link.region
+
+    @property
+    def free(self) -> NDArray[np.float32] | None:
+        """The buffer of snapshots; None while there is no daemon."""
+        return None if self.region is None else self.region.buffers[self._slot % 2]
 
     def join(self, leader: int) -> bool:
         """Connect, and wait for the shared memory. Returns False if that fails.
@@ -87,6 +97,11 @@ class Follower:
         """Send `message` once `fence` is passed."""
         self._queue.append((fence, message))
         self.poll()
+
+    def applied(self, fence: Fence, session: int, slot: int) -> None:
+        """`slot` is in the live parameters once `fence` is passed. Slot 0 is the model of a session."""
+        self._slot = slot
+        self.say(fence, links.Applied(session, slot))
 
     def poll(self) -> None:
         """Send what is ready. Never waits."""

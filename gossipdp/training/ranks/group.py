@@ -200,7 +200,8 @@ class ReplicaGroup:
         period, due = self._period(session), session.due_in
         # No announcement is read before the second step, and a schedule asks for the clock before the first.
         clock, alone = (order.clock, False) if isinstance(order, Load) else (session.clock, session.alone)
-        planned = plan and due is not None and max(1, due) <= period and not isinstance(order, Load | Write)
+        soon = plan and due is not None and max(1, due) <= period and not isinstance(order, Load | Write)
+        planned = soon and session.claims()
         return Announcement(
             kind=kind,
             slot=slot_of(order),
@@ -236,7 +237,7 @@ class ReplicaGroup:
                 self._actions.load(order, read)
             case Kind.KEEP:
                 self._snapshot = self._drain = None
-                self._actions.keep(order)
+                self._actions.keep(order, read)
             case Kind.LOAD_STATE:
                 self._actions.load_state(order)
             case Kind.DRAIN:

@@ -82,6 +82,7 @@ class SingleReplica:
                 return moments.drop()
             moments.load(which, 0, torch.from_numpy(order.values))
             self._layout.finish()
+        session.inherited()
         if moments.finish(session.kept_steps):
             log.info("the optimizer goes on with moments of %d steps", session.kept_steps)
 

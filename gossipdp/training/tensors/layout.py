@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import logging
 from bisect import bisect_right
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
 from typing import Final, NamedTuple, TypeAlias
 
@@ -153,16 +153,19 @@ class Layout:
             yield run
 
     @torch.no_grad()
-    def read(self, into: Vector, rank: int = 0, ranks: int = 1) -> Fence:
-        """into := x + residual, in the schema's order; padding is not written.
+    def read(self, into: Vector, rank: int = 0, ranks: int = 1, plus: Sequence[tuple[int, int]] = ()) -> Fence:
+        """into := x + residual, in the schema's order. Padding becomes 0.
 
         On CUDA the copy runs beside the training, until `before_step`.
 
         Args:
             into: shape (schema.size,).
             rank, ranks: of the ranks that read together, each writes its shards and its share of the rest.
+            plus: spans [start, stop) on which what stands in `into` is added.
         """
         flat = torch.from_numpy(into)
+        if not rank:
+            into[self.schema.padding] = 0.0
         changed = self._follow_changes()
         if changed and not self._warned and not rank:
             self._warned = True
@@ -189,6 +192,8 @@ class Layout:
                         values = self.reference.difference(index, begin - first, values, kept)
                     elif residual is not None:
                         values = arithmetic.widened(values, residual[begin - first : end - first])
+                    if plus:
+                        values = values + _only(plus, target, begin).to(values.device)
                     if self._several and ranks == 1 and tensor.is_cuda:
                         # A copy must not reach over memory that this rank has pinned and memory that it has not.
                         values = values.cpu()
@@ -302,7 +307,7 @@ class Layout:
             for whole in [(self._starts[index], self._stops[index])]
             for span in ([whole] if held.sharded else self.own(*whole, rank, ranks))
         ]
-        for vector in (region.x, *region.slots):
+        for vector in region.buffers:
             if not pin(vector, spans, devices[0]):
                 return
 
@@ -379,3 +384,12 @@ def _overlap(start: int, stop: int, first: int, last: int) -> Iterator[tuple[int
     lower, upper = max(start, first), min(stop, last)
     if lower < upper:
         yield lower, upper
+
+
+def _only(spans: Sequence[tuple[int, int]], values: Tensor, start: int) -> Tensor:
+    """A copy of `values`, the vector's part from `start` on, with 0 outside of `spans`."""
+    kept = torch.zeros_like(values)
+    for first, last in spans:
+        for lower, upper in _overlap(first - start, last - start, 0, len(values)):
+            kept[lower:upper] = values[lower:upper]
+    return kept

@@ -207,6 +207,7 @@ class RobustEpochs:
 
     def _published(self, lab: Lab, replica: EpidemicReplica) -> list[Buffer]:
         weight, applied = 1.0 / lab.peers, replica.applied
+        replica.buffers.submit()
         return [
             replica.publish(
                 jobs.Publish(chunk, self.compressor, self.alpha, self.beta, weight, applied, _seed(lab), lead=True)

@@ -36,6 +36,7 @@ from gossipdp.protocol.epidemic.terms import WHOLE, Terms
 from gossipdp.protocol.rounds.pacing import WARMUP_EVERY
 from gossipdp.protocol.schema import chunk_parameters
 from simulations.lab.core import Lab
+from simulations.lab.methods.shared_buffers import SharedBuffers
 
 __all__ = ["EpidemicGossip", "EpidemicReplica"]
 
@@ -62,11 +63,9 @@ class EpidemicReplica:
         self.algorithm.allocate(size, size, chunk or chunk_parameters(size))
         self.ledger = self.algorithm.ledger
         self.x: NDArray[np.float32] = x.numpy()
-        self.slots: NDArray[np.float32] = np.zeros((2, size), np.float32)
-        self.ledger.bind(self.x, (self.slots[0], self.slots[1]))
+        self.buffers = SharedBuffers(self.ledger, self.x)
         for chunk in range(self.ledger.chunks):
             self.algorithm.run(jobs.Found(chunk))
-        self._applied = 0
 
     def publish(self, job: jobs.Publish) -> jobs.Published:
         published = self.algorithm.run(job)
@@ -75,17 +74,11 @@ class EpidemicReplica:
 
     @property
     def applied(self) -> int:
-        return self._applied
+        return self.buffers.applied
 
     def drain(self) -> None:
         """Add all corrections to x."""
-        sealed = self.ledger.seal()
-        if sealed.chunks:
-            for chunk in sealed.chunks:
-                span = self.ledger.span(chunk)
-                self.x[span] += self.slots[sealed.slot % 2][span]
-            self._applied = sealed.slot
-            self.ledger.release(sealed.slot)
+        self.buffers.drain()
 
 
 @dataclass(frozen=True)
@@ -173,6 +166,7 @@ class EpidemicGossip:
 
     def _published(self, lab: Lab, peer: int, terms: Terms) -> _Message:
         replica, weight = self.replicas[peer], float(self._weights[peer])
+        replica.buffers.submit()
         if lab.peers == 1:
             for chunk in range(replica.ledger.chunks):
                 replica.algorithm.run(jobs.OuterStep(chunk, 1.0, 0.0, replica.applied))

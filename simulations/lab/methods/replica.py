@@ -24,6 +24,7 @@ from gossipdp.protocol.schema import chunk_parameters
 from gossipdp.protocol.wire import encoding as wire
 from gossipdp.protocol.wire.encoding import Buffer
 from gossipdp.protocol.wire.messages import Accept, Ack, Data, End, Message, Offer, Ranges
+from simulations.lab.methods.shared_buffers import SharedBuffers
 
 __all__ = ["Dialogue", "Replica", "frame_bytes", "greeting_bytes"]
 
@@ -67,11 +68,9 @@ class Replica:
         self.algorithm.allocate(size, size, chunk_parameters(size))
         self.ledger = self.algorithm.ledger
         self.x: NDArray[np.float32] = x.numpy()
-        self.slots: NDArray[np.float32] = np.zeros((2, size), np.float32)
-        self.ledger.bind(self.x, (self.slots[0], self.slots[1]))
+        self.buffers = SharedBuffers(self.ledger, self.x)
         for chunk in range(self.ledger.chunks):
             self.algorithm.run(jobs.Found(chunk))
-        self._applied = 0
         self.alone = alone
         """outer steps since the last exchange"""
         self.first = 0
@@ -101,22 +100,17 @@ class Replica:
     def outer(self, wanted: Outer) -> None:
         """The outer step at the end of a round; a plain one after rounds without an exchange (algorithms section 1)."""
         chunks = range(self.ledger.chunks)
+        self.buffers.submit()
         if all(self.algorithm.run(jobs.Check(chunk)).finite for chunk in chunks):
             outer = Outer(1.0, 0.0) if self.alone >= ALONE_AFTER else wanted
             for chunk in chunks:
-                self.algorithm.run(jobs.OuterStep(chunk, outer.lr, outer.momentum, self._applied, wanted.part))
+                self.algorithm.run(jobs.OuterStep(chunk, outer.lr, outer.momentum, self.buffers.applied, wanted.part))
         self.alone += 1
         self.drain()
 
     def drain(self) -> None:
         """Add all corrections to x."""
-        sealed = self.algorithm.run(jobs.Seal())
-        if sealed.chunks:
-            for chunk in sealed.chunks:
-                span = self.ledger.span(chunk)
-                self.x[span] += self.slots[sealed.slot % 2][span]
-            self._applied = sealed.slot
-            self.algorithm.run(jobs.Release(sealed.slot))
+        self.buffers.drain()
 
 
 @dataclass(frozen=True)

@@ -30,6 +30,7 @@ from gossipdp.algorithms.pairwise import CLIP_FACTOR, RANGE_DECAY, RANGE_SHARE, 
 from gossipdp.config import EARLY_SHARE, Exchange, Outer
 from gossipdp.protocol import jobs
 from gossipdp.protocol.pairwise.timetable import exchanges_per_round
+from simulations.lab.methods.shared_buffers import SharedBuffers
 from simulations.lab.robustness.attacks import ATTACKS, Attack, Meeting
 
 __all__ = ["Data", "Peer", "Trial", "epidemic", "exchange", "gaussian_classes", "main", "pairwise"]
@@ -133,28 +134,21 @@ class Peer:
         self.algorithm.allocate(size, size, WIDTH)
         self.ledger = self.algorithm.ledger
         self.x = np.zeros(size, np.float32)
-        self.slots = (np.zeros(size, np.float32), np.zeros(size, np.float32))
-        self.ledger.bind(self.x, self.slots)
-        self.applied = 0
+        self.buffers = SharedBuffers(self.ledger, self.x)
         self.began = self.ledger.a.copy()
         """the anchor before the last outer step"""
 
     def step(self, x: Matrix) -> None:
         """The product's outer step, after training has reached `x`."""
         self.x[:], self.began[:] = x, self.ledger.a
+        self.buffers.submit()
         for chunk in range(self.ledger.chunks):
-            self.algorithm.run(jobs.OuterStep(chunk, OUTER.lr, OUTER.momentum, self.applied))
+            self.algorithm.run(jobs.OuterStep(chunk, OUTER.lr, OUTER.momentum, self.buffers.applied))
         self.settle()
 
     def settle(self) -> None:
         """Add all corrections to x."""
-        sealed = self.ledger.seal()
-        for chunk in sealed.chunks:
-            span = self.ledger.span(chunk)
-            self.x[span] += self.slots[sealed.slot % 2][span]
-        if sealed.chunks:
-            self.applied = sealed.slot
-            self.ledger.release(sealed.slot)
+        self.buffers.drain()
 
 
 def exchange(first: Peer, second: Peer, number: int, codec: str) -> None:

@@ -221,7 +221,7 @@ def copy_rate(trainer: Trainer, pairs: int = 5) -> float:
     layout = Layout(trainer.model)
     region = shared(layout.schema.size)
     layout.pin(region)
-    if not torch.from_numpy(region.x).is_pinned():
+    if not torch.from_numpy(region.buffers[0]).is_pinned():
         raise SystemExit("CUDA cannot pin memory that is shared here: what was measured is not the copy of training")
     into = torch.empty(layout.schema.size, dtype=torch.float32, pin_memory=True)
     plain = torch.empty(layout.schema.size, dtype=torch.float32, device=trainer.device)
@@ -239,7 +239,7 @@ def copy_rate(trainer: Trainer, pairs: int = 5) -> float:
     ratios = []
     for _ in range(pairs + 1):
         reference = seconds(pinned_copy)
-        ratios.append(reference / seconds(lambda: layout.read(region.x)))
+        ratios.append(reference / seconds(lambda: layout.read(region.buffers[0])))
     layout.finish()
     return round(statistics.median(ratios[1:]), 3)  # the first pair warms up
 

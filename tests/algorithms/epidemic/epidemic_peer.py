@@ -76,8 +76,8 @@ class Peer:
         return range(self.ledger.chunks)
 
     def attach(self):
-        self.region = np.zeros((3, self.ledger.size), np.float32)
-        self.ledger.bind(self.region[0], (self.region[1], self.region[2]))
+        self.region = np.zeros((2, self.ledger.size), np.float32)
+        self.ledger.bind((self.region[0], self.region[1]))
         for chunk in self.chunks:
             self.algorithm.run(jobs.Attach(chunk))
         self.x = self.region[0].copy()
@@ -91,7 +91,7 @@ class Peer:
 
     def publish(self, compressor="topk128", lr=1.0, beta=0.95, weight=0.25, bound=INFINITE, lead=False):
         """Publish a round. Returns the message and the results of the jobs."""
-        self.region[0] = self.x
+        self.ledger.x[:] = self.x
         said = [
             self.algorithm.run(jobs.Publish(chunk, compressor, lr, beta, weight, self.applied, chunk, bound, lead))
             for chunk in self.chunks
@@ -101,7 +101,7 @@ class Peer:
         return Message(tuple(one.payload for one in said), weight, compressor, lr, bound), said
 
     def alone(self):
-        self.region[0] = self.x
+        self.ledger.x[:] = self.x
         for chunk in self.chunks:
             self.algorithm.run(jobs.OuterStep(chunk, 1.0, 0.0, self.applied))
         self.since[:] = 0.0
@@ -117,7 +117,7 @@ class Peer:
         if sealed.chunks:
             for chunk in sealed.chunks:
                 span = self.ledger.span(chunk)
-                self.x[span] += self.region[1 + sealed.slot % 2][span]
+                self.x[span] += self.region[sealed.slot % 2][span]
             self.applied = self.unreleased = sealed.slot
 
     def release(self):

@@ -189,15 +189,22 @@ def test_slot_is_sealed_only_after_new_corrections():
     assert [event.chunks for event in thread.of(SlotSealed)] == [(1,)]
 
 
-def test_slot_applied_during_a_round_is_released_only_after_it():
-    """The round counts the slots that its snapshot has not seen. A zeroed one would count as nothing."""
+def test_snapshot_without_the_slot_that_is_out_is_dropped():
     thread = training()
     thread.rounds.mixed()
     thread.run()
-    submit(thread, applied=0)
-    thread.run(1)
+    assert not submit(thread, applied=0) and thread.run() == []
     thread.rounds.slot_applied(1, 1)
-    assert thread.run() == ["Check"] * 2 + ["OuterStep"] * 3 + ["Release", "Seal"]
+    assert submit(thread, applied=1)
+    assert thread.run() == ["Release"] + ["Check"] * 3 + ["OuterStep"] * 3 + ["Seal"]
+
+
+def test_slot_that_only_the_snapshot_names_is_released_after_its_round():
+    thread = training()
+    thread.rounds.mixed()
+    thread.run()
+    submit(thread, applied=1)
+    assert thread.run() == ["Check"] * 3 + ["OuterStep"] * 3 + ["Release", "Seal"]
 
 
 @pytest.mark.parametrize(("session", "slot"), [(2, 1), (1, 2), (1, 0)])

@@ -54,7 +54,7 @@ class Member:
     def step(self, length):
         """A round's outer step of every chunk, `length` long (RMS)."""
         ledger = self.algorithm.ledger
-        ledger.bind(ledger.a + np.float32(length), (np.zeros(SIZE, np.float32), np.zeros(SIZE, np.float32)))
+        ledger.bind((ledger.a + np.float32(length), np.zeros(SIZE, np.float32)))
         for chunk in range(ledger.chunks):
             self.algorithm.run(jobs.OuterStep(chunk, 1.0, 0.0, 0))
         self.model = replace(self.model, clock=self.model.clock + 10, rounds=self.model.rounds + 1)

@@ -26,15 +26,20 @@ def test_the_whole_dialogue(server: links.LinkServer, tmp_path: Path) -> None:
     assert pump(server) == [links.Attached(SCHEMA.to_bytes(), 1, os.getpid())]
     (ready,) = link.receive()
     assert ready == links.RegionReady(SCHEMA.size) and link.region is not None
-    link.region.x[:] = np.arange(SCHEMA.size)
+    link.region.buffers[0][:] = np.arange(SCHEMA.size)
     link.send(links.Ready())
     assert pump(server) == [links.ModelWritten()]
-    assert server.region is not None and server.region.x[17] == 17.0
+    assert server.region is not None and server.region.buffers[0][17] == 17.0
     server.send(links.Waiting("the network's model", 0.5))
-    server.region.x[:] = 1.0
+    server.region.buffers[0][:] = 1.0
     server.send(links.Session(7, 50, 123, 8192))
     assert link.receive() == [links.Waiting("the network's model", 0.5), links.Session(7, 50, 123, 8192)]
-    assert link.region.x[3] == 1.0
+    assert link.region.buffers[0][3] == 1.0
+    assert server.region.take() is None, "the training process has the buffer until the model is loaded"
+    link.send(links.Applied(7, 0))
+    assert pump(server) == [links.SlotApplied(7, 0)]
+    server.region.give(0)
+    assert link.region.take() == 0 and server.region.take() is None
     link.send(links.Submit(7, 1, 0, 50, 400, 2.5, eval_loss=2.75))
     link.send(links.Applied(7, 1))
     link.send(links.Report(7, 2.25, 0.125, 3, eval_loss=2.75))
@@ -43,16 +48,16 @@ def test_the_whole_dialogue(server: links.LinkServer, tmp_path: Path) -> None:
         links.SlotApplied(7, 1),
         links.Reported(7, 2.25, 0.125, 3, eval_loss=2.75),
     ]
-    server.region.slots[1][5] = 4.0
+    server.region.buffers[1][5] = 4.0
     for message in (
-        links.Slot(7, 1, links.spans((0,))),
+        links.Slot(7, 1, links.chunk_bits((0,))),
         links.Taken(1),
         links.Taken(2, "nan"),
         links.Pace(20, 200, 1600),
     ):
         server.send(message)
         assert link.receive() == [message]
-    assert link.region.slots[1][5] == 4.0 and link.region.slots[0][5] == 0.0
+    assert link.region.buffers[1][5] == 4.0 and link.region.buffers[0][5] == 1.0
     link.close()
     assert pump(server) == [links.Detached("it ended")]
     assert server.region is None
@@ -105,7 +110,7 @@ def test_next_process_takes_the_place_of_one_that_is_gone(server: links.LinkServ
     assert [type(event) for event in events] == [links.Submitted, links.Detached]
     assert [type(event) for event in pump(server)] == [links.Attached]
     assert server.region is not before
-    assert before is not None and before.x[0] == 0.0, "the old region stays mapped while it is used"
+    assert before is not None and before.buffers[0][0] == 0.0, "the old region stays mapped while it is used"
 
 
 TRAINER = """

@@ -14,26 +14,25 @@ from hypothesis import strategies as st
 from gossipdp.errors import RemoteProtocolError
 from gossipdp.runtime import link as links
 from gossipdp.runtime.link.messages import (
-    MAX_SPANS,
+    MOST_CHUNKS,
+    chunk_bits,
     decode_from_daemon,
     decode_from_training,
     encode,
-    spans,
 )
 
 
 @given(st.sets(st.integers(0, 300)))
 def test_spans_cover_exactly_the_chunks(chunks: set[int]) -> None:
-    runs = spans(sorted(chunks))
+    runs = links.Slot(1, 1, chunk_bits(sorted(chunks))).spans
     assert [chunk for first, last in runs for chunk in range(first, last + 1)] == sorted(chunks)
     assert all(after[0] > before[1] + 1 for before, after in pairwise(runs))
 
 
-def test_too_many_spans_become_one() -> None:
-    chunks = range(0, 4 * MAX_SPANS, 2)
-    assert spans(chunks) == ((0, 4 * MAX_SPANS - 2),)
-    assert len(spans(chunks[:MAX_SPANS])) == MAX_SPANS
-    assert len(encode(links.Slot(1, 1, spans([chunk + 2**31 for chunk in chunks[:MAX_SPANS]])))) < 65536
+def test_slot_of_the_most_chunks_fits_a_packet() -> None:
+    slot = links.Slot(1, 1, chunk_bits(range(0, MOST_CHUNKS, 2)))
+    packet = encode(slot)
+    assert len(packet) < 65536 and decode_from_daemon(packet) == slot
 
 
 @settings(deadline=None)

@@ -31,8 +31,8 @@ def test_ranks_share_one_region__and_a_message_counts_once_all_have_sent_it(
     ranks = group(server, tmp_path, 3)
     for rank, link in enumerate(ranks):
         assert link.region is not None
-        link.region.x[rank] = rank + 1.0
-    assert server.region is not None and server.region.x[:3].tolist() == [1.0, 2.0, 3.0]
+        link.region.buffers[0][rank] = rank + 1.0
+    assert server.region is not None and server.region.buffers[0][:3].tolist() == [1.0, 2.0, 3.0]
     for order in ((2, 0, 1), (0, 1, 2)):
         number = order[1] + 1
         submit = links.Submit(1, number, 0, 5, 40, 1.0, eval_loss=2.0)

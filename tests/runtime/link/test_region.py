@@ -14,7 +14,7 @@ from gossipdp.runtime.link.region import Allocation, Region
 def made():
     allocation = Allocation(100_000)
     allocation.step()
-    region = Region(allocation.fd, allocation.size)
+    region = Region(allocation.fd, allocation.size, allocation.token)
     allocation.close()
     return region
 
@@ -23,8 +23,8 @@ def mapped():
 
 def child(region, kept):
     assert not mapped(), "the child holds the memory"
-    region.x[:] = 1.0
-    region.slots[1][-1] = 1.0
+    region.buffers[0][:] = 1.0
+    region.buffers[1][-1] = 1.0
     # By and by the child maps something else there.
     libc = ctypes.CDLL(None, use_errno=True)
     libc.mmap.restype = ctypes.c_void_p
@@ -37,7 +37,7 @@ def child(region, kept):
     assert ctypes.string_at(there, 4096) == b"\\x07" * 4096
 
 region, other = made(), made()
-kept, address = [other.x, other.slots], other.x.ctypes.data
+kept, address = [*other.buffers], other.buffers[0].ctypes.data
 del other
 if (pid := os.fork()) == 0:
     code = 1
@@ -51,7 +51,7 @@ if (pid := os.fork()) == 0:
         os._exit(code)
 status = os.waitpid(pid, 0)[1]
 assert status == 0, f"the child ended with {status}"
-assert not region.x.any() and not region.slots[1].any() and mapped()
+assert not region.buffers[0].any() and not region.buffers[1].any() and mapped()
 del region, kept[:]
 gc.collect()
 assert not mapped()

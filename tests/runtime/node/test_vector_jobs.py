@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import select
+import weakref
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
@@ -28,8 +30,8 @@ class Ledger:
     def __init__(self) -> None:
         self.bound: list[object] = []
 
-    def bind(self, x: object, slots: tuple[object, object]) -> None:
-        self.bound.append((x, slots))
+    def bind(self, buffers: tuple[object, object]) -> None:
+        self.bound.append(buffers)
 
     def unbind(self) -> None:
         self.bound.clear()
@@ -40,9 +42,11 @@ class Algorithm:
 
     ledger: Ledger
 
-    def run(self, job: object) -> str:
+    def run(self, job: object) -> object:
         if job == "too large":
             raise MemoryError
+        if isinstance(job, jobs.Seal):
+            return jobs.Sealed(3, (0,))
         self.ledger = Ledger()
         return "allocated"
 
@@ -51,10 +55,27 @@ def room(free: int) -> Room:
     return Room(MemoryPlan(), held=lambda: 0, free=lambda: Free(free, free, "this machine"))
 
 
+class Region:
+    """Buffers, and the token for the free one."""
+
+    buffers = "even", "odd"
+
+    def __init__(self) -> None:
+        self.sealed: list[int] = []
+
+    def take(self) -> int | None:
+        return self.sealed[-1] if self.sealed else None
+
+    def give(self, sealed: int) -> None:
+        self.sealed.append(sealed)
+
+
 class Host:
     def __init__(self, home: Path, free: int = 1 << 50) -> None:
         self.algorithm, self.region = Algorithm(), SharedRegion()
         self.done: list[tuple[object, object]] = []
+        self.heard: Callable[[], object] = lambda: None
+        """called with each job that is done"""
         self.jobs = VectorJobs(
             cast(Any, self.algorithm),
             Store(home),
@@ -62,9 +83,13 @@ class Host:
             256,
             room(free),
             lambda: 0,
-            lambda job, result: self.done.append((job, result)),
+            self._finished,
             lambda code, text: None,
         )
+
+    def _finished(self, job: object, result: object) -> None:
+        self.done.append((job, result))
+        self.heard()
 
     def collect(self, count: int) -> None:
         while len(self.done) < count:
@@ -74,16 +99,52 @@ class Host:
 
 def test_bind_asked_for_before_the_ledger_exists__binds_after_the_allocation(tmp_path: Path) -> None:
     host = Host(tmp_path)
-    host.region.attach(cast(Any, SimpleNamespace(x="x", slots=("even", "odd"))))
+    host.region.attach(cast(Any, Region()))
     host.jobs.submit(cast(Any, "allocate"))
     host.jobs.submit(jobs.Bind())
     host.collect(2)
     assert host.done == [("allocate", "allocated"), (jobs.Bind(), None)]
-    assert host.algorithm.ledger.bound == [("x", ("even", "odd"))]
+    assert host.algorithm.ledger.bound == [("even", "odd")]
     host.region.detach()
     host.jobs.submit(jobs.Unbind())
     host.collect(3)
     assert host.algorithm.ledger.bound == [] and host.region.region is None
+    host.jobs.close()
+
+
+def test_seal_waits_for_its_buffer_and_others_overtake_it(tmp_path: Path) -> None:
+    host, region, told = Host(tmp_path), Region(), list[list[int]]()
+    host.heard = lambda: told.append([*region.sealed])
+    host.region.attach(cast(Any, region))
+    host.jobs.submit(jobs.Seal())
+    host.jobs.submit(cast(Any, "allocate"))
+    host.collect(1)
+    host.region.free.done("model")
+    host.collect(2)
+    assert host.done == [("allocate", "allocated"), (jobs.Seal(), jobs.Sealed(3, (0,)))]
+    assert told == [[], []] and region.sealed == [3], "the peer has heard of the slot before training may write"
+    host.jobs.close()
+
+
+def test_seal_that_waits_for_a_process_that_died__is_over_without_a_slot(tmp_path: Path) -> None:
+    host = Host(tmp_path)
+    host.region.attach(cast(Any, Region()))
+    host.jobs.submit(jobs.Seal())
+    host.region.detach()
+    host.collect(1)
+    assert host.done == [(jobs.Seal(), jobs.Sealed(0, ()))]
+    host.jobs.close()
+
+
+def test_memory_of_a_process_that_is_gone_is_released(tmp_path: Path) -> None:
+    host, region = Host(tmp_path), Region()
+    there = weakref.ref(region)
+    host.region.attach(cast(Any, region))
+    host.region.free.done("model")
+    host.region.detach()
+    host.region.unbind()
+    del region
+    assert there() is None
     host.jobs.close()
 
 

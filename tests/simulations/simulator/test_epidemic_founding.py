@@ -68,7 +68,7 @@ def test_clock_that_jumps_far_makes_no_peer_found_among_others():
 
 
 def test_peer_from_a_checkpoint_founds_after_its_clock():
-    net = Epidemics(12, 2, resume_after=1.0)
+    net = Epidemics(13, 2, resume_after=1.0)
     net.form()
     net.run(8.0)
     host = net.network.hosts[1]

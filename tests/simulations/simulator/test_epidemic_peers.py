@@ -154,7 +154,7 @@ def test_lone_peer_publishes_nothing_and_has_its_training_process_s_model():
         sealed.append(host.algorithm.ledger.outstanding(0, trainer.applied).any())
     assert net.of(RoundDone) and not net.of(IncrementPublished)
     assert not any(sealed) and (trainer.x != alone).any()
-    assert (host.algorithm.ledger.a == trainer.region.x).all()
+    assert (host.algorithm.ledger.a == trainer.region.buffers[0]).all()
 
 
 def test_joiner_takes_over_a_state_during_training_and_has_the_same_bits():

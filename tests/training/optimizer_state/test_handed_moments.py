@@ -28,7 +28,7 @@ def test_daemon_that_keeps_moments_waiting_is_left_before_it_writes_over_a_snaps
     monkeypatch.setattr(
         daemon,
         "feed",
-        lambda event: late.append(daemon.region.x) if isinstance(event, links.MomentsWanted) else feed(event),
+        lambda event: late.append(daemon.region.buffers[0]) if isinstance(event, links.MomentsWanted) else feed(event),
     )
     optimizer = adam(model)
     peer = attach(daemon, model, optimizer)
@@ -40,9 +40,9 @@ def test_daemon_that_keeps_moments_waiting_is_left_before_it_writes_over_a_snaps
         if len([event for event in daemon.events if isinstance(event, links.Submitted)]) > 1:
             break
     assert not peer.alone and daemon.held is not None and daemon.schema is not None
-    snapshot = daemon.region.x.copy()
+    snapshot = daemon.region.buffers[0].copy()
     daemon.copier.write("second", late[0], daemon.held, daemon.schema, lambda: None)
-    assert np.array_equal(daemon.region.x, snapshot) and late[0].any()
+    assert np.array_equal(daemon.region.buffers[0], snapshot) and late[0].any()
 
 
 @pytest.mark.parametrize("mode", ["sync", "overlap"])

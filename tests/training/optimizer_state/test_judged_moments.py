@@ -156,7 +156,7 @@ def test_what_a_source_says_of_the_padding_is_in_no_snapshot(daemons: Callable[.
     daemon = daemons(every=2, moments_every=0, held=given(schema, 4.0, 3.0, 1000))
     optimizer = adam(model)
     attach(daemon, model, optimizer)
-    assert not daemon.region.x[schema.padding].any()
+    assert not daemon.region.buffers[0][schema.padding].any()
 
 
 def test_state_that_is_loaded_into_the_optimizer_after_attach_is_counted(
@@ -208,7 +208,7 @@ def test_what_stands_in_the_padding_of_a_model_does_no_harm(daemons: Callable[..
     attach(daemon, model, optimizer)
     random = np.random.default_rng(0)
     for step in range(12):
-        daemon.region.x[:] = -1.0
+        daemon.region.buffers[0][:] = -1.0
         daemon.mix(1e-3 * random.standard_normal(daemon.region.size).astype(np.float32))
         daemon.seal()
         train(model, optimizer, 1, daemon, seed=step)

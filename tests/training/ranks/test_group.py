@@ -140,7 +140,8 @@ def test_ranks_of_a_host_are_one_peer_and_equal_bit_for_bit(
         assert [event.world for event in attached] == [world]
         assert not [event for event in served.events if isinstance(event, links.RankLost)], served.events[-6:]
     submits = [event for event in first.events if isinstance(event, links.Submitted)]
-    assert submits[0].steps == 3 <= min(event.steps for event in submits), "when due, and the last one is taken"
+    assert 3 <= submits[0].steps <= 5, "when due, or a step later while a slot is sealed"
+    assert min(event.steps for event in submits) >= 3, "and the last one is taken"
     assert all(event.samples == 4 * world * event.steps for event in submits), "all ranks' samples"
     assert daemon.schema is not None and daemon.a is not None and daemon.last is not None
     assert daemon.began is not None and np.array_equal(daemon.began, first.a) != keeps
@@ -151,7 +152,10 @@ def test_ranks_of_a_host_are_one_peer_and_equal_bit_for_bit(
         way, drained = found - daemon.began[span], daemon.added[span]
         assert np.linalg.norm(way - drained) < np.linalg.norm(drained) / 4, f"{entry.name}: the rest are some steps"
         if kind != "fsdp" and entry.dtype == "float32":
-            assert np.array_equal(daemon.last[span], found), f"{entry.name}: the leader hands over the last steps alone"
+            handed = found + daemon.beyond[span]
+            assert np.array_equal(daemon.last[span], handed), (
+                f"{entry.name}: the leader hands over the last steps alone"
+            )
 
 
 @pytest.mark.long
@@ -165,7 +169,8 @@ def test_ranks_of_a_host_add_corrections_when_the_mode_of_synchrony_says(tmp_pat
         daemon.seal()
 
     def words(daemon: LedgerDaemon) -> list[links.Submitted | links.SlotApplied]:
-        return [event for event in daemon.events if isinstance(event, links.Submitted | links.SlotApplied)]
+        events = [event for event in daemon.events if isinstance(event, links.Submitted | links.SlotApplied)]
+        return [event for event in events if not (isinstance(event, links.SlotApplied) and event.slot == 0)]
 
     processes = ranks_of("ddp", 2)
     overlap = LedgerDaemon(tmp_path, every=4, mode="overlap")
