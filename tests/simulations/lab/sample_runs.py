@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import numpy as np
+
 from simulations.lab.core import Setting
 from simulations.lab.pages.main import SUITES
 from simulations.lab.runs.answers import Answer
@@ -10,6 +12,12 @@ from simulations.lab.suites.base import Arm, Outcome
 from simulations.lab.theory.consensus import Row
 
 SMALL = Setting(peers=8, every=8, rounds=12, lr=8e-3, evaluate_every=12)
+
+
+def pending(replica):
+    """Corrections that the live parameters of `replica` lack."""
+    ledger, applied = replica.ledger, replica.buffers.applied
+    return np.concatenate([ledger.outstanding(chunk, applied) for chunk in range(ledger.chunks)])
 
 
 def answered(arm, loss, seed):

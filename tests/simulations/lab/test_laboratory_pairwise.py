@@ -16,6 +16,7 @@ from simulations.lab.methods.pairwise import PairwiseGossip, PairwiseOptions, ma
 from simulations.lab.methods.replica import Replica, frame_bytes
 from simulations.lab.problems import Consensus, DigitsMlp, Quadratic
 from simulations.lab.theory.consensus import matching
+from tests.simulations.lab.sample_runs import pending
 
 PROBLEM = DigitsMlp(hidden=64, batch=8)
 SETTING = {"peers": 4, "every": 5, "rounds": 6, "lr": 0.01}
@@ -50,10 +51,6 @@ def momenta(method):
     return np.array([replica.ledger.v for replica in method.replicas], np.float64)
 
 
-def pending(method):
-    return np.array([replica.slots.sum(0) for replica in method.replicas], np.float64)
-
-
 SLOW = Link(bandwidth=2000.0, latency=0.1)
 """a 4-bit exchange of 4,810 parameters takes about 2 of 5 seconds"""
 
@@ -73,9 +70,8 @@ def test_mean_of_the_anchors_moves_by_outer_steps_alone(options, changes, monkey
 
     class Watched(Replica):
         def outer(self, wanted):
-            seen.append(
-                (self.x.astype(np.float64) + self.slots.sum(0) - self.ledger.a, self.ledger.v.copy(), self.alone)
-            )
+            lead = self.x.astype(np.float64) + pending(self) - self.ledger.a
+            seen.append((lead, self.ledger.v.copy(), self.alone))
             super().outer(wanted)
 
     monkeypatch.setattr(pairwise, "Replica", Watched)
@@ -89,7 +85,8 @@ def test_mean_of_the_anchors_moves_by_outer_steps_alone(options, changes, monkey
             alpha, mu = (1.0, 0.0) if alone >= 2 else (0.7, 0.7)
             expected[peer] -= alpha * (-progress + mu * (mu * v - progress))
         np.testing.assert_allclose(anchors(method).mean(0), expected.mean(0), atol=1e-6)
-        np.testing.assert_allclose(lab.x.double().numpy() + pending(method), anchors(method), atol=2e-6)
+        corrections = np.array([pending(replica) for replica in method.replicas])
+        np.testing.assert_allclose(lab.x.double().numpy() + corrections, anchors(method), atol=2e-6)
         np.testing.assert_allclose(method.model(lab).numpy(), anchors(method).mean(0), atol=1e-6)
     assert method.tally.chunks > 2 and np.abs(momenta(method)).max() > 0
 
