@@ -34,6 +34,8 @@ class Policy:
     """life after which the next pause is `first` again"""
     grace: float = 11.5
     """from SIGTERM to SIGKILL. A daemon leaves within 10 s; one that saves its last checkpoint gets more time."""
+    grace_each: float = 20e-9
+    """additional grace of the training command per parameter: it copies its last steps, and the daemon takes them"""
 
 
 class Backoff:

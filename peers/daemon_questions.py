@@ -17,7 +17,7 @@ class AttachWatch:
     """Whether the training command has attached to the daemon of `home` since its start."""
 
     def __init__(self, home: Path) -> None:
-        self._trainer = 0
+        self._trainer = self._parameters = 0
         self._home, self._before = home, ("", 0)
         self.other = 0
         """the process that was attached at the last look, though this start has not attached; 0 if there was none"""
@@ -33,6 +33,11 @@ class AttachWatch:
         self.other = self._trainer if seen is False else 0
         return seen
 
+    def parameters(self) -> int:
+        """Size of the daemon's model, as it answers now or answered last; 0 without one."""
+        self._counted()
+        return self._parameters
+
     def _counted(self) -> tuple[str, int]:
         """Incarnation of the daemon, and the number of processes that have attached to it."""
         try:
@@ -40,6 +45,7 @@ class AttachWatch:
         except GossipdpError:
             return "", 0
         self._trainer = int(answer.get("trainer") or 0)
+        self._parameters = int(answer.get("parameters") or 0)
         return str(answer.get("incarnation", "")), int(answer.get("attaches") or 0)
 
 

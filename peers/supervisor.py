@@ -197,7 +197,11 @@ class Supervisor:
         self._ask_at = math.inf
         if self._training is not None and self._training.running:
             log.info("%s is ended: the run finishes", self._training.name)
-            self._training.stop(time.monotonic(), self._policy.grace)
+            self._training.stop(time.monotonic(), self._training_grace())
+
+    def _training_grace(self) -> float:
+        """Seconds that the training command has to hand over its last steps and end."""
+        return self._policy.grace + self._policy.grace_each * self._attached.parameters()
 
     def _look_for_attach(self, now: float) -> None:
         attached = self._attached.seen()
@@ -270,7 +274,7 @@ class Supervisor:
         log.info("stopping: %s", why)
         self._code = code
         for child in reversed(self._children):
-            child.stop(time.monotonic(), self._policy.grace)
+            child.stop(time.monotonic(), self._policy.grace if child is self._daemon else self._training_grace())
 
 
 def run(

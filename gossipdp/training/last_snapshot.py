@@ -15,7 +15,8 @@ __all__ = ["hand_over"]
 log = logging.getLogger("gossipdp.training")
 
 LEAVE_WITHIN: Final = 2.0
-"""seconds that the daemon has to take the last steps"""
+LEAVE_EACH: Final = 10e-9
+"""seconds that the daemon has to take the last steps, and additional seconds per parameter: a round may have to end"""
 
 
 def hand_over(session: Session, layout: MasterWeights, last: LastStep | None) -> None:
@@ -23,7 +24,8 @@ def hand_over(session: Session, layout: MasterWeights, last: LastStep | None) ->
 
     One rank cannot wait for the others here, because they may be gone: it hands over what it holds itself.
     """
-    order = None if layout.sharded else wait_for_last_snapshot(session, LEAVE_WITHIN)
+    within = LEAVE_WITHIN + LEAVE_EACH * layout.schema.size
+    order = None if layout.sharded else wait_for_last_snapshot(session, within)
     if order is not None and last is not None and not last.stands():
         log.warning(
             "the last %d steps are not handed over: the parameters have changed since, for example by averaged or "

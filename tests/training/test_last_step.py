@@ -5,12 +5,15 @@ from __future__ import annotations
 import copy
 import logging
 from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from torch import nn
 
+from gossipdp.training import last_snapshot
 from gossipdp.training.last_step import LastStep
 from tests.training.ledger_daemon import LedgerDaemon
 from tests.training.models import attach, small, submits, train, vector
@@ -92,3 +95,15 @@ def test_training_that_ends_without_a_change_hands_its_last_steps_over(daemon: L
     peer.detach()
     daemon.pump()
     assert submits(daemon) == [(4, 4), (2, 2)]
+
+
+@pytest.mark.parametrize(("size", "seconds"), [(1000, 2.0), (1_000_000_000, 12.0)])
+def test_daemon_of_a_large_model_has_longer_to_take_the_last_steps(
+    monkeypatch: pytest.MonkeyPatch, size: int, seconds: float
+) -> None:
+    waits: list[float] = []
+    monkeypatch.setattr(last_snapshot, "wait_for_last_snapshot", lambda session, within: waits.append(within))
+    layout: Any = SimpleNamespace(sharded=False, schema=SimpleNamespace(size=size))
+    session: Any = None
+    last_snapshot.hand_over(session, layout, None)
+    assert waits == [pytest.approx(seconds, abs=0.001)]

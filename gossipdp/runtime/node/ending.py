@@ -30,7 +30,8 @@ LAST_STEP: Final = 60.0
 ROUNDS: Final = 2.0
 """the same in usual rounds"""
 GONE_WITHIN: Final = 15.0
-"""seconds for a training command to end after it was told to"""
+GONE_EACH: Final = 20e-9
+"""seconds for a training command to end after it was told to, and additional seconds per parameter"""
 
 
 class Outside(Protocol):
@@ -126,7 +127,9 @@ class Ending:
         if now >= self._last_by:
             self._last_by = math.inf
             ended = self._outside is not None and self._outside.end_training()
-            self._gone_by = now + (GONE_WITHIN if ended else 0.0)
+            model = self._peer.replica.model
+            size = 0 if model is None else model.schema.size
+            self._gone_by = now + (GONE_WITHIN + GONE_EACH * size if ended else 0.0)
         if now >= self._gone_by:
             self._gone_by = math.inf
             self._training.end()

@@ -312,6 +312,7 @@ class Status:
             "training": "attached" if self.training else "none",
             "attaches": self.attaches,
             "trainer": self.trainer,
+            "parameters": 0 if peer.replica.model is None else peer.replica.model.schema.size,
             "round": self.round,
             "model_rounds": peer.rounds.rounds,
             "clock": peer.replica.clock,

@@ -4,6 +4,7 @@ Children write lines to a pipe that the test reads with a deadline. The end of t
 
 from __future__ import annotations
 
+import math
 import os
 import signal
 import sys
@@ -204,8 +205,11 @@ def test_daemon_that_crashes_while_it_finishes_is_told_again(supervise: type[Run
 class Attached(AttachWatch):
     """The answers of a daemon, in turn."""
 
-    def __init__(self, *answers: bool | None) -> None:
-        self.answers, self.other = list(answers), 0
+    def __init__(self, *answers: bool | None, size: int = 0) -> None:
+        self.answers, self.other, self.size = list(answers), 0, size
+
+    def parameters(self) -> int:
+        return self.size
 
     def begin(self) -> None:
         pass
@@ -217,8 +221,14 @@ class Attached(AttachWatch):
 class Runs(Child):
     """A child that runs from its start on."""
 
+    given = math.nan
+    """seconds that it got to end"""
+
     def start(self, now: float) -> None:
         self.running_now = True
+
+    def stop(self, now: float, grace: float) -> None:
+        self.given = grace
 
     def reap(self, now: float, grace: float) -> int | None:
         return None
@@ -242,6 +252,17 @@ def test_training_runs_for_long_without_attaching__told_once(
         supervisor._start(now)
         told.append(caplog.text.count("GD-503 "))
     assert told == [0, 0, 0, 0, 1, 1] and attached.answers == []
+
+
+@pytest.mark.parametrize(("size", "seconds"), [(0, 11.5), (1_000_000_000, 31.5)])
+def test_training_of_a_large_model_has_longer_to_hand_over_its_last_steps(
+    tmp_path: Path, size: int, seconds: float
+) -> None:
+    policy, guard = Policy(), cast(Guard, None)
+    daemon, training = (Runs(name, [], {}, guard, Backoff(policy), "") for name in ("daemon", "training"))
+    supervisor = Supervisor(daemon, training, tmp_path / "none", policy, Attached(size=size), lambda: True)
+    supervisor._stop(0, "SIGTERM")
+    assert (training.given, daemon.given) == (seconds, 11.5)
 
 
 def test_what_the_supervisor_waits_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -16,7 +16,7 @@ from gossipdp.protocol import events
 from gossipdp.protocol.finishing import FinishProgress
 from gossipdp.protocol.wire.messages import Phase
 from gossipdp.runtime.node.context import NodeContext
-from gossipdp.runtime.node.ending import GONE_WITHIN, LAST_STEP, Ending
+from gossipdp.runtime.node.ending import GONE_EACH, GONE_WITHIN, LAST_STEP, Ending
 from gossipdp.runtime.node.training import TrainingSessions
 
 ME, OTHER = b"m" * 32, b"o" * 32
@@ -54,17 +54,18 @@ class Outside:
 
 
 class Rig:
-    def __init__(self, *, trains: bool = True, outside: Outside | None = None) -> None:
+    def __init__(self, *, trains: bool = True, outside: Outside | None = None, parameters: int = 0) -> None:
         self.progress = FinishProgress(Phase.RUNNING, math.inf, (), (ME,))
         self.notices: list[tuple[str, str]] = []
         self.contacts: list[SimpleNamespace] = []
         names = {ME: SimpleNamespace(name="me"), OTHER: SimpleNamespace(name="other")}
         finishing = SimpleNamespace(begun=True, progress=lambda now: self.progress)
+        model = SimpleNamespace(schema=SimpleNamespace(size=parameters)) if parameters else None
         peer = SimpleNamespace(
             id=ME,
             membership=SimpleNamespace(members=names, restart_contacts=lambda: self.contacts),
             pacing=SimpleNamespace(usual_round=2.0),
-            replica=SimpleNamespace(finishing=finishing, clock=80, state_clock=70),
+            replica=SimpleNamespace(finishing=finishing, clock=80, state_clock=70, model=model),
             progress=SimpleNamespace(steps=lambda: 140, samples=lambda: 560, mine=SimpleNamespace(rounds=3)),
             strategy=SimpleNamespace(closeness=NEAR),
         )
@@ -106,6 +107,16 @@ def test_phase_that_comes_again_with_the_same_text_is_logged_once(caplog: pytest
         rig.ending.observe(events.FinishPhase(phase), 12.0)
     done, closing, again = [record.getMessage() for record in caplog.records]
     assert done == again == "finishing: all peers are done" and "come together" in closing
+
+
+def test_training_of_a_large_model_has_longer_to_end() -> None:
+    rig = Rig(parameters=10**9)
+    rig.ending.observe(events.FinishBegan(OTHER, True), 10.0)
+    rig.ending.observe(events.SnapshotTaken(4), 12.0)
+    rig.ending.tick(12.0 + GONE_WITHIN + 1e9 * GONE_EACH - 1.0)
+    assert not rig.training.ended
+    rig.ending.tick(12.0 + GONE_WITHIN + 1e9 * GONE_EACH)
+    assert rig.training.ended
 
 
 def test_training_that_takes_no_step_ends_without_a_snapshot() -> None:
