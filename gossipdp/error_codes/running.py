@@ -92,6 +92,13 @@ CODES: Final[Mapping[str, Code]] = {
         "raise `[safety] memory` to what all members publish in seven epochs, or take another compressor",
         notices=True,
     ),
+    "GD-508": Code(
+        "CUDA pins no more memory",
+        "The driver refuses to pin memory that daemon and training share. Copies go through a small pinned buffer, and"
+        " training waits for them at step boundaries. The text says how much is concerned.",
+        "free memory of the host, or give its container more; some virtual machines limit what may be pinned",
+        notices=True,
+    ),
     "GD-601": Code(
         "A checkpoint or a state file cannot be read",
         "A checkpoint is damaged, unreadable, or was written by a later version. Or the file that `peer.load` was given"

@@ -19,8 +19,10 @@ SHARED: Final = 2 * 4
 """the buffers shared with the training process, in fp32"""
 MOMENTS: Final = 4
 """two encoded moments, and two that replace them"""
-COPIES: Final = 4
-"""the copy in bf16 that joiners fetch takes 2; a re-sync keeps 4 until it is accepted"""
+FROZEN: Final = 2
+"""the copy in bf16 that joiners fetch. A peer that re-syncs begins none"""
+RESYNC: Final = 4
+"""what a re-sync has changed, until it is accepted"""
 EXACT: Final = 8
 """epidemic: the anchor in fixed point"""
 EXACT_COPIES: Final = 8
@@ -86,7 +88,7 @@ class MemoryPlan:
         return Need(
             shared=SHARED * parameters,
             vectors=(VECTORS + EXACT * self.exact + LEAD * self.robust) * parameters,
-            copies=(EXACT_COPIES if self.exact else COPIES) * parameters,
+            copies=(EXACT_COPIES if self.exact else max(FROZEN, RESYNC)) * parameters,
             moments=MOMENTS * self.moments * parameters,
             working=PROCESS + (TEMPORARY + OPEN * self.window) * chunk_parameters(parameters),
         )

@@ -174,6 +174,7 @@ class Dialogue:
         for message in messages:
             if self.connected:
                 self._take(message, now)
+        self._pin()
         if self._connection.link is not None and self._connection.link.lost:
             self._lose(self._connection.link.lost, now)
         self._flush()
@@ -226,7 +227,14 @@ class Dialogue:
         if link.region.size != self.layout.schema.size:
             return self._lose("the daemon shares memory of another size", now)
         self.layout.pin(link.region, 0, self._world)
-        self._phase = Phase.WRITING
+
+    def _pin(self) -> None:
+        """Once the memory is pinned, the model can be written. A process that trains pins a part at each boundary."""
+        link = self._connection.link
+        if self._phase is not Phase.GREETING or link is None or link.region is None:
+            return
+        if self.layout.pin_more(everything=not self._loads):
+            self._phase = Phase.WRITING
 
     def _note_wait(self, message: links.Waiting) -> None:
         text = f"{message.text} ({message.share:.0%})" if message.share else message.text

@@ -147,7 +147,7 @@ class Session(Dialogue):
 
     def _report(self, *, uncounted: bool = False) -> links.Report:
         lost, stall = self.lost_steps, self._stall_seconds
-        return links.Report(self.number, self._loss, stall, lost, uncounted, self._eval_loss)
+        return links.Report(self.number, self._loss, stall, lost, uncounted, self._eval_loss, self.layout.unpinned)
 
     # -- orders -----------------------------------------------------------------------------------------------------
 

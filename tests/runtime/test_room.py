@@ -9,7 +9,7 @@ import pytest
 from gossipdp.errors import HardwareError
 from gossipdp.runtime import room as rooms
 from gossipdp.runtime.free_memory import Free
-from gossipdp.runtime.memory_need import COPIES, MOMENTS, SHARED, VECTORS, MemoryPlan
+from gossipdp.runtime.memory_need import MOMENTS, RESYNC, SHARED, VECTORS, MemoryPlan
 from gossipdp.runtime.room import Room
 
 MANY = 10**9
@@ -29,7 +29,7 @@ def room(free: int | None, *, held: int = 0, trains: bool = False, plan: MemoryP
 
 def test_need_is_a_sum_by_parameters_and_settings() -> None:
     assert NEED.total == sum(NEED) and NEED.private == NEED.total - NEED.shared
-    assert NEED.total - PLAN.need(MANY - 10**6).total == 10**6 * (SHARED + VECTORS + COPIES + MOMENTS)
+    assert NEED.total - PLAN.need(MANY - 10**6).total == 10**6 * (SHARED + VECTORS + RESYNC + MOMENTS)
     assert NEED.total - MemoryPlan(moments=False).need(MANY).total == MOMENTS * MANY
     exact, robust = MemoryPlan(exact=True).need(MANY), MemoryPlan(exact=True, robust=True).need(MANY)
     assert robust.total > exact.total > NEED.total

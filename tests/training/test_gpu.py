@@ -26,6 +26,7 @@ import gossipdp
 from gossipdp.runtime import link as links
 from gossipdp.training import attach as attaching
 from gossipdp.training.optimizer_state.adam import AdamMoments
+from gossipdp.training.tensors import pinning
 from gossipdp.training.tensors.layout import Layout
 from tests.training.ledger_daemon import PumpedDaemon
 from tests.training.ledger_pair import Pair
@@ -62,6 +63,11 @@ def region_of(size: int) -> Any:
     return SimpleNamespace(buffers=vectors)
 
 
+def pinned(layout: Layout, region: Any, rank: int = 0, ranks: int = 1) -> None:
+    layout.pin(region, rank, ranks)
+    assert layout.pin_more(everything=True) and not layout.unpinned
+
+
 def bits(layout: Layout) -> np.ndarray:
     """What a snapshot holds, residuals included."""
     found = np.zeros(layout.schema.size, np.float32)
@@ -79,7 +85,7 @@ def test_a_snapshot_is_of_the_moment_it_was_taken_whatever_changes_beside_it(dev
     network = Mixed().to(device)
     layout, region = Layout(network), region_of(Layout(network).schema.size)
     if pin:
-        layout.pin(region)
+        pinned(layout, region)
         assert device == "cpu" or torch.from_numpy(region.buffers[0]).is_pinned()
     expected = bits(Layout(copy.deepcopy(network).cpu()))
     fence = layout.read(region.buffers[0])
@@ -89,6 +95,32 @@ def test_a_snapshot_is_of_the_moment_it_was_taken_whatever_changes_beside_it(dev
             parameter.add_(1.0)
     settled(device)
     assert fence() and np.array_equal(region.buffers[0], expected)
+
+
+@on_each_device
+@pytest.mark.parametrize("pages", [0, 3, 7])
+def test_copies_through_a_pinned_buffer_are_those_of_pinned_memory_bit_for_bit(
+    device: str, pages: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where CUDA pins some pages of the shared memory and refuses the rest."""
+    monkeypatch.setattr(pinning, "AT_ONCE", mmap.PAGESIZE)
+    network = Mixed().to(device)
+    layout, region = Layout(network), region_of(Layout(network).schema.size)
+    layout.pin(region)
+    for _ in range(pages):
+        layout.pin_more()
+    expected = bits(Layout(network))
+    fence = layout.read(region.buffers[0])
+    layout.before_step()
+    settled(device)
+    assert fence() and np.array_equal(region.buffers[0], expected)
+    changes = torch.randn(layout.schema.size, generator=torch.Generator().manual_seed(0))
+    region.buffers[1][:] = changes.numpy()
+    other = Layout(copy.deepcopy(network))
+    layout.add(0, torch.from_numpy(region.buffers[1]))
+    other.add(0, changes.clone())
+    settled(device)
+    assert np.array_equal(bits(layout), bits(other)) and not np.array_equal(bits(layout), expected)
 
 
 def drained(layout: Layout) -> None:
@@ -110,7 +142,7 @@ def test_a_snapshot_is_whole_even_if_no_step_waits_for_it(device: str, change: C
     torch.manual_seed(0)
     network = nn.Linear(2048, 4096 if device == "cuda" else 4).to(device)
     layout, region = Layout(network), region_of(Layout(network).schema.size)
-    layout.pin(region)
+    pinned(layout, region)
     expected = bits(layout)
     fence = layout.read(region.buffers[0])
     change(layout)
@@ -123,7 +155,7 @@ def test_a_rank_that_has_pinned_its_own_part_writes_that_and_at_the_end_the_whol
     network = Mixed().to(device)
     layout, region = Layout(network), region_of(Layout(network).schema.size)
     expected = bits(Layout(network))
-    layout.pin(region, 0, 2)
+    pinned(layout, region, 0, 2)
     for ranks in (2, 1):
         fence = layout.read(region.buffers[0], 0, ranks)
         settled(device)
@@ -140,7 +172,7 @@ def test_moments_are_of_the_moment_they_were_read_whatever_the_next_step_makes_o
     descend(network, optimizer, 1, device)
     layout = Layout(network)
     region, moments = region_of(layout.schema.size), AdamMoments.find(layout, network, [optimizer])
-    layout.pin(region)
+    pinned(layout, region)
     assert moments is not None
     states = [optimizer.state[parameter]["exp_avg"] for parameter in network.parameters()]
     kept = [state.double().cpu().numpy().ravel() for state in states]
@@ -160,7 +192,7 @@ def test_what_is_loaded_and_added_is_bit_for_bit_what_it_is_on_the_cpu(device: s
     layouts = [Layout(Mixed()), Layout(Mixed().to(device))]
     size = layouts[0].schema.size
     region = region_of(size)
-    layouts[1].pin(region)
+    pinned(layouts[1], region)
     random = np.random.default_rng(3)
     for number in range(4):
         region.buffers[1][:] = random.standard_normal(size).astype(np.float32) * (1.0 if number == 0 else 1e-3)

@@ -99,6 +99,8 @@ class Reported:
     uncounted: bool = False
     """parameters change and no step is counted"""
     eval_loss: float = math.nan
+    unpinned: int = 0
+    """bytes of the shared memory that CUDA has refused to pin"""
 
 
 @dataclass(frozen=True, slots=True)

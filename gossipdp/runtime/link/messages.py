@@ -192,6 +192,8 @@ class Report(_Message, frozen=True, tag="report"):
     uncounted: bool = False
     """parameters change and no step is counted"""
     eval_loss: float = math.nan
+    unpinned: U63 = 0
+    """bytes of the shared memory that CUDA has refused to pin"""
 
 
 # -- from the daemon ------------------------------------------------------------------------------------------

@@ -273,8 +273,8 @@ class Trainer:
             case Farewell():
                 self._farewell = True
                 return []
-            case Report(session, loss, stall_seconds, lost_steps, uncounted, eval_loss):
-                return [Reported(session, loss, stall_seconds, lost_steps, uncounted, eval_loss)]
+            case Report(session, loss, stall_seconds, lost_steps, uncounted, eval_loss, unpinned):
+                return [Reported(session, loss, stall_seconds, lost_steps, uncounted, eval_loss, unpinned)]
         raise RemoteProtocolError(f"{type(message).__name__} out of turn")
 
 

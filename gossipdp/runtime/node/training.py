@@ -57,7 +57,8 @@ class TrainingSessions:
         self._moments = MomentsCopier(call)
         self._schema = b""
         """the attached process's schema, in canonical bytes"""
-        self._lost_steps = 0
+        self._lost_steps = self._unpinned = 0
+        """as the training process last reported"""
 
     def filenos(self) -> Sequence[int]:
         return self._server.filenos()
@@ -162,6 +163,10 @@ class TrainingSessions:
     def _reported(self, event: link.Reported, now: float) -> None:
         if event.uncounted:
             self._notices.notice("GD-321", "the training process changes parameters and counts no step", now)
+        if event.unpinned > self._unpinned:
+            text = f"CUDA does not pin {event.unpinned / 1e9:.2f} GB of the memory shared with the training process"
+            self._notices.notice("GD-508", f"{text}: training waits for their copies", now)
+        self._unpinned = event.unpinned
         self._status.reported(event.loss, event.eval_loss, event.stall_seconds)
         if event.lost_steps > self._lost_steps:
             self._metrics.count_lost_steps(event.lost_steps - self._lost_steps)

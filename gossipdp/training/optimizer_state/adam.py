@@ -21,7 +21,7 @@ from gossipdp.training.tensors.arithmetic import Flat
 from gossipdp.training.tensors.layout import Layout, Vector, cut
 from gossipdp.training.tensors.optimizers import Held, held
 from gossipdp.training.tensors.schema import local
-from gossipdp.training.tensors.streams import STAGED, Fence, dense, pinned
+from gossipdp.training.tensors.streams import STAGED, Fence, dense
 
 __all__ = ["AdamMoments"]
 
@@ -120,7 +120,7 @@ class AdamMoments:
                 with streams.beside(held):
                     for begin, end in cut(start, stop, held):
                         values, target = Flat(held, begin - first, end - first).read(), flat[begin:end]
-                        target.copy_(values, non_blocking=pinned(target, values))
+                        streams.store(values, target)
         return streams.end()
 
     @torch.no_grad()
@@ -133,7 +133,11 @@ class AdamMoments:
             if piece.entry not in self._held:
                 continue
             with Flat(local(self._arrived(piece.entry, KEYS[which])), piece.first, piece.last) as flat:
-                flat.copy_(values[piece.start : piece.stop])
+                part = values[piece.start : piece.stop]
+                if part.is_cuda:
+                    flat.copy_(part)
+                else:
+                    self._layout.streams.send(part, flat)
 
     @torch.no_grad()
     def finish(self, steps: int, agree: Callable[[Tensor], object] = lambda flags: None) -> bool:

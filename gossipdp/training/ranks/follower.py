@@ -45,6 +45,8 @@ class Follower:
         self._queue: deque[tuple[Fence, links.FromTraining]] = deque()
         self._slot = 0
         """number of the last slot inside the live parameters"""
+        self._trains = False
+        """it has joined before, and trains meanwhile"""
 
     @property
     def region(self) -> links.Region | None:
@@ -78,7 +80,8 @@ class Follower:
             link.close()
             return False
         self._layout.pin(link.region, self.rank, self._ranks)
-        self._link = link
+        self._layout.pin_more(everything=not self._trains)
+        self._link, self._trains = link, True
         return True
 
     def _connect(self, until: float) -> links.Link | None:
@@ -107,6 +110,7 @@ class Follower:
         """Send what is ready. Never waits."""
         if self._link is None:
             return
+        self._layout.pin_more()
         self._link.receive()  # only to notice that the daemon is gone
         while self._queue and not self._link.lost:
             fence, message = self._queue[0]

@@ -18,7 +18,6 @@ from gossipdp.protocol.wire.encoding import Buffer
 from gossipdp.training.ranks.collectives import Collectives
 from gossipdp.training.ranks.comparison import Comparison, checksums
 from gossipdp.training.tensors.layout import Layout
-from gossipdp.training.tensors.streams import pinned
 
 __all__ = ["GroupMoves"]
 
@@ -70,8 +69,7 @@ class GroupMoves:
         start, stop = runs[self._rank]
         mine = torch.zeros(width, dtype=torch.float32, device=self._layout.device)
         if start < stop:
-            # Pinned memory is copied without waiting for the device; the stream keeps the order.
-            mine[: stop - start].copy_(values[start:stop], non_blocking=pinned(values[start:stop], mine))
+            self._layout.streams.send(values[start:stop], mine[: stop - start])
         return self._collectives.gather(mine)
 
     def share_buffers(self) -> None:

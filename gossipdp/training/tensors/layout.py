@@ -26,9 +26,10 @@ from gossipdp.training.tensors import arithmetic
 from gossipdp.training.tensors.arithmetic import Flat
 from gossipdp.training.tensors.carried import CarriedState
 from gossipdp.training.tensors.frozen import frozen_digests
+from gossipdp.training.tensors.pinning import Pins
 from gossipdp.training.tensors.reference import Reference
 from gossipdp.training.tensors.schema import candidates, exchanged, extent, local, places, unwrap
-from gossipdp.training.tensors.streams import STAGED, Fence, SideStreams, pin, pinned
+from gossipdp.training.tensors.streams import STAGED, Fence, SideStreams
 
 __all__ = ["Layout", "Vector", "cut"]
 
@@ -75,15 +76,13 @@ class Layout:
         self._places = self._find_places()
         """module and key of each buffer"""
         self._warned = False
-        self._several = False
-        """other ranks copy to and from the same memory"""
         entries = self.schema.entries
         self.extents = [extent(tensor) for tensor in self.tensors]
         self._starts = [entry.offset + held.first for entry, held in zip(entries, self.extents, strict=True)]
         self._stops = [entry.offset + held.last for entry, held in zip(entries, self.extents, strict=True)]
         self._residuals: dict[int, Tensor] = {}
         self._variances = arithmetic.variances(model, self.tensors)
-        self.streams = SideStreams()
+        self.streams, self._pins = SideStreams(), Pins()
         self.streams.begin(self._devices())
         self.device = self.tensors[0].device
         self.sharded = any(held.sharded for held in self.extents)
@@ -194,10 +193,7 @@ class Layout:
                         values = arithmetic.widened(values, residual[begin - first : end - first])
                     if plus:
                         values = values + _only(plus, target, begin).to(values.device)
-                    if self._several and ranks == 1 and tensor.is_cuda:
-                        # A copy must not reach over memory that this rank has pinned and memory that it has not.
-                        values = values.cpu()
-                    target.copy_(values, non_blocking=pinned(target, values))
+                    self.streams.store(values, target)
         return self.streams.end()
 
     def shares(self, rank: int, ranks: int) -> Iterator[tuple[int, int, int, int]]:
@@ -297,19 +293,30 @@ class Layout:
         self.streams.finish()
 
     def pin(self, region: Region, rank: int = 0, ranks: int = 1) -> None:
-        """If this model is on CUDA: pin what one of `ranks` moves to and from `region`, for copies without a detour."""
+        """If this model is on CUDA: `pin_more` is to pin what one of `ranks` moves to and from `region`."""
         if not (devices := self._devices()):
             return
-        self._several = ranks > 1
         spans = [
             span
             for index, held in enumerate(self.extents)
             for whole in [(self._starts[index], self._stops[index])]
             for span in ([whole] if held.sharded else self.own(*whole, rank, ranks))
         ]
-        for vector in region.buffers:
-            if not pin(vector, spans, devices[0]):
-                return
+        self._pins.want(region.buffers, spans, devices[0])
+
+    def pin_more(self, *, everything: bool = False) -> bool:
+        """Pin as much as a step boundary has time for, or `everything`. Returns True once there is no more to pin.
+
+        What is not pinned yet is copied all the same, more slowly.
+        """
+        while not (done := self._pins.step()) and everything:
+            continue
+        return done
+
+    @property
+    def unpinned(self) -> int:
+        """Bytes of the shared memory that CUDA has refused to pin."""
+        return self._pins.refused
 
     def _devices(self) -> list[torch.device]:
         return sorted({tensor.device for tensor in self.tensors if tensor.is_cuda}, key=str)

@@ -1,4 +1,4 @@
-"""Copies beside the training on CUDA: side streams, their events, and pinned shared memory.
+"""Copies beside the training on CUDA: side streams and their events.
 
 Without a CUDA device all of it does nothing. Nothing here knows what is copied.
 """
@@ -6,28 +6,22 @@ Without a CUDA device all of it does nothing. Nothing here knows what is copied.
 from __future__ import annotations
 
 import logging
-import mmap
-import os
-import weakref
-from bisect import bisect_right, insort
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import AbstractContextManager, contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Final, TypeAlias
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
-__all__ = ["STAGED", "Fence", "SideStreams", "dense", "parts", "passed", "pin", "pinned"]
+from gossipdp.training.tensors.pinning import Bounce, sections
+
+__all__ = ["STAGED", "Fence", "SideStreams", "dense", "parts", "passed"]
 
 log = logging.getLogger("gossipdp.training")
 
 Fence: TypeAlias = Callable[[], bool]
 """returns True once every copy begun before it is done; never waits"""
 
-NEAR: Final = 1 << 20
-"""bytes between two ranges that are pinned together: one call costs about as much as pinning this many bytes"""
 STAGED: Final = 1 << 23
 """elements that are copied to a device at once; each device has memory for two such copies"""
 
@@ -61,6 +55,10 @@ class SideStreams:
         self._streams: dict[torch.device, torch.cuda.Stream] = {}
         self._copied: dict[torch.device, torch.cuda.Event] = {}
         self._stages: dict[torch.device, _Stage] = {}
+        self._bounce: Bounce | None = None
+        """for memory that is not pinned; made when it is first needed"""
+        self._bounces = True
+        """CUDA has not refused the memory for it"""
 
     def begin(self, devices: Iterable[torch.device] = ()) -> None:
         """Copies from now on see what the training has computed so far, on these devices and all earlier ones."""
@@ -78,25 +76,80 @@ class SideStreams:
         context: AbstractContextManager[object] = torch.cuda.stream(stream)
         return context
 
+    def store(self, values: Tensor, into: Tensor) -> None:
+        """into := values, beside what this process does if `into` is pinned. All of it is there behind `end`.
+
+        Args:
+            values: flat, at most `STAGED` elements, on any device.
+            into: fp32, flat, on the CPU.
+        """
+        if not values.is_cuda:
+            into.copy_(values)
+            return
+        for start, stop, pinned in sections(into):
+            part, target = values[start:stop], into[start:stop]
+            if pinned:
+                target.copy_(part, non_blocking=True)
+            elif (bounce := self._bouncing()) is not None:
+                bounce.store(part, target)
+            else:
+                target.copy_(part.cpu())  # a copy of the device's own must not reach over pinned memory and other
+
+    def send(self, values: Tensor, into: Tensor) -> None:
+        """into := values, in the order of the current stream.
+
+        Args:
+            values: fp32, flat, on the CPU.
+            into: flat, on any device.
+        """
+        if not into.is_cuda:
+            into.copy_(values)
+            return
+        for first in range(0, len(values), STAGED):
+            for start, stop, pinned in sections(values[first : first + STAGED]):
+                part, target = values[first + start : first + stop], into[first + start : first + stop]
+                with self._reachable(part, pinned, into.device) as source:
+                    target.copy_(source, non_blocking=True)
+
+    def _reachable(self, values: Tensor, pinned: bool, device: torch.device) -> AbstractContextManager[Tensor]:
+        """A context with these values in memory that a copy to `device` may read whenever it comes to it."""
+        if pinned:
+            return nullcontext(values)
+        bounce = self._bouncing()
+        return nullcontext(values.clone()) if bounce is None else bounce.holding(values, device)
+
+    def _bouncing(self) -> Bounce | None:
+        if self._bounce is None and self._bounces:
+            try:
+                first, second = (torch.empty(STAGED, dtype=torch.float32, pin_memory=True) for _ in range(2))
+            except RuntimeError as error:
+                self._bounces = False
+                log.warning("CUDA pins no memory at all: copies are slow, and training waits for them: %s", error)
+                return None
+            self._bounce = Bounce((first, second), lambda device: torch.cuda.current_stream(device).record_event())
+        return self._bounce
+
     @contextmanager
     def fetched(self, values: Tensor, tensor: Tensor) -> Iterator[Tensor]:
-        """A context with `values` on the device of `tensor`. Pinned ones are copied beside the training.
+        """A context with `values` on the device of `tensor`. They are copied beside the training.
 
-        The training's stream waits for that copy on the device; this process does not wait.
+        The training's stream waits for that copy on the device. This process waits only where they are not pinned.
 
         Args:
             values: fp32, at most `STAGED` elements.
         """
-        if not pinned(values, tensor) or tensor.device not in self._streams:
+        if values.is_cuda or tensor.device not in self._streams:
             yield values.to(tensor.device)
             return
         if tensor.device not in self._stages:
-            self._stages[tensor.device] = _Stage(tensor.device, self._streams[tensor.device])
+            self._stages[tensor.device] = _Stage(tensor.device, self._streams[tensor.device], self.send)
         with self._stages[tensor.device].holding(values) as part:
             yield part
 
     def end(self) -> Fence:
         """A fence behind everything begun so far, in both kinds of streams. `wait` waits for it too."""
+        if self._bounce is not None:
+            self._bounce.finish()
         for device, stream in self._streams.items():
             self._copied[device] = stream.record_event()
         return _behind([*self._copied.values(), *self._mark()])
@@ -121,10 +174,10 @@ class SideStreams:
 
 
 class _Stage:
-    """Two buffers on a device: a side stream fills one while the training uses the other."""
+    """Two buffers on a device: a side stream fills one, by `send`, while the training uses the other."""
 
-    def __init__(self, device: torch.device, stream: torch.cuda.Stream) -> None:
-        self._device, self._stream = device, stream
+    def __init__(self, device: torch.device, stream: torch.cuda.Stream, send: Callable[[Tensor, Tensor], None]) -> None:
+        self._device, self._stream, self._send = device, stream, send
         self._buffers = [torch.empty(STAGED, dtype=torch.float32, device=device) for _ in range(2)]
         # Earlier work on the device may still use their memory.
         self._free = [torch.cuda.current_stream(device).record_event()] * 2
@@ -136,7 +189,7 @@ class _Stage:
         training, part = torch.cuda.current_stream(self._device), self._buffers[turn][: len(values)]
         with torch.cuda.stream(self._stream):
             self._stream.wait_event(self._free[turn])
-            part.copy_(values, non_blocking=True)
+            self._send(values, part)
         training.wait_event(self._stream.record_event())
         try:
             yield part
@@ -146,62 +199,3 @@ class _Stage:
 
 def _behind(events: list[torch.cuda.Event]) -> Fence:
     return (lambda: all(event.query() for event in events)) if events else passed
-
-
-_pinned: list[tuple[int, int]] = []
-"""first byte and end of each range that `pin` has registered, sorted; torch looks at a storage's first byte only"""
-
-
-def pinned(memory: Tensor, tensor: Tensor) -> bool:
-    """True if `memory` is pinned and `tensor` on CUDA, so that a copy between them need not wait."""
-    if not tensor.is_cuda:
-        return False
-    first = memory.data_ptr()
-    place = bisect_right(_pinned, first, key=lambda known: known[0])
-    return any(first + memory.nbytes <= end for _, end in _pinned[max(0, place - 1) : place])
-
-
-def pin(vector: NDArray[np.float32], spans: Iterable[tuple[int, int]], device: torch.device) -> bool:
-    """Pin these elements of `vector` for as long as it lives. Returns False if CUDA refuses.
-
-    Args:
-        vector: shared memory.
-        spans: elements [start, stop).
-        device: whose context is used. The current one may be another rank's, and would get a context of this process.
-    """
-    runtime = torch.cuda.cudart()
-    with torch.cuda.device(device):
-        for address, length in page_ranges(vector.ctypes.data, spans):
-            result = runtime.cudaHostRegister(address, length, 0)
-            if int(result) != 0:
-                log.info("the shared memory cannot be pinned (CUDA error %d): copies will be slower", int(result))
-                with suppress(RuntimeError):
-                    # CUDA remembers the error, and torch would raise it at the next kernel.
-                    torch.zeros(1, device=device)
-                return False
-            insort(_pinned, known := (address, address + length))
-            weakref.finalize(vector, _unpin, known, device, os.getpid())
-    return True
-
-
-def _unpin(known: tuple[int, int], device: torch.device, process: int) -> None:
-    _pinned.remove(known)
-    # A forked child has neither the memory nor CUDA.
-    if os.getpid() == process:
-        with torch.cuda.device(device):
-            torch.cuda.cudart().cudaHostUnregister(known[0])
-
-
-def page_ranges(address: int, spans: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
-    """First byte and length of the pages that hold these elements of a vector at `address`; no page twice."""
-    page, found = mmap.PAGESIZE, list[tuple[int, int]]()
-    for start, stop in sorted(spans):
-        if start == stop:
-            continue
-        first = (address + 4 * start) // page * page
-        last = -(-(address + 4 * stop) // page) * page
-        if found and first <= found[-1][1] + NEAR:
-            found[-1] = found[-1][0], max(found[-1][1], last)
-        else:
-            found.append((first, last))
-    return [(first, last - first) for first, last in found]

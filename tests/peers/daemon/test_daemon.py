@@ -13,7 +13,9 @@ import pytest
 from gossipdp.errors import RETRY, ConfigError, DataError, HardwareError, RefusedError
 from gossipdp.protocol import jobs
 from gossipdp.protocol.events import ResyncBegan, ResyncEnded
+from gossipdp.protocol.schema import Schema
 from gossipdp.runtime import files
+from gossipdp.runtime.link import Link, Report
 from gossipdp.runtime.network.events import DialFailed, LinkUp
 from gossipdp.runtime.network.identity import Identity, NetworkSecret
 from gossipdp.runtime.network.invite import Invite
@@ -295,3 +297,17 @@ def test_founder_that_joins_by_its_own_invite_stays_the_founder(where: Path) -> 
     invite = Invite(network="tiny", secret=NetworkSecret.load(where), seeds=("10.0.0.1:4710",))
     home.join(where, invite, None)
     assert home.network_of(where) == HomeNetwork(name="tiny", founder=True, seeds=("10.0.0.1:4710",))
+
+
+def test_memory_that_cuda_does_not_pin_is_a_notice_and_a_metric(start: Start, where: Path) -> None:
+    node, trainer = start(), Link.connect(where)
+    trainer.hello(Schema.of([("w", (700,), "float32", "parameter")]))
+    while trainer.region is None:
+        node._turn()
+        trainer.receive()
+    for unpinned in (3 * 10**9, 3 * 10**9, 0):
+        trainer.send(Report(0, unpinned=unpinned))
+    while not any("GD-508 CUDA does not pin 3.00 GB" in told for told in node.status.describe()["notices"]):
+        node._turn()
+    assert noticed(node)["GD-508"] == 1
+    trainer.close()

@@ -42,11 +42,11 @@ def test_the_whole_dialogue(server: links.LinkServer, tmp_path: Path) -> None:
     assert link.region.take() == 0 and server.region.take() is None
     link.send(links.Submit(7, 1, 0, 50, 400, 2.5, eval_loss=2.75))
     link.send(links.Applied(7, 1))
-    link.send(links.Report(7, 2.25, 0.125, 3, eval_loss=2.75))
+    link.send(links.Report(7, 2.25, 0.125, 3, eval_loss=2.75, unpinned=4096))
     assert pump(server) == [
         links.Submitted(7, 1, 0, 50, 400, 2.5, eval_loss=2.75),
         links.SlotApplied(7, 1),
-        links.Reported(7, 2.25, 0.125, 3, eval_loss=2.75),
+        links.Reported(7, 2.25, 0.125, 3, eval_loss=2.75, unpinned=4096),
     ]
     server.region.buffers[1][5] = 4.0
     for message in (

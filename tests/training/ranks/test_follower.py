@@ -20,6 +20,9 @@ class Layout:
 
     def pin(self, region: object, rank: int, ranks: int) -> None: ...
 
+    def pin_more(self, *, everything: bool = False) -> bool:
+        return True
+
 
 class Daemon:
     """Stands in for `Link`: refuses once per error in `errors`, then shares its memory at once."""

@@ -2,24 +2,20 @@
 
 from __future__ import annotations
 
-import mmap
-import os
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, cast
 
 import numpy as np
 import pytest
 import torch
 from torch import nn
 
+from gossipdp.training.dialogue import Phase
 from gossipdp.training.ranks import follower as followers
 from gossipdp.training.ranks.follower import Follower
 from gossipdp.training.session import Session
 from gossipdp.training.tensors.layout import Layout
-from gossipdp.training.tensors.streams import NEAR, page_ranges, pin, pinned
 from tests.training.ledger_daemon import LedgerDaemon
 
 
@@ -81,9 +77,17 @@ class Noted(Layout):
         self.region: Callable[[], object] = lambda: None
         self.there: list[bool] = []
         self.pinned: list[tuple[int, int]] = []
+        self.parts: list[bool] = []
+        """for each part that was pinned, whether all of it was"""
+        self.boundaries = 1
+        """boundaries that it takes to pin everything"""
 
     def pin(self, region: object, rank: int = 0, ranks: int = 1) -> None:
         self.pinned.append((rank, ranks))
+
+    def pin_more(self, *, everything: bool = False) -> bool:
+        self.parts.append(everything)
+        return everything or len(self.parts) >= self.boundaries
 
     def finish(self) -> None:
         self.there.append(self.region() is not None)
@@ -105,6 +109,25 @@ def test_a_session_waits_for_its_copies_before_it_lets_the_memory_go(tmp_path: P
     assert layout.there == [True] and session._connection.link is None
 
 
+@pytest.mark.parametrize("again", [False, True])
+def test_a_process_that_trains_pins_a_part_at_each_boundary_and_writes_its_model_then(
+    tmp_path: Path, again: bool
+) -> None:
+    """To pin 12 GB takes seconds: the first step may wait for that, and no later one."""
+    daemon, layout = LedgerDaemon(tmp_path), Noted(batch_norms(0.0))
+    layout.boundaries = 4
+    session = Session(tmp_path, layout)
+    session._loads = int(again)
+    for _ in range(100):
+        session.poll()
+        daemon.pump()
+        if session.phase is Phase.WRITING:
+            break
+    assert session.phase is Phase.WRITING and layout.parts == ([False] * 4 if again else [True])
+    session.close()
+    daemon.server.close()
+
+
 def test_a_follower_waits_for_its_copies_before_it_lets_the_memory_go(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -123,123 +146,19 @@ def test_a_follower_waits_for_its_copies_before_it_lets_the_memory_go(
         def send(self, message: object) -> bool:
             return True
 
+        def receive(self) -> list[object]:
+            return []
+
         def close(self) -> None:
             self.region = None
 
     monkeypatch.setattr(followers.links.Link, "connect", lambda home: Link())
     follower = Follower(tmp_path, layout, 2, 4)
     layout.region = lambda: follower.region
-    assert follower.join(1) and layout.pinned == [(2, 4)]
+    assert follower.join(1) and layout.pinned == [(2, 4)] and layout.parts == [True]
     follower.close()
     assert layout.there == [True] and follower.region is None
-
-
-# -- what is pinned ---------------------------------------------------------------------------------------------
-
-
-def test_whole_pages_are_pinned_none_twice_and_near_ones_in_one_go() -> None:
-    page = mmap.PAGESIZE
-    elements = page // 4
-    assert page_ranges(10 * page, [(0, 1), (1, elements + 1)]) == [(10 * page, 2 * page)]
-    far = (NEAR + 3 * page) // 4
-    assert page_ranges(page, [(far, far + 5), (0, 5)]) == [(page, page), (page + 4 * far // page * page, page)]
-    near = NEAR // 8
-    assert page_ranges(0, [(near, near + 5), (0, 5)]) == [(0, (4 * near // page + 1) * page)]
-    assert page_ranges(0, []) == []
-    assert page_ranges(page, [(0, 0), (far, far), (0, 5)]) == [(page, page)], "a rank may hold nothing of a tensor"
-
-
-@pytest.mark.parametrize("ranks", [1, 4])
-def test_a_rank_pins_what_it_moves(monkeypatch: pytest.MonkeyPatch, ranks: int) -> None:
-    model = nn.Sequential(nn.Linear(1000, 1000), nn.BatchNorm1d(1000))
-    layouts = [Layout(model) for _ in range(ranks)]
-    nothing = np.zeros(0, np.float32)
-    region: Any = SimpleNamespace(buffers=(nothing, nothing))
-    asked: list[list[tuple[int, int]]] = []
-    monkeypatch.setattr("gossipdp.training.tensors.layout.pin", lambda vector, spans, device: not asked.append(spans))
-    for rank, layout in enumerate(layouts):
-        monkeypatch.setattr(layout, "_devices", lambda: [torch.device("cuda", 0)])
-        layout.pin(region, rank, ranks)
-    counts = [sum(stop - start for start, stop in spans) for spans in asked]
-    assert len(asked) == 2 * ranks, "of both buffers"
-    assert sum(counts) == 2 * sum(tensor.numel() for tensor in layouts[0].tensors)
-    assert max(counts) <= layouts[0].schema.size / ranks + 4000
-
-
-class Runtime:
-    """CUDA's, as far as pinning goes; the second call fails if `full`. It knows which device is current."""
-
-    def __init__(self, monkeypatch: pytest.MonkeyPatch, full: bool = False) -> None:
-        self.full, self.held = full, dict[int, int]()
-        self.current = 0
-        monkeypatch.setattr(torch.cuda, "cudart", lambda: self)
-        monkeypatch.setattr(torch.cuda, "device", self._switched)
-
-    @contextmanager
-    def _switched(self, device: torch.device) -> Iterator[None]:
-        before, self.current = self.current, device.index
-        yield
-        self.current = before
-
-    def cudaHostRegister(self, address: int, length: int, flags: int) -> int:
-        assert length and self.current == DEVICE.index, "rank 1 begins nothing on the device of rank 0"
-        if self.full and self.held:
-            return 2
-        self.held[address] = length
-        return 0
-
-    def cudaHostUnregister(self, address: int) -> None:
-        assert self.current == DEVICE.index
-        del self.held[address]
-
-
-DEVICE = torch.device("cuda", 1)
-FAR = 2 * NEAR // 4
-
-
-def mapped() -> np.ndarray:
-    return np.frombuffer(mmap.mmap(-1, 4 * NEAR), np.float32)
-
-
-@pytest.mark.parametrize("full", [False, True])
-def test_memory_is_pinned_as_long_as_it_is_mapped_and_training_goes_on_without(
-    monkeypatch: pytest.MonkeyPatch, full: bool
-) -> None:
-    runtime, launched = Runtime(monkeypatch, full), []
-
-    def launch(*_: object, device: torch.device) -> None:
-        launched.append(device)
-        raise RuntimeError("CUDA error: out of memory")
-
-    monkeypatch.setattr(torch, "zeros", launch)
-    vector = mapped()
-    assert pin(vector, [(0, 10), (FAR, FAR + 10)], DEVICE) is not full
-    assert launched == [DEVICE] * full, "the error of a call that failed is taken here, not by the next kernel"
-    assert runtime.held == dict(page_ranges(vector.ctypes.data, [(0, 10), (FAR, FAR + 10)])[: 1 if full else 2])
-    del vector
-    assert not runtime.held
-
-
-def test_a_slice_is_pinned_if_all_of_it_is_wherever_its_vector_begins(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A rank pins its part, which seldom begins where the memory begins."""
-    Runtime(monkeypatch)
-    vector, there = mapped(), cast("torch.Tensor", SimpleNamespace(is_cuda=True))
-    assert pin(vector, [(FAR, FAR + 5000)], DEVICE)
-    flat = torch.from_numpy(vector)
-    assert pinned(flat[FAR : FAR + 5000], there) and pinned(flat[FAR + 4999 : FAR + 5000], there)
-    assert not pinned(flat[:10], there) and not pinned(flat[FAR : FAR + 50_000], there)
-    assert not pinned(flat[FAR : FAR + 5000].clone(), there)
-    assert not pinned(flat[FAR : FAR + 5000], torch.zeros(1)), "on the CPU there is nothing to wait for"
-
-
-def test_memory_that_is_gone_is_not_pinned_and_a_forked_child_leaves_it_to_its_parent(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    runtime, there = Runtime(monkeypatch), cast("torch.Tensor", SimpleNamespace(is_cuda=True))
-    memory = torch.zeros(100_000)
-    vector = memory.numpy()
-    assert pin(vector, [(0, 100_000)], DEVICE) and pinned(memory, there)
-    with monkeypatch.context() as forked:
-        forked.setattr(os, "getpid", lambda: -1)
-        del vector
-    assert runtime.held and not pinned(memory, there)
+    layout.parts.clear()
+    assert follower.join(1)
+    follower.poll()
+    assert layout.parts == [False, False], "it trains: a part at each boundary"
