@@ -43,7 +43,7 @@ SETTINGS = {
         # Jobs take longer than a daemon needs to come back.
         Setting(name="crossing", window=2, chunks=2, crossing=True, job=0.02),
         # The exchange is longer than a round, which cuts it short: the last chunk is declared void.
-        Setting(name="slow", window=1, chunks=3, job=0.045, seed=3),
+        Setting(name="slow", window=1, chunks=3, job=0.045, seed=34),
     )
 }
 OF_MESSAGES = ("lose", "lose twice", "double", "double late", "late", "behind")
