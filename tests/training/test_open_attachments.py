@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import atexit
+import gc
 import os
 import weakref
 from collections.abc import Callable
+from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
+from torch.utils.data import DataLoader, Dataset
 
 from gossipdp.errors import HardwareError
 from gossipdp.runtime import link as links
@@ -64,6 +68,51 @@ def test_attach_after_detach_works_though_the_first_model_is_in_use(daemon: Ledg
     second = cell(daemon)
     train(model, optimizer, 3)
     assert detached(daemon) == 1 and not second[2].alone and peer.steps == 0
+
+
+class Glimpses(Dataset[tuple[int, bool]]):
+    """Each item: the process that loads it, and whether it has the shared memory. That process overwrites what it can.
+
+    Args:
+        region: the peer's.
+    """
+
+    def __init__(self, region: links.Region) -> None:
+        self.region = region
+
+    def __len__(self) -> int:
+        return 8
+
+    def __getitem__(self, index: int) -> tuple[int, bool]:
+        gc.collect()
+        for buffer in self.region.buffers:
+            buffer[:] = 7.0
+        return os.getpid(), mapped()
+
+
+def mapped() -> bool:
+    return "gossipdp region" in Path("/proc/self/maps").read_text()
+
+
+def test_a_data_loaders_forked_workers_never_touch_the_shared_memory(daemon: LedgerDaemon) -> None:
+    model, optimizer, peer = cell(daemon)
+    train(model, optimizer, 4, daemon.pump)
+    region = daemon.server.region
+    assert region is not None
+    before = [buffer.copy() for buffer in region.buffers]
+    loader = DataLoader(
+        Glimpses(region), num_workers=2, multiprocessing_context="fork", persistent_workers=True, collate_fn=list
+    )
+    loaded = [item for batch in loader for item in batch]
+    assert len({pid for pid, _ in loaded} - {os.getpid()}) == 2 and not any(there for _, there in loaded)
+    assert mapped() and all(np.array_equal(*pair) for pair in zip(before, region.buffers, strict=True))
+    train(model, optimizer, 4, daemon.pump)
+    del loader  # the workers end
+    gc.collect()
+    train(model, optimizer, 4, daemon.pump)
+    assert mapped() and detached(daemon) == 0 and not peer.alone
+    assert submits(daemon) == [(4, 4)] * 3
+    peer.detach()
 
 
 def test_a_fork_that_trains_and_ends_is_no_part_of_the_peer(daemon: LedgerDaemon) -> None:

@@ -1,8 +1,9 @@
 """One rank of a host on the CPU, for test_group: trains until told to stop, notes its parameters' bits.
 
-host_of_ranks.py HOME ddp|zero|fsdp [STEP]
+host_of_ranks.py HOME ddp|zero|fsdp|offload [STEP]
 
-zero: DDP with ZeroRedundancyOptimizer, which takes one dtype. After STEP steps rank 1 dies, as by the kernel's hand.
+zero: DDP with ZeroRedundancyOptimizer, which takes one dtype. offload: FSDP2 with CPUOffloadPolicy. After STEP steps
+rank 1 dies, as by the kernel's hand.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import nn
-from torch.distributed.fsdp import FullyShardedDataParallel, fully_shard
+from torch.distributed.fsdp import CPUOffloadPolicy, FullyShardedDataParallel, OffloadPolicy, fully_shard
 from torch.distributed.tensor import DTensor, Shard, distribute_tensor, init_device_mesh
 from torch.nn.parallel import DistributedDataParallel
 
@@ -123,9 +124,10 @@ def main() -> None:
     refused = refusals()
     torch.manual_seed(0)
     model = Model(torch.float32 if kind == "zero" else torch.bfloat16)
-    if kind == "fsdp":
-        fully_shard(model.middle)
-        fully_shard(model)
+    if kind in ("fsdp", "offload"):
+        policy = CPUOffloadPolicy(pin_memory=False) if kind == "offload" else OffloadPolicy()
+        fully_shard(model.middle, offload_policy=policy)
+        fully_shard(model, offload_policy=policy)
         replica: nn.Module = model
     else:
         replica = DistributedDataParallel(model)

@@ -83,13 +83,18 @@ def assert_is(weights: dict[str, list[float]], anchor: NDArray[np.float32], daem
 @pytest.mark.processes
 @pytest.mark.parametrize(
     ("kind", "world"),
-    [("ddp", 2), *(pytest.param(kind, world, marks=pytest.mark.long) for kind, world in (("zero", 2), ("fsdp", 3)))],
+    [
+        ("ddp", 2),
+        pytest.param("zero", 2, marks=pytest.mark.long),
+        pytest.param("fsdp", 3, marks=pytest.mark.long),
+        pytest.param("offload", 2, marks=pytest.mark.long),
+    ],
 )
 def test_ranks_of_a_host_are_one_peer_and_equal_bit_for_bit(
     tmp_path: Path, ranks_of: RanksOf, kind: str, world: int
 ) -> None:
     """A daemon that dies and one that comes after it: the ranks follow both together, or keep their parameters."""
-    keeps = kind == "fsdp"
+    keeps = kind in ("fsdp", "offload")
     processes = ranks_of(kind, world)
     random = np.random.default_rng(0)
     first = daemon = MomentsDaemon(tmp_path, every=3, alpha=0.7, mu=0.5, moments_every=0)
@@ -151,7 +156,7 @@ def test_ranks_of_a_host_are_one_peer_and_equal_bit_for_bit(
         span, found = slice(entry.offset, entry.stop), np.float32(ranks[-1]["weights"][entry.name])
         way, drained = found - daemon.began[span], daemon.added[span]
         assert np.linalg.norm(way - drained) < np.linalg.norm(drained) / 4, f"{entry.name}: the rest are some steps"
-        if kind != "fsdp" and entry.dtype == "float32":
+        if not keeps and entry.dtype == "float32":
             handed = found + daemon.beyond[span]
             assert np.array_equal(daemon.last[span], handed), (
                 f"{entry.name}: the leader hands over the last steps alone"
