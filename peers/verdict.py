@@ -15,24 +15,28 @@ __all__ = ["NEVER_ATTACHED", "Verdict", "gives_up", "not_attached", "occupied_by
 class Rule(NamedTuple):
     """Give up after `ends` consecutive ends, each with one of `codes` after a life shorter than `life` seconds.
 
-    Without `codes` any code counts, until one start has attached.
+    Without `codes` any code counts, until one start has attached. With `passes` too, an end counts until then, and none
+    in whose place another process is attached.
     """
 
     ends: int
     life: float
     codes: frozenset[int] = frozenset()
+    passes: bool = False
 
 
 RULES: Final = (
     # `attach` refused the model, the optimizer or the ranks. Loading a large model may take minutes.
     Rule(3, 600.0, frozenset({ConfigError.exit_code, MismatchError.exit_code})),
+    # The model does not fit in memory (GD-502). Once it did, other processes may give some back.
+    Rule(3, 600.0, frozenset({HardwareError.exit_code}), passes=True),
     # A usage error or a missing script; a command that cannot be executed; a missing command.
     Rule(3, 60.0, frozenset({2, 126, 127})),
     # The model turned NaN again (GD-403), or state on the disk does not fit. A restart changes neither.
     Rule(1, math.inf, frozenset({DataError.exit_code})),
     Rule(5, 5.0),
 )
-REFUSALS: Final = frozenset(error.exit_code for error in (ConfigError, MismatchError, DataError))
+REFUSALS: Final = frozenset(error.exit_code for error in (ConfigError, MismatchError, HardwareError, DataError))
 """Exit codes of a script whose last lines are an error of gossipdp, with what to do."""
 NEVER_ATTACHED: Final = 10
 """Consecutive ends before any start has attached, with any code, each after a life shorter than `SHORT_LIFE`."""
@@ -72,6 +76,7 @@ class Verdict:
         self._alone = self._alone + 1 if attached is False and lived < SHORT_LIFE and not self._trained else 0
         for at, rule in enumerate(RULES):
             counts = lived < rule.life and (code in rule.codes if rule.codes else not self._trained)
+            counts = counts and not (rule.passes and (self._trained or occupied))
             self._counts[at] = self._counts[at] + 1 if counts else 0
         self._occupied = self._occupied + 1 if occupied else 0
         if self._occupied >= OCCUPIED:
@@ -96,7 +101,7 @@ def gives_up(code: int, ended: str, ends: int, lines: Sequence[str]) -> ConfigEr
         "the training command fails at each start, and is not started again" if times else "training cannot continue",
         seen=f"it {ended}{times}" + (f"; its last lines on standard error:{said}" if said else ""),
         do=("do what these lines say" if said else "do what it wrote last")
-        + ": gossipdp refused the script, its model or its state; then start this peer again"
+        + ": gossipdp refused the script, its model, its state or this host; then start this peer again"
         if code in REFUSALS
         else "run it without gossipdp until it trains, then start this peer again",
     )

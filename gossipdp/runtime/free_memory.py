@@ -20,6 +20,8 @@ __all__ = ["Free", "free_memory", "holders", "limit", "own"]
 
 CGROUP: Final = Path("/proc/self/cgroup")
 ROOT: Final = Path("/sys/fs/cgroup")
+TOLD: Final = 50 * 10**6
+"""bytes of another process that are worth a word"""
 _LARGEST: Final = 1 << 20
 """bytes of a file of the kernel, at most"""
 
@@ -67,7 +69,7 @@ def holders(free: Free, most: int = 2) -> Sequence[tuple[int, str, int]]:
             memory = process.memory_info()
             if process.pid != os.getpid() and (free.others == "machine" or _group_of(process.pid) == ours):
                 found.append((process.pid, process.name(), memory.rss - memory.shared))
-    return sorted(found, key=lambda each: -each[2])[:most]
+    return sorted((each for each in found if each[2] >= TOLD), key=lambda each: -each[2])[:most]
 
 
 def _group_of(pid: int) -> bytes:

@@ -13,6 +13,7 @@ from peers.verdict import NEVER_ATTACHED, OCCUPIED, Verdict, gives_up, occupied_
         ([(3, 599.0)] * 3, 3),
         ([(6, 599.0)] * 3, 3),
         ([(3, 599.0)] * 2 + [(3, 600.0)], 0),
+        ([(7, 599.0)] * 3, 3),
         ([(6, 1.0), (6, 599.0), (1, 30.0), (6, 599.0), (6, 599.0)], 0),
         ([(2, 59.0)] * 3, 3),
         ([(126, 0.0)] * 3, 3),
@@ -47,6 +48,7 @@ def test_command_that_has_trained_once__quick_failures_are_waited_out() -> None:
     verdict.judge(1, 3600.0, True)
     assert [verdict.judge(1, 1.0, False) for _ in range(30)] == [0] * 30  # a device that is being reset
     assert [verdict.judge(127, 1.0, False) for _ in range(3)][-1] == 3
+    assert [verdict.judge(7, 20.0, False) for _ in range(9)] == [0] * 9, "memory that another process gives back"
 
 
 @pytest.mark.parametrize(
@@ -54,6 +56,7 @@ def test_command_that_has_trained_once__quick_failures_are_waited_out() -> None:
     [
         (3, ["GD-317 an optimizer"], "do what these lines say: gossipdp refused the script"),
         (6, ["GD-301 another model"], "do what these lines say: gossipdp refused the script"),
+        (7, ["GD-502 no memory"], "do what these lines say: gossipdp refused the script"),
         (8, [], "do what it wrote last: gossipdp refused the script"),
         (1, ["ImportError"], "run it without gossipdp until it trains, then start this peer again"),
     ],
