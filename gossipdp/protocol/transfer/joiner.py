@@ -257,7 +257,7 @@ class Joiner:
             self._ask(now)
 
     def _ask(self, now: float) -> None:
-        self._demand(self._requests.ask(self._missing - self._working.keys(), len(self._working), now))
+        self._demand(self._requests.ask(self._missing, self._working, now))
 
     def _demand(self, chunks: tuple[int, ...]) -> None:
         if chunks and self.source is not None:

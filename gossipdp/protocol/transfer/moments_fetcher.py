@@ -71,6 +71,7 @@ class MomentsFetcher:
         self._number = self._steps = self._claimed = 0
         self._hashes = b""
         self._taken: dict[int, jobs.Frozen] = {}
+        self._missing = set(range(len(self._sizes)))
         self._working: dict[int, tuple[bytes, int, Buffer, bytes]] = {}
         """Source, its steps, payload and hash of each chunk that is being checked."""
         self._requests = Requests(config.window, config.chunk, config.silence)
@@ -134,8 +135,7 @@ class MomentsFetcher:
         self._ask(now)
 
     def _ask(self, now: float) -> None:
-        missing = set(range(len(self._sizes))) - self._taken.keys() - self._working.keys()
-        self._demand(self._requests.ask(missing, len(self._working), now))
+        self._demand(self._requests.ask(self._missing, self._working, now))
 
     def _demand(self, chunks: tuple[int, ...]) -> None:
         if chunks:
@@ -152,6 +152,7 @@ class MomentsFetcher:
                 return self._next(now)
         else:
             self._taken[job.chunk] = jobs.Frozen(payload, digest)
+            self._missing.discard(job.chunk)
             self._steps = max(self._steps, steps)
             self._outputs.emit(MomentsProgress(source, len(self._taken), len(self._sizes)))
         if len(self._taken) == len(self._sizes):

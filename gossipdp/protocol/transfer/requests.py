@@ -9,7 +9,9 @@ A connection keeps the order, so an answer that overtakes another one shows that
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections import deque
+from collections.abc import Collection
+from collections.abc import Set as AbstractSet
 from typing import Final
 
 from gossipdp.protocol.patience import Patience, backed_off
@@ -39,6 +41,8 @@ class Requests:
         self._repeats = self._given_up = 0
         self._asked: dict[int, float] = {}
         """Time of the last request for each chunk, oldest first."""
+        self._queue: deque[int] = deque()
+        """Chunks to ask for next, in order. Some may have come meanwhile, and some that are missing may not be here."""
         self._sent: dict[int, float] = {}
         """Time of each request by number, if its answers may still come."""
         self.number = 0
@@ -52,23 +56,32 @@ class Requests:
         has carried a chunk is not taken for slow when one source was silent: that source may be dead.
         """
         self._asked.clear()
+        self._queue.clear()
         self._sent.clear()
         self._window, self._heard = 1, now
         self._repeats = max(0, self._given_up - 1) if self._patience.usual else self._given_up
 
-    def ask(self, missing: Iterable[int], working: int, now: float) -> tuple[int, ...]:
-        """The chunks of `missing` to request now, as request `number`.
+    def ask(self, missing: AbstractSet[int], working: Collection[int], now: float) -> tuple[int, ...]:
+        """The chunks to request now, as request `number`.
 
         Args:
-            working: Chunks that came and are not taken in yet.
+            missing: Chunks that are not taken in.
+            working: Those of them that came and are being checked.
         """
-        room = max(0, self._window - len(self._asked) - working)
-        chosen = tuple(sorted(chunk for chunk in missing if chunk not in self._asked)[:room])
-        for chunk in chosen:
-            self._asked[chunk] = now
+        room, chosen = self._window - len(self._asked) - len(working), list[int]()
+        while len(chosen) < room and (self._queue or self._refill(missing, working)):
+            chunk = self._queue.popleft()
+            if chunk in missing and chunk not in working and chunk not in self._asked:
+                self._asked[chunk] = now
+                chosen.append(chunk)
         if chosen:
             self._count(now)
-        return chosen
+        return tuple(chosen)
+
+    def _refill(self, missing: AbstractSet[int], working: Collection[int]) -> bool:
+        """Queue all chunks to be asked for. Returns whether there is any."""
+        self._queue.extend(sorted(missing - self._asked.keys() - set(working)))
+        return bool(self._queue)
 
     def _count(self, now: float) -> None:
         self.number = (self.number + 1) % NUMBERS
@@ -82,7 +95,7 @@ class Requests:
             _drop_before(self._sent, number)  # they will not be answered any more
         if chunk not in self._asked:
             return
-        _drop_before(self._asked, chunk)  # they were lost
+        self._queue.extendleft(reversed(_drop_before(self._asked, chunk)))  # they were lost
         del self._asked[chunk]
         self._window = min(self._most, self._window + 1)
 
@@ -124,9 +137,10 @@ class Requests:
         return backed_off(max(self._silence, SILENT * self._patience.usual), self._given_up)
 
 
-def _drop_before(table: dict[int, float], key: int) -> None:
-    """Drop the entries that are older than `key`."""
-    for earlier in [*table]:
-        if earlier == key:
-            return
+def _drop_before(table: dict[int, float], key: int) -> list[int]:
+    """Drop the entries that are older than `key`. Returns them."""
+    dropped = []
+    while (earlier := next(iter(table))) != key:
+        dropped.append(earlier)
         del table[earlier]
+    return dropped

@@ -33,7 +33,7 @@ def fetch(seconds, chunks=20, *, window=8, again=5.0, silence=20.0, lost=frozens
             if asks not in lost:
                 under_way.append((free, chunk, requests.number, given_up))
 
-    send(requests.ask(missing, 0, now))
+    send(requests.ask(missing, (), now))
     while missing:
         at = min([requests.timer(), *(when for when, *_ in under_way)])
         now = max(now, at)
@@ -49,7 +49,7 @@ def fetch(seconds, chunks=20, *, window=8, again=5.0, silence=20.0, lost=frozens
                 requests.begin(now)
             elif again := requests.repeat(now):
                 send(again)
-        send(requests.ask(missing, 0, now))
+        send(requests.ask(missing, (), now))
         assert now < 1e5
     return now, asks, given_up
 
@@ -112,19 +112,19 @@ def test_source_is_asked_four_times_before_it_is_given_up():
     """Cold start 746: asked at 0, 1.5 and 4.5 s and left at 5 s, with half of all messages lost."""
     requests = Requests(3, 1.5, 5.0)
     requests.begin(0.0)
-    requests.ask(range(4), 0, 0.0)
+    requests.ask(set(range(4)), (), 0.0)
     assert pauses(requests, 0.0) == [1.5, 1.5, 1.5, 0.5]
 
 
 def test_link_that_has_carried_a_chunk_is_not_taken_for_slow_when_one_source_was_silent():
     requests = Requests(3, 1.5, 5.0)
     requests.begin(0.0)
-    requests.ask([0], 0, 0.0)
+    requests.ask({0}, (), 0.0)
     requests.came(0, requests.number, 0.01)
     for given_up, expected in enumerate(([1.5] * 3 + [0.5], [1.5, *[2.5] * 3, 1.0], [3.0, *[5.0] * 3, 2.0])):
         now = 100.0 * given_up
         requests.begin(now)
-        requests.ask([1], 0, now)
+        requests.ask({1}, (), now)
         assert pauses(requests, now) == pytest.approx(expected)
 
 
@@ -132,7 +132,7 @@ def test_link_that_has_carried_nothing_is_asked_less_often_after_each_silent_sou
     requests, first = Requests(3, 1.5, 5.0), []
     for given_up in range(4):
         requests.begin(100.0 * given_up)
-        requests.ask([0], 0, 100.0 * given_up)
+        requests.ask({0}, (), 100.0 * given_up)
         first.append(pauses(requests, 100.0 * given_up)[0])
     assert first == pytest.approx([1.5, 3.0, 6.0, 12.0])
 
@@ -140,9 +140,9 @@ def test_link_that_has_carried_nothing_is_asked_less_often_after_each_silent_sou
 def test_slow_link_is_given_the_time_that_its_answers_take():
     requests = Requests(3, 1.5, 5.0)
     requests.begin(0.0)
-    requests.ask([0], 0, 0.0)
+    requests.ask({0}, (), 0.0)
     requests.came(0, requests.number, 4.0)
-    requests.ask([1], 0, 4.0)
+    requests.ask({1}, (), 4.0)
     assert pauses(requests, 4.0) == [8.0, 8.0], "twice the time of an answer; the source is left after four times"
 
 
@@ -150,13 +150,13 @@ def test_window_opens_by_one_with_each_answer():
     requests, sizes = Requests(4, 5.0, 20.0), []
     requests.begin(0.0)
     missing = set(range(30))
-    wanted = requests.ask(missing, 0, 0.0)
+    wanted = requests.ask(missing, (), 0.0)
     for _ in range(5):
         sizes.append(len(wanted))
         for chunk in wanted:
             requests.came(chunk, requests.number, 0.0)
             missing.discard(chunk)
-        wanted = requests.ask(missing, 0, 0.0)
+        wanted = requests.ask(missing, (), 0.0)
     assert sizes == [1, 2, 4, 4, 4]
 
 
@@ -164,7 +164,49 @@ def test_chunks_not_taken_in_yet_count_as_open_requests():
     requests = Requests(4, 5.0, 20.0)
     requests.begin(0.0)
     for chunk in range(4):
-        assert chunk in requests.ask(range(chunk, 4), 0, 0.0) or chunk
+        assert chunk in requests.ask(set(range(chunk, 4)), (), 0.0) or chunk
         requests.came(chunk, requests.number, 0.0)
-    assert len(requests.ask(range(4, 20), 3, 0.0)) == 1
-    assert requests.ask(range(4, 20), 4, 0.0) == ()
+    assert len(requests.ask(set(range(4, 20)), range(100, 103), 0.0)) == 1
+    assert requests.ask(set(range(4, 20)), range(100, 104), 0.0) == ()
+
+
+class Counted(frozenset[int]):
+    """A set that counts how often all of it is looked through."""
+
+    looks = 0
+
+    def __sub__(self, other):
+        type(self).looks += 1
+        return super().__sub__(other)
+
+
+def test_missing_chunks_are_sorted_once_and_not_for_each_answer():
+    requests = Requests(8, 5.0, 20.0)
+    requests.begin(0.0)
+    missing, order = Counted(range(1000)), []
+    while wanted := requests.ask(missing, (), 0.0):
+        order += wanted
+        for chunk in wanted:
+            requests.came(chunk, requests.number, 0.0)
+        if len(order) > 990:
+            break
+    assert order == list(range(len(order))) and Counted.looks == 1
+
+
+def test_lost_chunks_are_asked_for_first__and_those_that_failed_their_check_at_the_end():
+    requests = Requests(4, 5.0, 20.0)
+    requests.begin(0.0)
+    missing = set(range(12))
+    for chunk in range(4):
+        requests.ask(missing, (), 0.0)
+        requests.came(chunk, requests.number, 0.0)
+        missing.discard(chunk)
+    missing.add(2)
+    requests.ask(missing, (), 0.0)
+    requests.came(7, requests.number, 1.0)
+    missing.discard(7)
+    assert requests.ask(missing, (), 1.0) == (4, 5, 6, 8)
+    for chunk in (4, 5, 6, 8):
+        requests.came(chunk, requests.number, 1.0)
+        missing.discard(chunk)
+    assert requests.ask(missing, (), 2.0) == (9, 10, 11, 2)
