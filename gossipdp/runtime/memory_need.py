@@ -21,6 +21,8 @@ MOMENTS: Final = 4
 """two encoded moments, and two that replace them"""
 FROZEN: Final = 2
 """the copy in bf16 that joiners fetch. A peer that re-syncs begins none"""
+GIVEN: Final = 2
+"""encoded moments that joiners fetch, while newer ones are held"""
 RESYNC: Final = 4
 """what a re-sync has changed, until it is accepted"""
 EXACT: Final = 8
@@ -33,8 +35,8 @@ PROCESS: Final = 120 * 10**6
 """the interpreter, compiled kernels, buffers of sockets"""
 OPEN: Final = 7
 """bytes a parameter of each chunk of an exchange in flight: copy, codes, differences"""
-TEMPORARY: Final = 25
-"""bytes a parameter of one chunk: temporaries of jobs, received frames"""
+TEMPORARY: Final = 110
+"""bytes a parameter of one chunk: temporaries of jobs, received frames, and what malloc keeps of them"""
 
 
 class Need(NamedTuple):
@@ -88,7 +90,7 @@ class MemoryPlan:
         return Need(
             shared=SHARED * parameters,
             vectors=(VECTORS + EXACT * self.exact + LEAD * self.robust) * parameters,
-            copies=(EXACT_COPIES if self.exact else max(FROZEN, RESYNC)) * parameters,
+            copies=(EXACT_COPIES if self.exact else max(FROZEN + GIVEN * self.moments, RESYNC)) * parameters,
             moments=MOMENTS * self.moments * parameters,
             working=PROCESS + (TEMPORARY + OPEN * self.window) * chunk_parameters(parameters),
         )
