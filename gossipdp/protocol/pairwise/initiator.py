@@ -102,11 +102,13 @@ class Initiator(Side):
             self._end_if_done(now)
 
     def _slow_at(self) -> float:
-        """When the mixed chunks and the next one have taken too long.
+        """When the mixed chunks and the open ones have taken too long.
 
-        A wait shorter than `Deadlines.ask` does not count, and neither does time that the agreed rate demands.
+        Open chunks share the link, so the first of them takes about as long as all. A wait shorter than `Deadlines.ask`
+        does not count, and neither does time that the agreed rate demands.
         """
-        expected = max(self._timing.pace * (self.tally.chunks + 1), self.tally.sent / self.terms.rate)
+        chunks = self.tally.chunks + max(1, len(self._open))
+        expected = max(self._timing.pace * chunks, self.tally.sent / self.terms.rate)
         return self.tally.started + self._deadlines.ask + SLOW * expected
 
     def receive(self, message: Message, buffers: list[Buffer], size: int, now: float) -> None:

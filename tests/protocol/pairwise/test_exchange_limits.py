@@ -123,6 +123,21 @@ def test_much_slower_partner_ends_the_exchange_at_a_chunk_boundary(usual, result
     assert [event.result for event in pair.initiator.of(ExchangeEnded)] == [result]
 
 
+@pytest.mark.parametrize(("window", "result"), [(1, "slow"), (CHUNKS, "done")])
+def test_first_of_many_open_chunks_may_take_as_long_as_all_of_them(window, result):
+    """124 M parameters at 100 Mbit/s and 16 bits: 32 chunks were open, and no closing exchange came to its end."""
+    pair = Pair(window=window, usual=1.0)
+
+    def waits(number, item, wire):
+        if number == 0:
+            pair.now += 6.0
+            pair.initiator.machine.handle_timer(pair.now)
+        return [item]
+
+    pair.play(waits)
+    assert [event.result for event in pair.initiator.of(ExchangeEnded)] == [result]
+
+
 def test_agreed_rate_does_not_count_as_slowness():
     unhurried = Pair(window=1)
     unhurried.play()
