@@ -62,7 +62,7 @@ def test_the_final_model_has_one_clock_on_all_peers_whenever_their_training_ende
 def test_the_clock_of_a_model_that_was_old_when_it_came_does_not_fall_as_training_ends():
     """Checkpoints after training had a lower clock than one before its end."""
     town = Ending.trained(2)
-    town.net.set_conditions(dataclasses.replace(town.net.conditions, job=0.3))
+    town.net.set_conditions(dataclasses.replace(town.net.conditions, job=0.4))
     town.hosts.append(town.net.add(configured()))
     town.start(2)
     town.train(2)

@@ -116,9 +116,10 @@ def test_snapshot_of_an_older_session_is_dropped_and_said_so():
 
 
 def test_a_new_training_process_is_not_told_of_a_round_of_its_predecessor():
-    town = founded(2, sync=True)
-    town.start(1)
-    town.train(1)
+    town = founded(3, sync=True)
+    for number in (1, 2):
+        town.start(number)
+        town.train(number)
     town.run(10.0)
     peer, until = town.peer(1), town.net.now + 20.0
     while not (peer.training._unsettled and peer.strategy.partner) and town.net.now < until:

@@ -20,6 +20,7 @@ from gossipdp.runtime import descriptors, files
 from gossipdp.runtime.link import LinkServer
 from gossipdp.runtime.link.data_client import data_path
 from gossipdp.runtime.link.data_server import DataServer
+from gossipdp.runtime.memory_need import MemoryPlan
 from gossipdp.runtime.network import resolver
 from gossipdp.runtime.network.events import DialFailed, LinkUp
 from gossipdp.runtime.network.identity import Identity, NetworkSecret
@@ -52,7 +53,7 @@ def main() -> None:
     limits = TransportLimits(connect=0.3, handshake=0.3)
     ours = Transport(Identity.generate(), secret, network="tiny", run=b"", incarnation=1, listen=None, limits=limits)
     there = Transport(Identity.generate(), secret, network="tiny", run=b"", incarnation=1, listen="tcp://127.0.0.1:0")
-    watch = MemoryWatch(0, lambda: 0)
+    watch = MemoryWatch(MemoryPlan(), 0, lambda: 0)
     unix = [socket.socket(socket.AF_UNIX, kind) for kind in (socket.SOCK_STREAM, *[socket.SOCK_SEQPACKET] * 2)]
     reader = socket.socket()
     taken = []
