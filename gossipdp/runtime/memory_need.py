@@ -86,7 +86,7 @@ class MemoryPlan:
     window: int = 8
 
     def need(self, parameters: int) -> Need:
-        """Bytes at the peak for a model of so many parameters, padding and buffers included."""
+        """Bytes at the peak for a model with this number of parameters, padding and buffers included."""
         return Need(
             shared=SHARED * parameters,
             vectors=(VECTORS + EXACT * self.exact + LEAD * self.robust) * parameters,

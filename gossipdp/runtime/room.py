@@ -69,7 +69,7 @@ class Room:
         return Shortage("\n        ".join(lines), "; ".join(filter(None, ways)))
 
     def require(self, parameters: int, shared: int = 0) -> None:
-        """Raise HardwareError (GD-502) if the daemon cannot take a model of so many parameters."""
+        """Raise HardwareError (GD-502) if a model with this number of parameters does not fit."""
         if (short := self.shortage(parameters, shared, attaches=False)) is not None:
             raise HardwareError("GD-502", NO_ROOM, seen=short.seen, do=short.do)
 

@@ -212,7 +212,7 @@ class Session(Dialogue):
         return Snapshot(self.number, self.next_snapshot, self._corrections.applied, free)
 
     def last_snapshot(self) -> Snapshot | None:
-        """As `snapshot`, for a process that leaves. A slot that is out is added to it, not to the parameters."""
+        """As `snapshot`, for a process that leaves. It adds a slot that is out to the snapshot, not to parameters."""
         link = self._connection.link
         if link is None or link.region is None or not self._accounts.steps or self.due_in is None:
             return None

@@ -152,7 +152,7 @@ class Bounce:
     def __init__(self, buffers: tuple[Tensor, Tensor], mark: Callable[[torch.device], Event]) -> None:
         self._buffers, self._mark = buffers, mark
         self._busy: list[tuple[Event, Tensor | None, int] | None] = [None, None]
-        """by buffer: the event behind its copy, and where to copy so many elements then"""
+        """by buffer: the event behind its copy, and the target and number of elements to copy after it"""
         self._turn = 0
 
     def store(self, values: Tensor, into: Tensor) -> None:

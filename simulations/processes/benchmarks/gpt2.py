@@ -28,6 +28,7 @@ from transformers import GPT2Config, GPT2LMHeadModel
 
 import gossipdp
 from peers.jobs.byte_gpt import load_corpus, windows_at
+from simulations.processes.benchmarks.cabled_hosts import cabled_hosts
 from simulations.processes.benchmarks.report import Report
 from simulations.processes.namespaces.hosts import Lab, Weather
 from simulations.processes.namespaces.processes import Host, end, environment, until
@@ -90,13 +91,7 @@ class Run:
         model = GPT2LMHeadModel(GPT2Config(resid_pdrop=0.0, embd_pdrop=0.0, attn_pdrop=0.0))
         model.save_pretrained(self.base)
         settings = f'[exchange]\nevery = {options.every}\nwarmup_steps = 0\n[finish]\nbase = "{self.base}"\n'
-        self.hosts = [
-            Host(
-                folder, f"h{n}", founder=n == 0, address=cable.address, port=4710, within=cable.command, preset="wan",
-                settings=settings,
-            )
-            for n, cable in enumerate(lab.hosts)
-        ]  # fmt: skip
+        self.hosts = cabled_hosts(lab, folder, settings)
         self._report = Report()
         self._report.line("model", parameters=model.num_parameters(), torch=torch.__version__)
 

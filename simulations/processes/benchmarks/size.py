@@ -28,6 +28,7 @@ import numpy as np
 
 from gossipdp.runtime.storage.store import Store
 from peers.control import ask
+from simulations.processes.benchmarks.cabled_hosts import cabled_hosts
 from simulations.processes.benchmarks.memory_limit import MemoryLimit
 from simulations.processes.benchmarks.report import Report
 from simulations.processes.benchmarks.size_trainer import MOVE, MOVING, PAUSE, moved_by
@@ -86,13 +87,7 @@ class Run:
         self._options, self._size = options, size
         settings = f"[exchange]\nevery = {options.every}\nwarmup_steps = 0\nearly_steps = 0\n"
         settings += "[outer]\nlr = 1.0\nmomentum = 0.0\n"  # an outer step adds what training added, and no more
-        self.hosts = [
-            Host(
-                folder, f"h{n}", founder=n == 0, address=cable.address, port=4710, within=cable.command, preset="wan",
-                settings=settings,
-            )
-            for n, cable in enumerate(lab.hosts)
-        ]  # fmt: skip
+        self.hosts = cabled_hosts(lab, folder, settings)
         self._report, self._peak = Report(), Peak()
         self._empty: dict[str, int] = {}
         """bytes of each daemon before it has a model"""

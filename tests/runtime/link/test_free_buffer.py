@@ -60,7 +60,7 @@ def test_seal_waits_until_what_the_training_process_has_written_is_read(
     free.received(use)
     assert seals.log == [], "the daemon reads"
     free.done(use)
-    assert seals.log == ["begins"] and token.number is None, "nobody writes before the slot is there"
+    assert seals.log == ["begins"] and token.number is None, "training writes nothing before the slot is there"
     free.sealed(1)
     assert token.number == 1
 
