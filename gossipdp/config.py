@@ -31,6 +31,7 @@ from gossipdp.protocol.settings_digest import digest_of
 
 __all__ = [
     "Checkpoint",
+    "Compute",
     "Config",
     "Exchange",
     "Finish",
@@ -184,6 +185,12 @@ class Metrics(Section, frozen=True, kw_only=True):
     listen: Annotated[str, Endpoint('"host:port" or "off"', "off")] = "127.0.0.1:9470"
 
 
+class Compute(Section, frozen=True, kw_only=True):
+    """How many cores of this host the daemon takes."""
+
+    workers: Annotated[int, Integer(1, 16, {AUTO: 0})] = 0
+
+
 class Membership(Section, frozen=True, kw_only=True):
     """How soon a lost peer is noticed."""
 
@@ -198,6 +205,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     checkpoint: Checkpoint = Checkpoint()
     finish: Finish = Finish()
     metrics: Metrics = Metrics()
+    compute: Compute = Compute()
     membership: Membership = Membership()
     preset: str = DEFAULT_PRESET
     origins: dict[str, str] = msgspec.field(default_factory=dict)
@@ -218,6 +226,7 @@ SECTIONS: Final[dict[str, type[Section]]] = {
     "checkpoint": Checkpoint,
     "finish": Finish,
     "metrics": Metrics,
+    "compute": Compute,
     "membership": Membership,
 }
 RULES: Final[dict[str, Rule]] = {

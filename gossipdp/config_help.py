@@ -270,6 +270,14 @@ HELP: Final[dict[str, Help]] = {
         "",
         "Bind it to a private address if Prometheus runs on another machine.",
     ),
+    "compute.workers": Help(
+        'Threads of the daemon that encode, decode, mix and step at once, each on other chunks of the model. "auto" '
+        "takes 1 below 8 usable cores, 2 below 16, else 4: where daemon and training share few cores, more threads of "
+        "the daemon would slow training down.",
+        "threads",
+        "Raise it if cores are idle and exchanges of a large model fill their rounds. Set 1 if training "
+        "needs all cores.",
+    ),
     "membership.timing": Help(
         "Preset of the timeouts of membership and links. Members of one network may differ.",
         "",

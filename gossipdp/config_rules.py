@@ -55,17 +55,24 @@ class Rule:
 
 
 class Integer(Rule):
-    def __init__(self, low: int, high: int) -> None:
-        self.low, self.high = low, high
-        self.allowed = f"a whole number from {low} to {high}"
+    """A whole number, or one of `words`, each of which stands for a number."""
+
+    def __init__(self, low: int, high: int, words: Mapping[str, int] = {}) -> None:
+        self.low, self.high, self.words = low, high, dict(words)
+        self.allowed = " or ".join([f"a whole number from {low} to {high}", *(f'"{word}"' for word in words)])
 
     def read(self, value: object) -> int:
+        if isinstance(value, str) and value in self.words:
+            return self.words[value]
         if type(value) is not int or not self.low <= value <= self.high:
             raise ValueError
         return value
 
     def from_text(self, text: str) -> object:
         return int(text) if re.fullmatch(r"[+-]?\d{1,18}", text.strip()) else text
+
+    def show(self, value: Any) -> str:
+        return next((f'"{word}"' for word, meaning in self.words.items() if value == meaning), json.dumps(value))
 
 
 class Number(Rule):

@@ -36,6 +36,8 @@ from gossipdp.protocol.wire.messages.base import MAX_ADDRESS
         ("network.advertise", "none", ("none",)),
         ("network.listen", "tcp://[::]:0", "tcp://[::]:0"),
         ("metrics.listen", "off", "off"),
+        ("compute.workers", "auto", 0),
+        ("compute.workers", "2", 2),
     ],
 )
 def test_a_text_is_read_with_its_unit(key: str, text: str, value: object) -> None:
@@ -47,6 +49,7 @@ def test_a_text_is_read_with_its_unit(key: str, text: str, value: object) -> Non
     [
         ("exchange.bits", "17"),
         ("exchange.bits", "4.0"),
+        ("compute.workers", "0"),
         ("exchange.every", "0"),
         ("exchange.apart_rounds", "0"),
         ("exchange.apart_rounds", "1000001"),

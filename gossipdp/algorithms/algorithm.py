@@ -1,6 +1,8 @@
 """The base class of the algorithms: it runs the jobs that need nothing but the ledger.
 
-A subclass (`Pairwise`, `Epidemic`) answers its own jobs first and passes the rest on. Jobs run one at a time, in order.
+A subclass (`Pairwise`, `Epidemic`) answers its own jobs first and passes the rest on. Jobs on one chunk run in order.
+Several threads may run jobs on different chunks at once. A job that names no chunk, or shares state with other chunks,
+runs alone.
 """
 
 from __future__ import annotations

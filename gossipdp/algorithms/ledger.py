@@ -4,7 +4,8 @@
 
     x + pending - a = inner progress since the last snapshot
 
-One thread owns the ledger. The code never locks or waits, and knows no peer. Vectors are flat fp32 in schema order.
+Methods on one chunk share nothing with those on other chunks, so chunks may be worked on by several threads. All other
+methods need the ledger alone. The code never locks or waits, and knows no peer. Vectors are flat fp32 in schema order.
 """
 
 from __future__ import annotations
@@ -58,7 +59,6 @@ class Ledger:
         """by buffer: the chunks on which it holds corrections; on all others it may hold anything"""
         self._resynced: dict[int, Vector] = {}
         """by chunk: the sum that `resync` added, until `conclude`"""
-        self._scratch: Vector = np.zeros(min(size, chunk_parameters), np.float32)
 
     def span(self, chunk: int) -> slice:
         """The parameters of `chunk` in the flat vector."""
@@ -96,10 +96,10 @@ class Ledger:
         return self._open
 
     def pending(self, chunk: int) -> Vector:
-        """The open slot's part of `chunk`, for the caller to add to; scratch memory without a training process."""
+        """The open slot's part of `chunk`, for the caller to add to; a new vector without a training process."""
         span = self.span(chunk)
         if self._buffers is None:
-            return self._scratch[: span.stop - span.start]
+            return np.zeros(span.stop - span.start, np.float32)
         part, dirty = self._buffers[self._open % 2][span], self._dirty[self._open % 2]
         if chunk not in dirty:
             part[:] = 0.0  # it may hold an old snapshot

@@ -1,8 +1,11 @@
-"""One thread that carries out work in order: jobs in, results out.
+"""Threads that carry out work: jobs in, results out in the order of submission.
 
 The I/O thread submits and collects. An eventfd in its poll set tells it that results wait. At most `limit` units of
-work are inside at once and the others wait outside, so that the length of the queue is visible. No protocol may stand
-here.
+work are inside at once and the others wait outside, so that the length of the queue is visible.
+
+With several workers, work at place p runs on worker p mod workers. Work of one place therefore runs in order. Work
+without a place runs alone: after all work before it, and before all work after it. The I/O thread holds work back until
+it may begin, so the workers need no lock. With one worker all work runs in order. No protocol may stand here.
 """
 
 from __future__ import annotations
@@ -22,9 +25,12 @@ T = TypeVar("T")
 
 
 class Call(Protocol):
-    """Runs `function` on the compute thread, and then `done` with its result on the I/O thread."""
+    """Runs `function` on a compute thread, and then `done` with its result on the I/O thread.
 
-    def __call__(self, function: Callable[[], T], done: Callable[[T], None]) -> None: ...
+    Work of one `place` runs in order. Without a place, `function` runs alone.
+    """
+
+    def __call__(self, function: Callable[[], T], done: Callable[[T], None], place: int | None = None) -> None: ...
 
 
 class Finished(NamedTuple):
@@ -36,70 +42,98 @@ class Finished(NamedTuple):
     seconds: float
 
 
+class _Unit:
+    """One unit of work, and what became of it. The worker sets `finished` once; the I/O thread reads it."""
+
+    __slots__ = ("finished", "work")
+
+    def __init__(self, work: Any) -> None:
+        self.work = work
+        self.finished: Finished | None = None
+
+
 class Compute:
-    """The thread that runs units of work in order.
+    """Threads that run units of work.
 
     Args:
-        run: executes one unit of work; called on the thread only.
+        run: executes one unit of work; called on the threads only.
         limit: units of work inside at once.
-        name: of the thread.
+        workers: number of threads.
+        name: of the threads.
     """
 
-    def __init__(self, run: Callable[[Any], Any], *, limit: int = LIMIT, name: str = "compute") -> None:
+    def __init__(
+        self, run: Callable[[Any], Any], *, limit: int = LIMIT, workers: int = 1, name: str = "compute"
+    ) -> None:
         self._run, self._limit = run, limit
-        self._inside = 0
-        self._backlog: deque[Any] = deque()
-        self._asked: queue.SimpleQueue[Any] = queue.SimpleQueue()
-        self._finished: deque[Finished] = deque()
+        self._backlog: deque[tuple[Any, int | None]] = deque()
+        self._inside: deque[_Unit] = deque()
+        """in the order of submission"""
+        self._alone = False
+        """what is inside has no place"""
         self._wake = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
-        self._thread = threading.Thread(target=self._work, name=name, daemon=True)
-        self._thread.start()
+        self._asked: list[queue.SimpleQueue[_Unit | None]] = [queue.SimpleQueue() for _ in range(workers)]
+        self._threads = [
+            threading.Thread(target=self._work, args=(asked,), name=name, daemon=True) for asked in self._asked
+        ]
+        for thread in self._threads:
+            thread.start()
 
     def fileno(self) -> int:
-        """Readable when `collect` has something to return."""
+        """Readable when `collect` may have something to return."""
         return self._wake
 
     @property
     def waiting(self) -> int:
-        """Units of work that are not finished."""
-        return self._inside + len(self._backlog)
+        """Units of work whose results were not collected."""
+        return len(self._inside) + len(self._backlog)
 
-    def submit(self, work: Any) -> None:
-        self._backlog.append(work)
+    def submit(self, work: Any, place: int | None = None) -> None:
+        """Run `work` after all work of this place that was submitted before; without a place, alone."""
+        self._backlog.append((work, place))
         self._feed()
 
     def collect(self) -> list[Finished]:
-        """The work finished since the last call, in the order of submission."""
+        """The work finished since the last call, in the order of submission. Later work waits for earlier work."""
         try:
             os.eventfd_read(self._wake)
         except BlockingIOError:
             return []
         finished = []
-        while self._finished:
-            finished.append(self._finished.popleft())
-        self._inside -= len(finished)
+        while self._inside and (first := self._inside[0].finished) is not None:
+            self._inside.popleft()
+            finished.append(first)
         self._feed()
         return finished
 
     def close(self, timeout: float = 5.0) -> None:
-        """Finish the work inside, then stop. Waits at most `timeout` seconds."""
+        """Finish the work inside, then stop. Waits at most `timeout` seconds for each thread."""
         self._backlog.clear()
-        self._asked.put(None)
-        self._thread.join(timeout)
-        if not self._thread.is_alive():
+        for asked in self._asked:
+            asked.put(None)
+        for thread in self._threads:
+            thread.join(timeout)
+        if not any(thread.is_alive() for thread in self._threads):
             os.close(self._wake)
 
     def _feed(self) -> None:
-        while self._backlog and self._inside < self._limit:
-            self._inside += 1
-            self._asked.put((self._backlog.popleft(),))
+        while self._backlog and len(self._inside) < self._limit:
+            work, place = self._backlog[0]
+            alone = place is None and len(self._asked) > 1
+            if self._inside and alone != self._alone:
+                return
+            self._backlog.popleft()
+            self._alone = alone
+            unit = _Unit(work)
+            self._inside.append(unit)
+            self._asked[(place or 0) % len(self._asked)].put(unit)
 
-    def _work(self) -> None:
-        while (item := self._asked.get()) is not None:
+    def _work(self, asked: queue.SimpleQueue[_Unit | None]) -> None:
+        while (unit := asked.get()) is not None:
             result, error, began = None, None, time.monotonic()
             try:
-                result = self._run(item[0])
+                result = self._run(unit.work)
             except BaseException as caught:
                 error = caught
-            self._finished.append(Finished(item[0], result, error, time.monotonic() - began))
+            unit.finished = Finished(unit.work, result, error, time.monotonic() - began)
             os.eventfd_write(self._wake, 1)

@@ -14,12 +14,11 @@ from typing import Final, Literal, NamedTuple
 
 import psutil
 
+from gossipdp.runtime.control_groups import CGROUP, ROOT, levels
 from gossipdp.runtime.files import read_bounded
 
 __all__ = ["Free", "free_memory", "holders", "limit", "own"]
 
-CGROUP: Final = Path("/proc/self/cgroup")
-ROOT: Final = Path("/sys/fs/cgroup")
 TOLD: Final = 50 * 10**6
 """bytes of another process that are worth a word"""
 _LARGEST: Final = 1 << 20
@@ -56,7 +55,7 @@ def limit(cgroup: Path = CGROUP, root: Path = ROOT) -> int | None:
     """The smallest limit, in bytes, of this process's control group and the groups above it. None without a limit."""
     limits = (
         _number(folder / ("memory.max" if unified else "memory.limit_in_bytes"))
-        for folder, unified in _levels(cgroup, root)
+        for folder, unified in levels("memory", cgroup, root)
     )
     return min((each for each in limits if each is not None), default=None)
 
@@ -89,7 +88,7 @@ def _free_swap() -> int:
 
 
 def _groups(cgroup: Path, root: Path) -> Iterator[Free]:
-    for folder, unified in _levels(cgroup, root):
+    for folder, unified in levels("memory", cgroup, root):
         found = _unified(folder) if unified else _version_1(folder)
         if found is not None:
             yield found
@@ -128,22 +127,6 @@ def _address_space() -> Iterator[Free]:
         yield Free(
             most - 1024 * (kilobytes[b"VmSize"] - unwritten), most, "the limit of this process (RLIMIT_AS)", "none"
         )
-
-
-def _levels(cgroup: Path, root: Path) -> Iterator[tuple[Path, bool]]:
-    """The folders of this process's group and of the groups above it, each with whether it is of version 2.
-
-    A container may see the host's path of its group while its root is the group itself. So every level is tried.
-    """
-    with contextlib.suppress(OSError, ValueError):
-        for line in cgroup.read_text().splitlines():
-            _, controllers, path = line.split(":", 2)
-            if controllers and "memory" not in controllers.split(","):
-                continue
-            top = root / "memory" if controllers else root
-            parts = [part for part in path.split("/") if part not in ("", "..")]
-            for depth in range(len(parts) + 1):
-                yield top.joinpath(*parts[:depth]), not controllers
 
 
 def _number(path: Path) -> int | None:

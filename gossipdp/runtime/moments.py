@@ -1,7 +1,7 @@
 """Copies the inner optimizer's moments between shared memory and their encoded form, chunk by chunk.
 
 The training process writes one moment at a time into the memory of its snapshots, and does not wait. A joining process
-finds the moments there in the same order. Each chunk is one piece of work for the compute thread, asked for when the
+finds the moments there in the same order. Each chunk is one piece of work for a compute thread, asked for when the
 piece before is done, so that exchanges go on in between. Nothing here may know a socket or a peer.
 """
 
@@ -39,7 +39,7 @@ class MomentsCopier:
     """Copies one moment at a time. A new copy ends the one under way, whose memory has another use by then.
 
     Args:
-        call: runs a piece of work on the compute thread.
+        call: runs a piece of work on a compute thread.
     """
 
     def __init__(self, call: Call) -> None:
@@ -110,7 +110,7 @@ class MomentsCopier:
 
     def _next(self) -> None:
         if self._pieces and not _failed(self._results):
-            self._call(self._pieces.popleft(), partial(self._ran, self._task))
+            self._call(self._pieces.popleft(), partial(self._ran, self._task), len(self._results))
             return
         results, self._results, self._pieces = self._results, [], deque()
         self._end(results)

@@ -25,7 +25,7 @@ class Bench:
 
     def __init__(self):
         self.queue, self.said = deque(), []
-        self.copier = MomentsCopier(lambda piece, done: self.queue.append((piece, done)))
+        self.copier = MomentsCopier(lambda piece, done, place: self.queue.append((piece, done)))
 
     def work(self, pieces=1000):
         most = 0
@@ -82,7 +82,7 @@ def test_moments_all_nan__one_warning():
 def test_padding_is_zero_whatever_was_received():
     schema = Schema.of([("w", (100,), "float32", "parameter"), ("b", (300,), "float32", "buffer")])
     queue, said, x = deque(), [], np.full(schema.size, 5.0, np.float32)
-    copier = MomentsCopier(lambda piece, done: queue.append((piece, done)))
+    copier = MomentsCopier(lambda piece, done, place: queue.append((piece, done)))
     ones = np.ones(schema.size, np.float32)
     for which in ("second", "first"):
         copier.read(which, 7, ones, schema, said.append)

@@ -18,7 +18,7 @@ class MomentsDaemon(LedgerDaemon):
         self.copier = MomentsCopier(self._run)
         self.told: list[str] = []
 
-    def _run(self, piece: Any, done: Any) -> None:
+    def _run(self, piece: Any, done: Any, place: int | None = None) -> None:
         done(piece())
 
     def say_session(self, moments_every: int, moments: int, kept: bool) -> None:

@@ -1,9 +1,10 @@
-"""Vector work, described as data: what the protocol asks of the thread that owns the vectors.
+"""Vector work, described as data: what the protocol asks of the threads that own the vectors.
 
 The protocol never touches a vector. It asks for a job on one chunk (at most 50 ms) and gets the result by
-`Peer.job_done`. Jobs run one at a time, in the order asked, so nothing needs a lock. An algorithm
-(`gossipdp.algorithms`) executes them, and a driver carries them there and back. Buffers in jobs and results are opaque
-here. Every job class names the type of its result: ``Check`` is a ``Job[Checked]``.
+`Peer.job_done`. Jobs on one chunk run in the order asked, and any other job runs alone, so nothing needs a lock.
+Results come in the order asked. An algorithm (`gossipdp.algorithms`) executes jobs, and a driver carries them there and
+back. Buffers in jobs and results are opaque here. Every job class names the type of its result: ``Check`` is a
+``Job[Checked]``.
 """
 
 from gossipdp.protocol.jobs.base import ChunkKey, Job

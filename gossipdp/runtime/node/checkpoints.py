@@ -31,7 +31,7 @@ class Checkpoints:
     """Writes checkpoints beside training, and restores the newest.
 
     Args:
-        call: runs copies on the compute thread.
+        call: runs copies on the compute threads.
         data: what was read of shared data sets, kept with each checkpoint; None without a data server.
         kept: called when a `jobs.Keep` is over.
     """

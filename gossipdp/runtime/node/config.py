@@ -30,5 +30,7 @@ class NodeConfig:
     """seconds that training waits for a round with mode sync"""
     heal: bool = True
     """load the model again into a training process whose snapshots are all NaN"""
+    workers: int = 1
+    """compute threads"""
     waiting: int = 2 << 30
     """bytes that messages may take, those to send and those received"""

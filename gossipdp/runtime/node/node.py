@@ -1,8 +1,8 @@
 """Drives one Peer in the real world: sockets, shared memory, threads and the clock, and nothing of the protocol.
 
-The caller's thread runs the loop here. One compute thread owns every vector and runs jobs in order. One storage thread
-writes checkpoints. They share only queues, so there is no lock. A turn of the loop polls, feeds the Peer one input at a
-time, and after each input drains its messages, jobs and events.
+The caller's thread runs the loop here. The compute threads own every vector and run jobs, in order on each chunk. One
+storage thread writes checkpoints. They share only queues, so there is no lock. A turn of the loop polls, feeds the Peer
+one input at a time, and after each input drains its messages, jobs and events.
 
 `training` serves the training process, `checkpoints` decides when to save, `network_events` takes what the transport
 reports, `housekeeping` runs twice a second, and `vector_jobs` runs jobs.
@@ -135,6 +135,7 @@ class Node:
             lambda: link.shared_bytes,
             self._job_done,
             self.notice,
+            config.workers,
         )
         call = self._jobs.call
         self._training = TrainingSessions(context, link, region, call=call, drain=self._drain, faults=self._faults)
@@ -213,7 +214,7 @@ class Node:
 
     @property
     def longest_jobs(self) -> dict[str, float]:
-        """Kind of work on the compute thread -> seconds of the longest so far."""
+        """Kind of work on the compute threads -> seconds of the longest so far."""
         return self._jobs.longest
 
     @property

@@ -35,7 +35,7 @@ class TrainingSessions:
 
     Args:
         region: the memory shared with the training process.
-        call: runs pieces of work on the compute thread.
+        call: runs pieces of work on the compute threads.
         drain: acts on what the peer has to say after a command.
     """
 

@@ -1,4 +1,8 @@
-"""The peer's jobs on the compute thread, which owns every vector, and pieces of work between them."""
+"""The peer's jobs on the compute threads, which own every vector, and pieces of work between them.
+
+A job on one chunk shares nothing with jobs on other chunks, so the chunk is its place (see `Compute`). All other jobs
+run alone.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +25,7 @@ from gossipdp.runtime.room import Room
 from gossipdp.runtime.storage.checkpoint import BESIDE, Checkpoint
 from gossipdp.runtime.storage.store import Store
 
-__all__ = ["MemoryShortError", "SharedRegion", "VectorJobs"]
+__all__ = ["MemoryShortError", "SharedRegion", "VectorJobs", "place_of"]
 
 T = TypeVar("T")
 
@@ -66,7 +70,7 @@ class SharedRegion:
 
 @dataclass(frozen=True, slots=True)
 class _Task:
-    """One unit of work: `run` on the compute thread, then `done` with its result on the I/O thread."""
+    """One unit of work: `run` on a compute thread, then `done` with its result on the I/O thread."""
 
     job: object
     """what it is, for an error"""
@@ -75,7 +79,7 @@ class _Task:
 
 
 class VectorJobs:
-    """Hands the peer's jobs to the compute thread and brings their results back.
+    """Hands the peer's jobs to the compute threads and brings their results back.
 
     Args:
         algorithm: carries out the jobs.
@@ -86,6 +90,7 @@ class VectorJobs:
         shared: returns the bytes of shared memory that exist.
         done: called with each finished job and its result.
         notice: called with code and text of what a restore has found.
+        workers: number of compute threads.
     """
 
     def __init__(
@@ -98,14 +103,15 @@ class VectorJobs:
         shared: Callable[[], int],
         done: Callable[[jobs.Job[object], object], None],
         notice: Callable[[str, str], None],
+        workers: int = 1,
     ) -> None:
         self._algorithm, self._store, self._region, self._most_chunk = algorithm, store, region, most_chunk
         self._room, self._shared, self._done, self._notice = room, shared, done, notice
         self.parameters = 0
         """of the model that memory is taken for, which a founder or joiner has long before it has the model"""
         self.longest: dict[str, float] = {}
-        """kind of work -> seconds of the longest so far; the compute thread does nothing else meanwhile"""
-        self._compute = Compute(_execute)
+        """kind of work -> seconds of the longest so far; its compute thread does nothing else meanwhile"""
+        self._compute = Compute(_execute, workers=workers)
 
     def fileno(self) -> int:
         """Readable when `collect` has something to do."""
@@ -140,7 +146,7 @@ class VectorJobs:
                 task = _Task(job, self.restore, partial(self.restored, job))
             case _:
                 task = _Task(job, partial(self._algorithm.run, job), partial(self._done, job))
-        self._compute.submit(task)
+        self._compute.submit(task, place_of(job))
 
     def _seal(self, job: jobs.Seal) -> None:
         """Seal a slot once the free buffer can become the open one. Other jobs do not wait for that."""
@@ -154,9 +160,13 @@ class VectorJobs:
         sealing = _Task(job, partial(self._algorithm.run, job), finished)
         free.seal(partial(self._compute.submit, sealing), partial(self._compute.submit, nothing))
 
-    def call(self, function: Callable[[], T], done: Callable[[T], None]) -> None:
-        """Run a piece of work between the jobs, then call `done` with its result."""
-        self._compute.submit(_Task(function, function, done))
+    def call(self, function: Callable[[], T], done: Callable[[T], None], place: int | None = None) -> None:
+        """Run a piece of work between the jobs, then call `done` with its result.
+
+        Args:
+            place: the chunk that `function` works on; None if it needs more than one.
+        """
+        self._compute.submit(_Task(function, function, done), place)
 
     def collect(self) -> None:
         """Report what has finished. Raises what a job raised."""
@@ -200,6 +210,34 @@ class VectorJobs:
             code, _, text = notice.partition(" ")
             self._notice(code, text)
         self._done(job, result)
+
+
+def place_of(job: jobs.Job[object]) -> int | None:
+    """The chunk that `job` works on. None if it works on several, or on what chunks share.
+
+    `Publish` may make the vector of leads. `MeasureEpoch` and `ApplyEpoch` share the distances of an epoch.
+    """
+    match job:
+        case jobs.Begin(key) | jobs.Answer(key) | jobs.Decode(key) | jobs.DecodeAndMix(key) | jobs.Mix(key):
+            return key.chunk
+        case (
+            jobs.Check(chunk)
+            | jobs.OuterStep(chunk)
+            | jobs.Found(chunk)
+            | jobs.Attach(chunk)
+            | jobs.Freeze(chunk)
+            | jobs.HashPiece(chunk)
+            | jobs.CheckPiece(chunk)
+            | jobs.Adopt(chunk)
+            | jobs.Resync(chunk)
+            | jobs.Conclude(chunk)
+            | jobs.CheckMoments(chunk)
+            | jobs.CheckIncrement(chunk)
+            | jobs.Apply(chunk)
+            | jobs.Fingerprint(chunk)
+        ):
+            return chunk
+    return None
 
 
 def _kind(job: object) -> str:

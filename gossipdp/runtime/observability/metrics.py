@@ -251,7 +251,7 @@ class Metrics:
             self._gauges["peer_rtt_seconds"].labels(label).set(seconds)
 
     def set_queues(self, *, jobs: int | None = None, bytes: int | None = None) -> None:
-        """Set the jobs that wait for the compute thread, and the bytes that wait for connections."""
+        """Set the jobs that wait for the compute threads, and the bytes that wait for connections."""
         for family, value in ((self._gauges["queue_jobs"], jobs), (self._gauges["queue_bytes"], bytes)):
             if value is not None:
                 family.set(value)

@@ -1,4 +1,4 @@
-"""Writes checkpoints beside the running peer: the compute thread copies, and a storage thread writes.
+"""Writes checkpoints beside the running peer: the compute threads copy, and a storage thread writes.
 
 One chunk at a time is copied between other jobs and handed to the storage thread. A few chunks are in flight, so that
 the next ones are copied while one is written. Nothing waits for the disk, and no second copy of the model is held.
@@ -47,7 +47,7 @@ class Checkpointer:
     """Saves one checkpoint at a time.
 
     Args:
-        call: runs a copy on the compute thread.
+        call: runs a copy on a compute thread.
         saved: called on the I/O thread with the path of a finished checkpoint, or with the error.
         say: gets lines about progress, on the I/O thread.
     """
@@ -56,7 +56,8 @@ class Checkpointer:
         self._store, self._call, self._saved, self._say = store, call, saved, say
         self._disk = Compute(_call, limit=IN_FLIGHT + 1, name="storage")  # one more for `close`
         self._writer: Writer | None = None
-        self._pieces: Iterator[Callable[[], Vector | memoryview]] = iter(())
+        self._pieces: Iterator[tuple[int, Callable[[], Vector | memoryview]]] = iter(())
+        """the place of each copy, and the copy"""
         self._copying, self._copied_all = False, False
         self._failure: DataError | None = None
         self._progress = Progress("", 0, say)
@@ -82,13 +83,13 @@ class Checkpointer:
             return
         self.busy, self._copied_all = True, False
 
-        def piece(vector: str, chunk: int) -> Callable[[], Vector]:
-            return (ledger.a if vector == "anchor" else ledger.v)[ledger.span(chunk)].copy
+        def piece(vector: str, chunk: int) -> tuple[int, Callable[[], Vector]]:
+            return chunk, (ledger.a if vector == "anchor" else ledger.v)[ledger.span(chunk)].copy
 
-        def beside() -> Iterator[Callable[[], memoryview]]:
+        def beside() -> Iterator[tuple[int, Callable[[], memoryview]]]:
             number = 0
             while (part := carried.piece(number)) is not None:
-                yield partial(_same, part)
+                yield number, partial(_same, part)
                 number += 1
 
         arrays = layout(ledger, carried)
@@ -122,7 +123,8 @@ class Checkpointer:
             self._copied_all = True
         else:
             self._copying = True
-            self._call(following, self._copied)
+            place, copy = following
+            self._call(copy, self._copied, place)
 
     def collect(self) -> None:
         """The disk has finished something: `fileno` is readable."""

@@ -58,7 +58,7 @@ def saved(ledger: Ledger, schema: bytes, store: Store) -> None:
     outcomes: list[Path | DataError] = []
     compute = Compute(lambda work: work[0]())
 
-    def call(function: Callable[[], Any], done: Callable[[Any], None]) -> None:
+    def call(function: Callable[[], Any], done: Callable[[Any], None], place: int | None = None) -> None:
         compute.submit((function, done))
 
     checkpointer = Checkpointer(store, call, outcomes.append)

@@ -33,7 +33,7 @@ class Host:
         self.checkpointer = Checkpointer(self.store, self._copy, self.outcomes.append)
         self.close = self.checkpointer.close
 
-    def _copy(self, function: Callable[[], Any], done: Callable[[Any], None]) -> None:
+    def _copy(self, function: Callable[[], Any], done: Callable[[Any], None], place: int | None = None) -> None:
         self.copies.append((function, done))
 
     def save(self, round: int) -> Path | DataError:

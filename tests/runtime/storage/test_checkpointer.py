@@ -42,7 +42,7 @@ class Copies:
     def __len__(self) -> int:
         return len(self._waiting)
 
-    def queue(self, function: Callable[[], Any], done: Callable[[Any], None]) -> None:
+    def queue(self, function: Callable[[], Any], done: Callable[[Any], None], place: int | None = None) -> None:
         self._waiting.append((function, done))
 
     def run(self) -> None:

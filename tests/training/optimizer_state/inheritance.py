@@ -83,7 +83,7 @@ def flat(model: nn.Module) -> np.ndarray:
 def given(schema: Schema, v: float, m: float, steps: int) -> Moments:
     """What a source may send: one v and m for all parameters."""
     bench: list[Moments | None] = []
-    copier = MomentsCopier(lambda piece, done: done(piece()))
+    copier = MomentsCopier(lambda piece, done, place: done(piece()))
     copier.read("second", steps, np.full(schema.size, v, np.float32), schema, bench.append)
     copier.read("first", steps, np.full(schema.size, m, np.float32), schema, bench.append)
     assert bench[1] is not None
