@@ -192,7 +192,7 @@ HELP: Final[dict[str, Help]] = {
         "The daemon keeps Adam's moments for a restarted training process and for joiners. They take 2 bytes per "
         "parameter. A joiner waits for them as for the model.",
         "",
-        "Switch it off if the daemon's memory is short, or if joiners start too late over a slow link.",
+        "Switch it off if joiners start too late over a slow link, or if the disk is short.",
     ),
     "outer.lr": Help(
         "alpha: learning rate of the outer step. With epidemic the default is 2.0, and 1 in its warm start or with "
@@ -233,7 +233,8 @@ HELP: Final[dict[str, Help]] = {
         "Switch it off if your script has its own recovery from NaN.",
     ),
     "checkpoint.dir": Help(
-        "Folder of the checkpoints, relative to the peer's home.",
+        "Folder of the checkpoints, relative to the peer's home. Copies for joiners and moments are there too, in "
+        "files without a name.",
         "",
         "Set it if the disk of the home is small, slow or lost with the host.",
     ),

@@ -29,6 +29,7 @@ from gossipdp.runtime.node import Node, NodeConfig
 from gossipdp.runtime.observability.metrics import Metrics
 from gossipdp.runtime.room import Room
 from gossipdp.runtime.storage.checkpoint import CheckpointMeta
+from gossipdp.runtime.storage.spill import Spill
 from gossipdp.runtime.storage.store import Store
 from peers import home as homes
 from peers import invites
@@ -112,16 +113,18 @@ def build(
         now=time.monotonic(),
         admits=transport.admits,
     )
-    room = Room(memory_plan(config), trains=trains and kept.fresh)
+    spill = Spill(store.dir)
+    room = Room(memory_plan(config), trains=trains and kept.fresh, disk=spill.free)
     node = Node(
         _node_config(home, config, kept, metrics_at, choice.why, trains),
         peer,
-        algorithm_of(config),
+        algorithm_of(config, spill.keep),
         transport=transport,
         link=LinkServer(home, partial(room.shortage, attaches=True)),
         room=room,
         store=store,
         metrics=metrics,
+        spill=spill,
         incarnation=incarnation,
         learned_run=partial(files.save_run, home / homes.RUN),
         found_run=partial(_found_run, home),

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from gossipdp import config as configuration
 from gossipdp.algorithms.algorithm import Algorithm
+from gossipdp.algorithms.ledger import Keep
 from gossipdp.algorithms.registry import Epidemic, Pairwise
 from gossipdp.codecs import CODECS
 from gossipdp.config import Config
@@ -31,11 +32,11 @@ def memory_plan(config: Config) -> MemoryPlan:
     )
 
 
-def algorithm_of(config: Config) -> Algorithm:
-    """The arithmetic of the configured strategy."""
+def algorithm_of(config: Config, keep: Keep) -> Algorithm:
+    """The arithmetic of the configured strategy. keep: see `Algorithm`."""
     if config.exchange.strategy == "pairwise":
-        return Pairwise(clip=config.safety.clip_factor)
-    return Epidemic(bad=config.exchange.robust_share)
+        return Pairwise(clip=config.safety.clip_factor, keep=keep)
+    return Epidemic(bad=config.exchange.robust_share, keep=keep)
 
 
 def peer_config(config: Config) -> PeerConfig:

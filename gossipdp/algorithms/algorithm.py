@@ -10,7 +10,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from typing import TypeVar
 
-from gossipdp.algorithms.ledger import Ledger, state_hash
+from gossipdp.algorithms.ledger import Keep, Ledger, in_memory, state_hash
 from gossipdp.codecs import moments
 from gossipdp.protocol import jobs
 
@@ -20,9 +20,16 @@ Result = TypeVar("Result")
 
 
 class Algorithm(ABC):
-    """Runs jobs on the vectors of one peer."""
+    """Runs jobs on the vectors of one peer.
+
+    Args:
+        keep: called with what stays for longer than a job: copies for joiners, moments, what undoes a re-sync.
+    """
 
     ledger: Ledger
+
+    def __init__(self, keep: Keep = in_memory) -> None:
+        self._keep = keep
 
     def run(self, job: jobs.Job[Result]) -> Result:
         """Run one job.
@@ -69,7 +76,8 @@ class Algorithm(ABC):
             case jobs.Compare(runs, size, payload):
                 return self.ledger.compare(runs, size, payload)
             case jobs.CheckMoments(_, size, payload, digest):
-                return jobs.Checked(moments.digest(payload) == digest and moments.check(payload, size))
+                sound = moments.digest(payload) == digest and moments.check(payload, size)
+                return jobs.Frozen(self._keep(payload), digest) if sound else None
             case jobs.Allocate(size, trainable, chunk_parameters):
                 self.allocate(size, trainable, chunk_parameters)
                 return None

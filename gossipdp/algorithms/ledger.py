@@ -13,7 +13,8 @@ from __future__ import annotations
 import hashlib
 import math
 from bisect import bisect_right
-from typing import Final
+from collections.abc import Callable
+from typing import Final, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,7 +23,10 @@ from gossipdp.codecs.base import BLOCK, Buffer, Vector
 from gossipdp.protocol import jobs
 from gossipdp.protocol.schema import chunk_spans
 
-__all__ = ["LARGEST", "Ledger", "block_max", "decayed_maximum", "state_hash"]
+__all__ = ["LARGEST", "Keep", "Ledger", "block_max", "decayed_maximum", "in_memory", "state_hash"]
+
+Keep: TypeAlias = Callable[[Buffer], Buffer]
+"""returns the same bytes, from a place where they may stay for minutes"""
 
 LARGEST: Final = 2.0**100
 """largest magnitude that a peer accepts in an anchor; sums of many such values stay finite"""
@@ -30,6 +34,11 @@ FADING: Final = 1.0 - 2.0**-5
 """factor by which the remembered longest step shrinks at each further step"""
 OUTLIER: Final = 8.0
 """cap of the remembered longest step, as a multiple of the newest step"""
+
+
+def in_memory(payload: Buffer) -> Buffer:
+    """Keep `payload` where it is."""
+    return payload
 
 
 class Ledger:
@@ -40,15 +49,16 @@ class Ledger:
         trainable: index of the first buffer element, a multiple of 256 if the model has buffers. Buffers use lr 1 and
             momentum 0, so they become plain averages.
         chunk_parameters: parameters of one chunk, a multiple of 256.
+        keep: called with copies of the anchor, and with what undoes a re-sync.
 
     Raises:
         ValueError: the sizes do not fit each other.
     """
 
-    def __init__(self, size: int, trainable: int, chunk_parameters: int) -> None:
+    def __init__(self, size: int, trainable: int, chunk_parameters: int, keep: Keep = in_memory) -> None:
         if not (0 <= trainable <= size and size > 0 and chunk_parameters % BLOCK == 0):
             raise ValueError(f"size {size}, trainable {trainable}, chunk_parameters {chunk_parameters}")
-        self.size, self.trainable, self.chunk_parameters = size, trainable, chunk_parameters
+        self.size, self.trainable, self.chunk_parameters, self._keep = size, trainable, chunk_parameters, keep
         self._spans = chunk_spans(size, trainable, chunk_parameters)
         self.chunks = len(self._spans)
         self.a: Vector = np.zeros(size, np.float32)
@@ -57,8 +67,8 @@ class Ledger:
         self._open = 1
         self._dirty: tuple[set[int], set[int]] = (set(), set())
         """by buffer: the chunks on which it holds corrections; on all others it may hold anything"""
-        self._resynced: dict[int, Vector] = {}
-        """by chunk: the sum that `resync` added, until `conclude`"""
+        self._resynced: dict[int, Buffer] = {}
+        """by chunk: the sum that `resync` added, in fp32, until `conclude`"""
 
     def span(self, chunk: int) -> slice:
         """The parameters of `chunk` in the flat vector."""
@@ -206,11 +216,11 @@ class Ledger:
         """Copy the anchor's chunk and hash it. Buffers stay fp32; parameters become bfloat16, nearest, ties to even."""
         if self.averaged(chunk):
             exact = self.a[self.span(chunk)].astype("<f4")
-            return jobs.Frozen(exact.data.cast("B"), state_hash(exact.data))
+            return jobs.Frozen(self._keep(exact.data.cast("B")), state_hash(exact.data))
         bits = self.a[self.span(chunk)].view(np.uint32)
         half = np.uint32(0x7FFF) + ((bits >> np.uint32(16)) & np.uint32(1))
         payload = ((bits + half) >> np.uint32(16)).astype("<u2")
-        return jobs.Frozen(payload.data.cast("B"), state_hash(payload.data))
+        return jobs.Frozen(self._keep(payload.data.cast("B")), state_hash(payload.data))
 
     def adopt(self, chunk: int, payload: Buffer, digest: bytes) -> bool:
         """Set a := payload and v := 0 on `chunk`. False, without a change, if length, hash or a value is wrong."""
@@ -235,14 +245,15 @@ class Ledger:
             self.a[span] = values
             self.v[span] = 0.0
             before = self._resynced.get(chunk)
-            self._resynced[chunk] = moved if before is None else before + moved
+            total = moved if before is None else np.frombuffer(before, np.float32) + moved
+            self._resynced[chunk] = self._keep(total.data.cast("B"))
         return values is not None
 
     def conclude(self, chunk: int, *, back: bool) -> None:
         """End the resync of `chunk`: keep its change, or subtract it again with `back`. Later steps stay either way."""
-        moved = self._resynced.pop(chunk, None)
-        if moved is not None and back:
-            pending = self.pending(chunk)
+        kept = self._resynced.pop(chunk, None)
+        if kept is not None and back:
+            moved, pending = np.frombuffer(kept, np.float32), self.pending(chunk)
             pending -= moved
             self.a[self.span(chunk)] -= moved
 

@@ -28,7 +28,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gossipdp.algorithms.algorithm import Algorithm
-from gossipdp.algorithms.ledger import Ledger, block_max, decayed_maximum
+from gossipdp.algorithms.ledger import Keep, Ledger, block_max, decayed_maximum, in_memory
 from gossipdp.codecs import CODECS
 from gossipdp.codecs.base import BLOCK, Buffer, ChunkCodec, PayloadError
 from gossipdp.protocol import jobs
@@ -76,11 +76,13 @@ class Pairwise(Algorithm):
 
     Args:
         clip: factor of the clipping bound. Infinity switches clipping off.
+        keep: see `Algorithm`.
     """
 
     ledger: Ledger
 
-    def __init__(self, *, clip: float = CLIP_FACTOR) -> None:
+    def __init__(self, *, clip: float = CLIP_FACTOR, keep: Keep = in_memory) -> None:
+        super().__init__(keep)
         self.clip = clip
         self._open: dict[jobs.ChunkKey, _Opened] = {}
 
@@ -117,7 +119,7 @@ class Pairwise(Algorithm):
 
     def allocate(self, size: int, trainable: int, chunk_parameters: int) -> None:
         """Make room for a model and drop the one before. Arguments as of `Ledger`."""
-        self.ledger = Ledger(size, trainable, chunk_parameters)
+        self.ledger = Ledger(size, trainable, chunk_parameters, self._keep)
         self._open.clear()
         blocks = -(-size // BLOCK)
         self.range: NDArray[np.float32] = np.zeros(blocks, np.float32)

@@ -54,8 +54,8 @@ CODES: Final[Mapping[str, Code]] = {
         " peer takes memory, it compares what the model needs with what is free. The text says both, what holds the"
         " rest, and which setting saves memory. A daemon that finds no memory later exits with 75 and is started"
         " again.",
-        "use a host with more memory, free some, or raise the limit of its container; `[exchange] moments = false`"
-        " saves 4 bytes per parameter",
+        "use a host with more memory, free some, or raise the limit of its container; make room on the disk of"
+        " `[checkpoint] dir`, where copies for joiners and moments go",
         (7, 75),
         notices=True,
     ),
@@ -108,8 +108,9 @@ CODES: Final[Mapping[str, Code]] = {
     ),
     "GD-602": Code(
         "A checkpoint or a file cannot be written",
-        "The disk is full, is too slow, or this user cannot write there. Training goes on. A daemon whose start"
-        " fails with it exits with 75 and is started again.",
+        "The disk is full, is too slow, or this user cannot write there. Training goes on. Copies for joiners and"
+        " moments that are not written stay in memory. A daemon whose start fails with it exits with 75 and is started"
+        " again.",
         "check the disk, or name another folder: [checkpoint] dir",
         (8, 75),
         notices=True,

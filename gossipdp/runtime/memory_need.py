@@ -1,12 +1,15 @@
 """Bytes of memory that a peer takes for a model at its peak, from the number of parameters and the settings.
 
-Pinned memory is the shared memory, so it is counted once. Not counted: the training process's own tensors, messages
-that wait to be sent or read (`[safety] memory`), and state that is carried beside the model.
+Pinned memory is the shared memory, so it is counted once. Copies for joiners, moments and what undoes a re-sync are on
+disk (`runtime/storage/spill.py`). They count for memory as far as the disk has no room. Not counted: the training
+process's own tensors, messages that wait to be sent or read (`[safety] memory`), and state that is carried beside the
+model.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import math
+from dataclasses import dataclass, replace
 from typing import Final, NamedTuple
 
 from gossipdp.protocol.schema import chunk_parameters
@@ -45,8 +48,8 @@ class Need(NamedTuple):
     shared: int
     """shared with the training process"""
     vectors: int
-    copies: int
-    moments: int
+    unspilled: int
+    """copies and moments for which the disk has no room"""
     working: int
 
     @property
@@ -62,8 +65,7 @@ class Need(NamedTuple):
         uses = {
             "shared memory": self.shared,
             "anchor and momentum": self.vectors,
-            "copies for joiners and re-syncs": self.copies,
-            "moments": self.moments,
+            "copies and moments that the disk has no room for": self.unspilled,
             "working memory": self.working,
         }
         return ", ".join(f"{use} {size / 1e9:.2f}" for use, size in uses.items() if size)
@@ -85,17 +87,29 @@ class MemoryPlan:
     moments: bool = True
     window: int = 8
 
-    def need(self, parameters: int) -> Need:
-        """Bytes at the peak for a model with this number of parameters, padding and buffers included."""
+    def on_disk(self, parameters: int) -> int:
+        """Bytes of disk at the peak, beside the checkpoints."""
+        frozen, undo = (EXACT_COPIES, EXACT_COPIES) if self.exact else (FROZEN, RESYNC)
+        return (max(frozen + GIVEN * self.moments, undo) + MOMENTS * self.moments) * parameters
+
+    def need(self, parameters: int, disk: float = math.inf) -> Need:
+        """Bytes of memory at the peak.
+
+        Args:
+            parameters: of the model, padding and buffers included.
+            disk: bytes for which the disk has room.
+        """
         return Need(
             shared=SHARED * parameters,
             vectors=(VECTORS + EXACT * self.exact + LEAD * self.robust) * parameters,
-            copies=(EXACT_COPIES if self.exact else max(FROZEN + GIVEN * self.moments, RESYNC)) * parameters,
-            moments=MOMENTS * self.moments * parameters,
+            unspilled=int(max(0.0, self.on_disk(parameters) - disk)),
             working=PROCESS + (TEMPORARY + OPEN * self.window) * chunk_parameters(parameters),
         )
 
-    def saving(self, parameters: int) -> str:
-        """The setting of this host alone that saves memory, and how much; "" if there is none left."""
-        saved = MOMENTS * self.moments * parameters
-        return f"`[exchange] moments = false` saves {saved / 1e9:.2f} GB" if saved else ""
+    def saving(self, parameters: int, disk: float = math.inf) -> str:
+        """What on this host alone saves memory, and how much; "" if there is nothing left. Arguments as of `need`."""
+        unspilled = self.need(parameters, disk).unspilled
+        saved = unspilled - replace(self, moments=False).need(parameters, disk).unspilled
+        ways = [f"room on disk, in `[checkpoint] dir`, saves {unspilled / 1e9:.2f} GB"] if unspilled else []
+        ways += [f"`[exchange] moments = false` saves {saved / 1e9:.2f} GB"] if saved else []
+        return ", ".join(ways)

@@ -14,10 +14,10 @@ from functools import partial
 from typing import Any, Final, TypeAlias
 
 import numpy as np
-from numpy.typing import NDArray
 
+from gossipdp.algorithms.ledger import Keep, in_memory
 from gossipdp.codecs import moments as codec
-from gossipdp.codecs.base import PayloadError, Vector
+from gossipdp.codecs.base import Buffer, PayloadError, Vector
 from gossipdp.protocol.jobs import Frozen
 from gossipdp.protocol.schema import Schema, chunk_parameters
 from gossipdp.protocol.transfer.moments import Moments, chunk_sizes
@@ -40,16 +40,17 @@ class MomentsCopier:
 
     Args:
         call: runs a piece of work on a compute thread.
+        keep: called with what is encoded, on a compute thread.
     """
 
-    def __init__(self, call: Call) -> None:
-        self._call = call
+    def __init__(self, call: Call, keep: Keep = in_memory) -> None:
+        self._call, self._keep = call, keep
         self._task = 0
         self._pieces: deque[Piece] = deque()
         """what is still to run. A piece that ran is dropped with what it read"""
         self._results: list[Any] = []
         self._end: Callable[[list[Any]], None] = _nothing
-        self._seconds: list[NDArray[np.uint8]] = []
+        self._seconds: list[Buffer] = []
         """encoded second moments that wait for the first ones"""
 
     def read(
@@ -74,11 +75,11 @@ class MomentsCopier:
 
         spans = _spans(schema)
         if which == "second":
-            self._begin([partial(_second, x[at]) for at in spans], second)
+            self._begin([partial(_second, x[at], self._keep) for at in spans], second)
         elif len(seconds) == len(spans):
             self._seconds = []
             pairs = zip(spans, seconds, strict=True)
-            self._begin([partial(_both, x[at], half) for at, half in pairs], first)
+            self._begin([partial(_both, x[at], half, self._keep) for at, half in pairs], first)
         else:
             done(None)
 
@@ -125,21 +126,21 @@ def _spans(schema: Schema) -> list[slice]:
     return [slice(chunk * width, chunk * width + size) for chunk, size in enumerate(chunk_sizes(schema))]
 
 
-def _second(v: Vector) -> NDArray[np.uint8] | None:
+def _second(v: Vector, keep: Keep) -> Buffer | None:
     try:
-        return codec.encode_second(v)
+        return keep(codec.encode_second(v).data)
     except PayloadError as error:
         log.warning("the optimizer's moments are not kept: %s", error)
         return None
 
 
-def _both(m: Vector, second: NDArray[np.uint8]) -> Frozen | None:
+def _both(m: Vector, second: Buffer, keep: Keep) -> Frozen | None:
     try:
-        payload = np.concatenate([second, codec.encode_first(m, second.data)])
+        payload = np.concatenate([np.frombuffer(second, np.uint8), codec.encode_first(m, second)])
     except PayloadError as error:
         log.warning("the optimizer's moments are not kept: %s", error)
         return None
-    return Frozen(payload.data, codec.digest(payload.data))
+    return Frozen(keep(payload.data), codec.digest(payload.data))
 
 
 def _nothing(_: object) -> None:

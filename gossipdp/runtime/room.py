@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from typing import Final, NamedTuple
 
@@ -32,6 +33,7 @@ class Room:
         trains: a training process will attach, and none that trained before may still hold shared memory.
         held: bytes that this process has already.
         free: what can still be taken; None if nothing tells.
+        disk: bytes for which the disk has room.
     """
 
     def __init__(
@@ -41,9 +43,10 @@ class Room:
         trains: bool = False,
         held: Callable[[], int] = own,
         free: Callable[[], Free | None] = free_memory,
+        disk: Callable[[], float] = lambda: math.inf,
     ) -> None:
         self.plan = plan
-        self._trains, self._held, self._free = trains, held, free
+        self._trains, self._held, self._free, self._disk = trains, held, free, disk
 
     def shortage(self, parameters: int, shared: int, *, attaches: bool) -> Shortage | None:
         """What is missing, or None if the model fits or the free memory is not known.
@@ -53,7 +56,8 @@ class Room:
             shared: bytes of shared memory that exist already.
             attaches: a training process asks for shared memory now.
         """
-        need, free = self.plan.need(parameters), self._free()
+        disk, free = self._disk(), self._free()
+        need = self.plan.need(parameters, disk)
         to_come = max(0, need.private - self._held())
         if attaches or self._trains:
             to_come += max(0, need.shared - shared)
@@ -65,7 +69,7 @@ class Room:
             f"{_gb(max(0, free.bytes))} are free of the {_gb(free.of)} of {free.what}",
             *_rest(holders(free)),
         ]
-        ways = [self.plan.saving(parameters), "free memory, raise its limit, or use a host with more"]
+        ways = [self.plan.saving(parameters, disk), "free memory, raise its limit, or use a host with more"]
         return Shortage("\n        ".join(lines), "; ".join(filter(None, ways)))
 
     def require(self, parameters: int, shared: int = 0) -> None:

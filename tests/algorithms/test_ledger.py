@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gossipdp.algorithms.ledger import Ledger, block_max, state_hash
+from gossipdp.algorithms.ledger import Ledger, block_max, in_memory, state_hash
 
 SIZE, TRAINABLE, WIDTH = 700, 512, 256
 CHUNKS = 3
@@ -18,8 +18,8 @@ TOLERANCE = 2e-5
 class Host:
     """A ledger, its training process in fp32, and that process's own progress in fp64."""
 
-    def __init__(self):
-        self.ledger = Ledger(SIZE, TRAINABLE, WIDTH)
+    def __init__(self, keep=in_memory):
+        self.ledger = Ledger(SIZE, TRAINABLE, WIDTH, keep)
         self.rng = np.random.default_rng(1)
         self.ledger.a[:] = self.rng.standard_normal(SIZE)
         self.sealed = 0
@@ -216,6 +216,15 @@ def test_freeze_and_adopt_keep_bfloat16_and_refuse_damage():
     assert taker.a[TRAINABLE:].tobytes() == giver.a[TRAINABLE:].tobytes(), "buffers keep every bit"
 
 
+def test_copies_for_joiners_lie_where_the_ledger_is_told_to_keep_them():
+    kept, plain = [], Host().ledger
+    ledger = Host(lambda payload: kept.append(bytes(payload)) or kept[-1]).ledger
+    for chunk in range(CHUNKS):
+        frozen = ledger.freeze(chunk)
+        assert frozen.payload is kept[-1] and frozen.payload == plain.freeze(chunk).payload
+        assert frozen.hash == plain.freeze(chunk).hash
+
+
 def test_no_chunk_holds_both_parameters_and_buffers():
     ledger = Ledger(1000, 512, 256)
     assert [(ledger.span(c).start, ledger.span(c).stop) for c in range(ledger.chunks)] == [
@@ -294,9 +303,15 @@ def test_resync_without_a_training_process_is_an_adoption():
     assert (host.ledger.a == twin.a).all() and (host.ledger.v == twin.v).all()
 
 
+def elsewhere(payload):
+    """Keeps a copy that cannot be written, as on disk."""
+    return memoryview(bytes(payload))
+
+
+@pytest.mark.parametrize("keep", [in_memory, elsewhere])
 @pytest.mark.parametrize("times", [1, 2])
-def test_resync_taken_back_leaves_only_the_later_steps(times):
-    host = Host()
+def test_resync_taken_back_leaves_only_the_later_steps(times, keep):
+    host = Host(keep)
     _, chunks = frozen(100.0)
     _, later = frozen(-90.0)
     host.ledger.a[:] = host.x[:] = np.linspace(-1, 1, SIZE, dtype=np.float32)

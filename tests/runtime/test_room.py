@@ -9,7 +9,7 @@ import pytest
 from gossipdp.errors import HardwareError
 from gossipdp.runtime import room as rooms
 from gossipdp.runtime.free_memory import Free
-from gossipdp.runtime.memory_need import MOMENTS, RESYNC, SHARED, VECTORS, MemoryPlan
+from gossipdp.runtime.memory_need import FROZEN, GIVEN, MOMENTS, RESYNC, SHARED, VECTORS, MemoryPlan
 from gossipdp.runtime.room import Room
 
 MANY = 10**9
@@ -22,15 +22,17 @@ def one_holder(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(rooms, "holders", lambda _: [(4711, "python\x1b", 3 * 10**9)])
 
 
-def room(free: int | None, *, held: int = 0, trains: bool = False, plan: MemoryPlan = PLAN) -> Room:
+def room(free: int | None, *, held: int = 0, trains: bool = False, plan: MemoryPlan = PLAN, disk: float = 1e15) -> Room:
     found = None if free is None else Free(free, 32 * 10**9, "this machine")
-    return Room(plan, trains=trains, held=lambda: held, free=lambda: found)
+    return Room(plan, trains=trains, held=lambda: held, free=lambda: found, disk=lambda: disk)
 
 
 def test_need_is_a_sum_by_parameters_and_settings() -> None:
     assert NEED.total == sum(NEED) and NEED.private == NEED.total - NEED.shared
-    assert NEED.total - PLAN.need(MANY - 10**6).total == 10**6 * (SHARED + VECTORS + RESYNC + MOMENTS)
-    assert NEED.total - MemoryPlan(moments=False).need(MANY).total == MOMENTS * MANY
+    assert NEED.total - PLAN.need(MANY - 10**6).total == 10**6 * (SHARED + VECTORS)
+    assert NEED.total <= 16 * MANY + 0.7e9
+    assert PLAN.on_disk(MANY) == (FROZEN + GIVEN + MOMENTS) * MANY
+    assert MemoryPlan(moments=False).on_disk(MANY) == RESYNC * MANY
     exact, robust = MemoryPlan(exact=True).need(MANY), MemoryPlan(exact=True, robust=True).need(MANY)
     assert robust.total > exact.total > NEED.total
     small = PLAN.need(10_000)
@@ -74,13 +76,24 @@ def test_a_shortage_says_need_and_free_memory_what_holds_it_and_what_saves_some(
     assert f"{(NEED.total - 10**9) / 1e9:.2f} GB more than is held now" in short.seen
     assert "10.00 GB are free of the 32.00 GB of this machine" in short.seen
     assert short.seen.endswith("hold most of the rest: python? (process 4711) 3.00 GB")
-    assert short.do.startswith(f"`[exchange] moments = false` saves {MOMENTS}.00 GB; ")
-    bare = room(0, plan=MemoryPlan(moments=False)).shortage(MANY, 0, attaches=True)
-    assert bare is not None and "moments" not in bare.do + bare.seen and bare.do.startswith("free memory")
+    assert "moments" not in short.do + short.seen and short.do.startswith("free memory")
+
+
+def test_what_the_disk_has_no_room_for_counts_as_memory() -> None:
+    assert PLAN.need(MANY, disk=1e9) == NEED._replace(unspilled=7 * MANY)
+    fitting = room(NEED.total, disk=8e9)
+    assert attaching(fitting) and not attaching(room(NEED.total, disk=6e9))
+    short = room(NEED.total, disk=1e9).shortage(MANY, 0, attaches=True)
+    assert short is not None and "copies and moments that the disk has no room for 7.00" in short.seen
+    assert short.do.startswith(
+        "room on disk, in `[checkpoint] dir`, saves 7.00 GB, `[exchange] moments = false` saves 4.00 GB; free memory"
+    )
+    bare = room(0, plan=MemoryPlan(moments=False), disk=1e9).shortage(MANY, 0, attaches=True)
+    assert bare is not None and bare.do.startswith("room on disk, in `[checkpoint] dir`, saves 3.00 GB; free memory")
 
 
 def test_a_daemon_that_cannot_take_a_model_raises() -> None:
     room(NEED.total).require(MANY)
     with pytest.raises(HardwareError, match="GD-502 the model does not fit") as caught:
         room(10**9).require(MANY)
-    assert "1.00 GB are free" in caught.value.seen and "moments" in caught.value.do
+    assert "1.00 GB are free" in caught.value.seen and "a host with more" in caught.value.do

@@ -54,7 +54,7 @@ from gossipdp.algorithms.epidemic.fixed_point import (
     magnitude,
     to_fixed,
 )
-from gossipdp.algorithms.ledger import decayed_maximum
+from gossipdp.algorithms.ledger import Keep, decayed_maximum, in_memory
 from gossipdp.codecs import COMPRESSORS
 from gossipdp.codecs.base import Buffer, PayloadError, Vector
 from gossipdp.codecs.increments.compressor import Compressor
@@ -102,11 +102,19 @@ class Epidemic(Algorithm):
     Args:
         compressors: by name, those that a job may use.
         bad: share of bad contributors that robust rules tolerate.
+        keep: see `Algorithm`.
     """
 
     ledger: FixedLedger
 
-    def __init__(self, *, compressors: Mapping[str, Compressor] = COMPRESSORS, bad: float = robust.SHARE) -> None:
+    def __init__(
+        self,
+        *,
+        compressors: Mapping[str, Compressor] = COMPRESSORS,
+        bad: float = robust.SHARE,
+        keep: Keep = in_memory,
+    ) -> None:
+        super().__init__(keep)
         self._compressors, self._bad = compressors, bad
 
     def _execute(self, job: jobs.Job[object]) -> object:
@@ -128,7 +136,7 @@ class Epidemic(Algorithm):
 
     def allocate(self, size: int, trainable: int, chunk_parameters: int) -> None:
         """Make room for a model and drop the one before. Arguments as of `FixedLedger`."""
-        self.ledger = FixedLedger(size, trainable, chunk_parameters)
+        self.ledger = FixedLedger(size, trainable, chunk_parameters, self._keep)
         self._measured, self._distances = 0, robust.Distances(0)
         """chunks measured, and distances, of the epoch under way"""
         self._share: NDArray[np.float64] = np.ones(self.ledger.chunks)

@@ -25,7 +25,7 @@ from typing import Final, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from gossipdp.algorithms.ledger import Ledger
+from gossipdp.algorithms.ledger import Keep, Ledger, in_memory
 from gossipdp.codecs.base import BLOCK, Buffer, Vector
 from gossipdp.protocol import jobs
 
@@ -170,14 +170,14 @@ class FixedLedger(Ledger):
     `freeze`, `adopt` and `resync` carry the exact state instead of bfloat16.
     """
 
-    def __init__(self, size: int, trainable: int, chunk_parameters: int) -> None:
-        super().__init__(size, trainable, chunk_parameters)
+    def __init__(self, size: int, trainable: int, chunk_parameters: int, keep: Keep = in_memory) -> None:
+        super().__init__(size, trainable, chunk_parameters, keep)
         self.fixed: Integers = np.zeros(size, np.int64)
         self.lead: Integers | None = None
         """movement of this peer that the shared state does not have; None until there is one"""
         self._loose = set(range(self.chunks))
-        self._followed: dict[int, Integers] = {}
-        """by chunk: the sum that `resync` added, until `conclude`"""
+        self._followed: dict[int, Buffer] = {}
+        """by chunk: the sum that `resync` added, in int64, until `conclude`"""
 
     # -- what is shared ---------------------------------------------------------------------------------------
 
@@ -268,7 +268,7 @@ class FixedLedger(Ledger):
         """Copy the exact state of the chunk (see `pack`) and hash it."""
         self.settle(chunk)
         fixed = self.fixed[self.span(chunk)]
-        return jobs.Frozen(pack(fixed), fixed_hash(fixed))
+        return jobs.Frozen(self._keep(pack(fixed)), fixed_hash(fixed))
 
     def adopt(self, chunk: int, payload: Buffer, digest: bytes) -> bool:
         """Set a to the source's anchor, bit for bit, and v := 0. False, without a change, if the payload is wrong."""
@@ -288,7 +288,8 @@ class FixedLedger(Ledger):
             self.settle(chunk)
             moved = fixed - self.fixed[span]
             before = self._followed.get(chunk)
-            self._followed[chunk] = moved if before is None else before + moved
+            total = moved if before is None else np.frombuffer(before, np.int64) + moved
+            self._followed[chunk] = self._keep(total.data.cast("B"))
             self._place(chunk, slice(None), fixed)
         return fixed is not None
 
@@ -297,10 +298,10 @@ class FixedLedger(Ledger):
 
         v becomes 0 if the change stays. With `back` v keeps its value, because no other copy of the residual exists.
         """
-        moved = self._followed.pop(chunk, None)
-        if moved is not None and back:
-            self.add(chunk, slice(None), -moved)
-        elif moved is not None:
+        kept = self._followed.pop(chunk, None)
+        if kept is not None and back:
+            self.add(chunk, slice(None), -np.frombuffer(kept, np.int64))
+        elif kept is not None:
             self.v[self.span(chunk)] = 0.0
             self._clear_lead(chunk)
             self._place(chunk, slice(None), self.fixed[self.span(chunk)])

@@ -112,8 +112,8 @@ class Conclude(Job[None]):
 
 
 @dataclass(frozen=True, slots=True)
-class CheckMoments(Job[Checked]):
-    """Check that `payload` has this hash and holds both moments of `size` parameters."""
+class CheckMoments(Job[Frozen | None]):
+    """Check that `payload` has this hash and holds both moments of `size` parameters. None if it is refused."""
 
     chunk: int
     size: int

@@ -72,8 +72,8 @@ class MomentsFetcher:
         self._hashes = b""
         self._taken: dict[int, jobs.Frozen] = {}
         self._missing = set(range(len(self._sizes)))
-        self._working: dict[int, tuple[bytes, int, Buffer, bytes]] = {}
-        """Source, its steps, payload and hash of each chunk that is being checked."""
+        self._working: dict[int, tuple[bytes, int]] = {}
+        """Source and its steps of each chunk that is being checked."""
         self._requests = Requests(config.window, config.chunk, config.silence)
         self._fetching = False
         self._asked_at = self._began = now
@@ -113,7 +113,7 @@ class MomentsFetcher:
                 if chunk < len(self._sizes) and chunk not in self._taken and chunk not in self._working:
                     self._requests.came(chunk, asking, now)
                     digest = hash_of(self._hashes, chunk)
-                    self._working[chunk] = source, self._claimed, buffers[0], digest
+                    self._working[chunk] = source, self._claimed
                     self._outputs.ask(jobs.CheckMoments(chunk, self._sizes[chunk], buffers[0], digest))
 
     def _begin(self, manifest: MomentsManifest, hashes: Buffer, signature: Buffer, now: float) -> None:
@@ -141,17 +141,17 @@ class MomentsFetcher:
         if chunks:
             self._outputs.send(self.source, MomentsAsk(self._transfer, self._number, chunks, self._requests.number))
 
-    def checked(self, job: jobs.CheckMoments, result: jobs.Checked, now: float) -> None:
+    def checked(self, job: jobs.CheckMoments, result: jobs.Frozen | None, now: float) -> None:
         """The result of a CheckMoments."""
         if self.over or job.chunk not in self._working:
             return
-        source, steps, payload, digest = self._working.pop(job.chunk)
-        if not result.finite:
+        source, steps = self._working.pop(job.chunk)
+        if result is None:
             self._outputs.emit(UpdateRefused(source, "moments"))
             if source == self.source:
                 return self._next(now)
         else:
-            self._taken[job.chunk] = jobs.Frozen(payload, digest)
+            self._taken[job.chunk] = result
             self._missing.discard(job.chunk)
             self._steps = max(self._steps, steps)
             self._outputs.emit(MomentsProgress(source, len(self._taken), len(self._sizes)))

@@ -99,7 +99,7 @@ class MomentsHolder:
             self._fetcher.receive(message, buffers, source, now)
             self._settle(now)
 
-    def checked(self, job: jobs.CheckMoments, result: jobs.Checked, now: float) -> None:
+    def checked(self, job: jobs.CheckMoments, result: jobs.Frozen | None, now: float) -> None:
         """The result of a CheckMoments."""
         if self._fetcher is not None:
             self._fetcher.checked(job, result, now)

@@ -14,6 +14,7 @@ from gossipdp.runtime.observability.health import judge
 from gossipdp.runtime.observability.join_progress import JoinProgress
 from gossipdp.runtime.observability.memory_watch import MemoryWatch
 from gossipdp.runtime.observability.status_lines import StatusLines
+from gossipdp.runtime.storage.spill import Spill
 
 __all__ = ["Housekeeping"]
 
@@ -28,6 +29,7 @@ class Housekeeping:
 
     Args:
         memory: compares this process's memory with its bounds.
+        spill: says if the disk refuses what it is to keep.
         remember: called with the members to dial after a restart when their addresses have changed.
     """
 
@@ -37,6 +39,7 @@ class Housekeeping:
         transport: Transport,
         join_progress: JoinProgress,
         memory: MemoryWatch,
+        spill: Spill,
         remember: Callable[[Sequence[Member]], None],
     ) -> None:
         self._peer, self._status, self._metrics, self._notices = (
@@ -45,7 +48,8 @@ class Housekeeping:
             context.metrics,
             context.notices,
         )
-        self._transport, self._join_progress, self._memory, self._remember = transport, join_progress, memory, remember
+        self._transport, self._join_progress, self._memory, self._spill = transport, join_progress, memory, spill
+        self._remember = remember
         self._lines = StatusLines(context.clock())
         self._remembered: dict[bytes, tuple[str, ...]] = {}
         """addresses of the members that were written last"""
@@ -59,6 +63,8 @@ class Housekeeping:
         self._metrics.set_queues(bytes=self._transport.queued_bytes)
         if text := self._memory.look(parameters):
             self._notices.notice("GD-506", text, now)
+        if text := self._spill.look():
+            self._notices.notice("GD-602", text, now)
         self._notices.remind(self._join_progress.look(peer, self._status.transfer, now))
         signs = self._status.signs(saving=saving, finishing=finishing)
         if (line := self._lines.look(signs, judge(signs), self._status.totals(), now)) is not None:

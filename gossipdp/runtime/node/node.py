@@ -42,6 +42,7 @@ from gossipdp.runtime.observability.metrics import Metrics
 from gossipdp.runtime.observability.notices import Notices
 from gossipdp.runtime.observability.status import Status
 from gossipdp.runtime.room import Room
+from gossipdp.runtime.storage.spill import Spill
 from gossipdp.runtime.storage.store import Store
 
 __all__ = ["Node", "Service"]
@@ -76,6 +77,7 @@ class Node:
         transport, link, store, metrics: closed by `close`.
         room: tells beforehand whether a model fits in memory.
         incarnation: of this start.
+        spill: keeps moments.
         found_run: called for a new run id when this peer has founded the network.
         learned_run: called with the run id that this peer, without one, hears of.
         remember: called with the members to dial after a restart when their addresses have changed.
@@ -94,6 +96,7 @@ class Node:
         room: Room,
         store: Store,
         metrics: Metrics,
+        spill: Spill,
         incarnation: int,
         learned_run: Callable[[bytes], None],
         found_run: Callable[[], bytes],
@@ -138,7 +141,9 @@ class Node:
             config.workers,
         )
         call = self._jobs.call
-        self._training = TrainingSessions(context, link, region, call=call, drain=self._drain, faults=self._faults)
+        self._training = TrainingSessions(
+            context, link, region, call=call, keep=spill.keep, drain=self._drain, faults=self._faults
+        )
         self._ending = Ending(context, self._training, outside)
         self._network = NetworkEvents(
             context,
@@ -148,7 +153,7 @@ class Node:
             leaving=lambda: self._stopping_at < math.inf,
         )
         memory = MemoryWatch(room.plan, config.waiting)
-        self._housekeeping = Housekeeping(context, transport, join_progress, memory, remember)
+        self._housekeeping = Housekeeping(context, transport, join_progress, memory, spill, remember)
         if config.home:
             self._data = DataServer(Path(config.home), self._feed, self._damaged_data)
             self._services.append(self._data)

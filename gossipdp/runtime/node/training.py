@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Sequence
 
+from gossipdp.algorithms.ledger import Keep
 from gossipdp.protocol import events
 from gossipdp.protocol.carried_state import NOTHING
 from gossipdp.protocol.transfer.claims import Live
@@ -36,6 +37,7 @@ class TrainingSessions:
     Args:
         region: the memory shared with the training process.
         call: runs pieces of work on the compute threads.
+        keep: called with encoded moments.
         drain: acts on what the peer has to say after a command.
     """
 
@@ -46,6 +48,7 @@ class TrainingSessions:
         region: SharedRegion,
         *,
         call: Call,
+        keep: Keep,
         drain: Callable[[float], None],
         faults: FaultPoint,
     ) -> None:
@@ -54,7 +57,7 @@ class TrainingSessions:
         self._run, self._clock = context.run, context.clock
         self._server, self._region, self._drain, self._faults = server, region, drain, faults
         self._states = StateDelivery(server.send)
-        self._moments = MomentsCopier(call)
+        self._moments = MomentsCopier(call, keep)
         self._schema = b""
         """the attached process's schema, in canonical bytes"""
         self._lost_steps = self._unpinned = 0

@@ -44,7 +44,7 @@ class MemoryWatch:
         Args:
             parameters: of the model.
         """
-        bound = KEPT + SPARE * self._plan.need(parameters).private + self._waiting
+        bound = KEPT + SPARE * self._plan.need(parameters, disk=0.0).private + self._waiting
         held = self._held()
         if held < CALM * bound:
             self._told = 1

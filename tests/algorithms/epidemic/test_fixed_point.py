@@ -17,13 +17,14 @@ from gossipdp.algorithms.epidemic.fixed_point import (
     to_float,
     unpack,
 )
+from gossipdp.algorithms.ledger import in_memory
 
 SIZE, TRAINABLE, WIDTH = 700, 512, 256
 CHUNKS = 3
 
 
-def ledger(seed=0):
-    made = FixedLedger(SIZE, TRAINABLE, WIDTH)
+def ledger(seed=0, keep=in_memory):
+    made = FixedLedger(SIZE, TRAINABLE, WIDTH, keep)
     made.a[:] = np.random.default_rng(seed).standard_normal(SIZE)
     return made
 
@@ -263,9 +264,10 @@ def test_state_with_another_hash_changes_nothing(verb, fault):
     assert (taker.a == before).all() and not region[1:].any()
 
 
+@pytest.mark.parametrize("keep", [in_memory, lambda payload: memoryview(bytes(payload))])
 @pytest.mark.parametrize("back", [True, False])
-def test_resync_is_taken_back_exactly_or_kept(back):
-    giver, taker = ledger(), ledger(9)
+def test_resync_is_taken_back_exactly_or_kept(back, keep):
+    giver, taker = ledger(keep=keep), ledger(9, keep)
     region = bind(taker)
     for chunk in range(CHUNKS):
         taker.settle(chunk)

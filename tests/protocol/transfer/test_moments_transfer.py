@@ -58,7 +58,8 @@ class Giver:
 
 class Taker:
     def __init__(self, *candidates, preferred=A, schema=SCHEMA, now=0.0):
-        self.outputs, self.algorithm, self.events = Outputs(), Pairwise(), []
+        self.kept = []
+        self.outputs, self.algorithm, self.events = Outputs(), Pairwise(keep=self.keep), []
         self.fetcher = MomentsFetcher(
             CONFIG,
             self.outputs,
@@ -69,6 +70,10 @@ class Taker:
             preferred=preferred,
             now=now,
         )
+
+    def keep(self, payload):
+        self.kept.append(bytes(payload))
+        return self.kept[-1]
 
     def work(self, now):
         while self.outputs.jobs:
@@ -110,6 +115,7 @@ def test_all_chunks_come_from_the_preferred_source():
     carry(taker, giver, other)
     assert taker.fetcher.over and taker.fetcher.moments.steps == 100
     assert payloads(taker.fetcher.moments) == payloads(given)
+    assert {id(chunk.payload) for chunk in taker.fetcher.moments.chunks} == set(map(id, taker.kept))
     assert [(event.source, event.chunks, event.of) for event in taker.of(MomentsProgress)] == [
         (A, count, CHUNKS) for count in range(1, CHUNKS + 1)
     ]

@@ -14,7 +14,7 @@ from gossipdp.runtime.observability.memory_watch import KEPT, SPARE, MemoryWatch
 def test_memory_past_the_bounds__told_once_and_at_each_doubling__and_not_for_swings_around_them() -> None:
     held = [0]
     watch = MemoryWatch(MemoryPlan(), 1 << 30, lambda: held[0])
-    bound = KEPT + SPARE * MemoryPlan().need(10**6).private + (1 << 30)
+    bound = KEPT + SPARE * MemoryPlan().need(10**6, disk=0.0).private + (1 << 30)
     told = []
     for times in (0.5, 1.0, 1.1, 1.1, 1.9, 2.1, 2.2, 9.0, 9.1, 0.9, 1.1, 0.7, 1.1):
         held[0] = int(times * bound)
