@@ -173,7 +173,8 @@ class Finishing:
 
     def _enter(self, phase: Phase, now: float) -> None:
         if phase is not Phase.WAITING:
-            self._until = now + self._wait if phase is Phase.DONE else math.inf
+            wait = max(self._wait, self._strategy.needed)
+            self._until = now + wait if phase is Phase.DONE else math.inf
         self._membership.finish(phase, self._membership.me.calls, now)
         self._outputs.emit(FinishPhase(phase))
 

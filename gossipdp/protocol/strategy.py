@@ -122,6 +122,10 @@ class Strategy(Protocol):
         """How close the states are by now."""
 
     @property
+    def needed(self) -> float:
+        """Seconds for which another member may be busy before it needs this peer to bring the states together."""
+
+    @property
     def satisfied(self) -> bool:
         """The exchanges of this round are made, as far as another peer is there."""
 

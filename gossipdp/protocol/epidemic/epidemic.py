@@ -309,6 +309,10 @@ class EpidemicStrategy:
     def closeness(self) -> Closeness:
         return self._closing.closeness
 
+    @property
+    def needed(self) -> float:
+        return 0.0
+
     def _settle(self) -> None:
         """No increment comes any more. With a rule, the last ones count once their epochs have settled."""
         if self._config.rule:

@@ -39,6 +39,8 @@ DECAY: Final = 0.7
 """weight of earlier distances in the usual one"""
 LONGER: Final = 4.0
 """multiple of the longest exchange for which a partner is waited for"""
+FINER: Final = 4.0
+"""seconds of an exchange with BITS, as a multiple of one of the training, which has 4 bits or more"""
 
 
 class Closing:
@@ -62,6 +64,10 @@ class Closing:
         self._near: set[bytes] = set()
         """without a schedule: members within the tolerance since the last one beyond it"""
         self._since, self._longest, self._last = 0.0, 0.0, math.nan
+        self._expected = 0.0
+        """seconds that an exchange may take, as those of the training tell"""
+        self._busy = False
+        """an exchange is under way"""
         self.most = 0
         """steps, at most"""
 
@@ -89,8 +95,20 @@ class Closing:
         """The partner of this step and the weight of the exchange; b"" if none is sought."""
         return self._partner
 
-    def measured(self, distance: float) -> None:
-        """An exchange of the training has measured the distance of two anchors, RMS per parameter; NaN: unknown."""
+    @property
+    def needed(self) -> float:
+        """Seconds for which another member may be in an exchange before it comes to this peer."""
+        return 2.0 * LONGER * max(self._longest, self._expected)
+
+    def measured(self, distance: float, whole: float) -> None:
+        """An exchange of the training is over.
+
+        Args:
+            distance: of the two anchors before it, RMS per parameter; NaN: unknown.
+            whole: seconds that all chunks would have taken; 0: unknown.
+        """
+        self._busy = False
+        self._expected = FINER * whole or self._expected
         if not math.isnan(distance):
             known = math.isnan(self._usual)
             self._usual = distance if known else DECAY * self._usual + (1.0 - DECAY) * distance
@@ -134,6 +152,10 @@ class Closing:
 
     # -- meetings ---------------------------------------------------------------------------------------------
 
+    def began(self) -> None:
+        """An exchange begins. No step is left out while it lasts: a large model takes minutes."""
+        self._busy = True
+
     def objection(self, source: bytes, now: float) -> str:
         """Why an offer of `source` is refused, or ""."""
         if source not in self._others or self._exchanges >= 2 * self.most:
@@ -155,6 +177,7 @@ class Closing:
             distance: of the two anchors before it, RMS per parameter; NaN unless all chunks were mixed.
             duration: seconds.
         """
+        self._busy, self._since = False, now
         if partner not in self._others:
             return  # an exchange of the training
         self._exchanges += 1
@@ -177,11 +200,11 @@ class Closing:
 
     @property
     def _wait(self) -> float:
-        return max(self._patience, LONGER * self._longest)
+        return max(self._patience, 0.5 * self.needed)
 
     def timer(self) -> float | None:
         """When `handle_timer` is to be called, or None."""
-        return self._since + 2.0 * self._wait if self._partner[0] else None
+        return self._since + 2.0 * self._wait if self._partner[0] and not self._busy else None
 
     def handle_timer(self, now: float) -> None:
         """Leave a step out whose partner does not come."""

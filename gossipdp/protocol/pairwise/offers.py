@@ -334,6 +334,7 @@ class Offers:
 
     def met(self, partner: bytes, *, initiator: bool) -> None:
         """An exchange with `partner` begins."""
+        self.closing.began()
         if self.closing.begun:
             # No outer step comes any more that would renew the bounds of clipping.
             self._outputs.ask(jobs.Renew())
@@ -360,7 +361,8 @@ class Offers:
         if self.closing.begun:
             self.closing.met(partner, distance, duration, now)
         else:
-            self.closing.measured(distance)
+            assert self._model is not None
+            self.closing.measured(distance, duration * self._model.chunks / chunks if chunks else 0.0)
         self._known.parted(partner, chunks, duration, usual, now)
         if chunks:
             self._matching.parted(partner, mixing)

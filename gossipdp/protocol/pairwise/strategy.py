@@ -96,6 +96,10 @@ class PairwiseStrategy:
         return self._averaging.closing.closeness
 
     @property
+    def needed(self) -> float:
+        return self._averaging.closing.needed
+
+    @property
     def satisfied(self) -> bool:
         return self._averaging.satisfied
 

@@ -26,7 +26,8 @@ __all__ = ["Ending", "Outside"]
 log = logging.getLogger("gossipdp.node")
 
 LAST_STEP: Final = 60.0
-"""seconds to wait for the last snapshot, at least"""
+LAST_EACH: Final = 20e-9
+"""seconds to wait for the last snapshot, at least, and additional seconds per parameter: it is copied and taken in"""
 ROUNDS: Final = 2.0
 """the same in usual rounds"""
 GONE_WITHIN: Final = 15.0
@@ -73,6 +74,12 @@ class Ending:
         """where the final files are"""
 
     @property
+    def _size(self) -> int:
+        """Parameters of the model; 0 without one."""
+        model = self._peer.replica.model
+        return 0 if model is None else model.schema.size
+
+    @property
     def writing(self) -> bool:
         """The final files are being written."""
         return self._calls.pending > 0
@@ -85,7 +92,8 @@ class Ending:
                 trains = self._training.hurry()
                 rest = "training ends after one more snapshot" if trains else "training is over"
                 log.info("finishing: %s; %s", who, rest)
-                patience = max(LAST_STEP, ROUNDS * self._peer.pacing.usual_round)
+                least = LAST_STEP + LAST_EACH * self._size
+                patience = max(least, ROUNDS * self._peer.pacing.usual_round)
                 self._last_by = now + patience if trains else now
                 self.tick(now)
             case events.SnapshotTaken() if self._last_by < math.inf:
@@ -127,9 +135,7 @@ class Ending:
         if now >= self._last_by:
             self._last_by = math.inf
             ended = self._outside is not None and self._outside.end_training()
-            model = self._peer.replica.model
-            size = 0 if model is None else model.schema.size
-            self._gone_by = now + (GONE_WITHIN + GONE_EACH * size if ended else 0.0)
+            self._gone_by = now + (GONE_WITHIN + GONE_EACH * self._size if ended else 0.0)
         if now >= self._gone_by:
             self._gone_by = math.inf
             self._training.end()

@@ -56,8 +56,9 @@ def main() -> int:
     torch.set_num_threads(1)
     model = model_of(options.parameters, options.seed)
     optimizer = torch.optim.AdamW(model.parameters(), lr=0.0, weight_decay=0.0)
+    gradient = torch.full((max(len(parameter) for parameter in model.parameters()),), 1e-3)
     for parameter in model.parameters():
-        parameter.grad = torch.full_like(parameter, 1e-3)
+        parameter.grad = gradient[: len(parameter)]
     optimizer.step()  # makes the moments
     optimizer.zero_grad(set_to_none=True)
     first = next(model.parameters())

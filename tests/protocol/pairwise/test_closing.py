@@ -7,7 +7,7 @@ from random import Random
 
 import pytest
 
-from gossipdp.protocol.pairwise.closing import CYCLES, LONGER, MORE, TOLERANCE, Closing
+from gossipdp.protocol.pairwise.closing import CYCLES, FINER, LONGER, MORE, TOLERANCE, Closing
 from gossipdp.protocol.pairwise.matching import BUSY, DONE
 from tests.protocol.pairwise.averaging_rig import A, B, C, D, member
 
@@ -20,7 +20,7 @@ NAT = [one.__class__(one.id, one.name, "", 1, 0, one.state) for one in NAT]
 
 def closing(me, *others, usual=1.0, now=0.0):
     machine = Closing(me, Random(1), PATIENCE)
-    machine.measured(usual)
+    machine.measured(usual, 0.0)
     machine.meet(others, SEED, now)
     return machine
 
@@ -69,10 +69,10 @@ def test_a_distance_beyond_the_tolerance_makes_a_peer_seek_again():
 def test_the_usual_distance_is_that_of_training_or_else_the_first_of_the_closing():
     machine = closing(A, B, usual=math.nan)
     walk(machine, [3.0])
-    machine.measured(math.nan)
+    machine.measured(math.nan, 0.0)
     assert machine.closeness.before == 3.0 and machine.closeness.now == 3.0
     known = closing(A, B, usual=2.0)
-    known.measured(4.0)
+    known.measured(4.0, 0.0)
     assert known.closeness.before == pytest.approx(0.7 * 2.0 + 0.3 * 4.0)
 
 
@@ -120,6 +120,34 @@ def test_patience_follows_the_longest_exchange():
     machine = closing(A, B)
     machine.met(B.id, FAR, 100.0, 5.0)
     assert machine.timer() == 5.0 + 2 * LONGER * 100.0
+
+
+def test_exchanges_of_the_training_tell_how_long_the_first_one_may_take():
+    machine = Closing(A, Random(1), PATIENCE)
+    machine.measured(1.0, 100.0)
+    machine.measured(1.0, 0.0)
+    machine.meet([B], SEED, 0.0)
+    assert machine.needed == machine.timer() == 2 * LONGER * FINER * 100.0
+
+
+def test_no_step_is_left_out_while_an_exchange_lasts():
+    machine = closing(A, B, C, D)
+    partner, _ = machine.partner
+    machine.began()
+    assert machine.timer() is None
+    machine.handle_timer(50 * PATIENCE)
+    assert machine.partner[0] == partner
+    machine.met(partner, FAR, 50 * PATIENCE, 50 * PATIENCE)
+    assert machine.partner[0] != partner and machine.timer() is not None
+
+
+def test_a_partner_has_its_whole_time_after_an_exchange_with_another_member():
+    machine = closing(A, B, C, D)
+    partner, _ = machine.partner
+    other = next(one.id for one in (B, C, D) if one.id != partner)
+    machine.began()
+    machine.met(other, FAR, 1.0, 3 * PATIENCE)
+    assert machine.partner[0] == partner and machine.timer() == 5 * PATIENCE
 
 
 def test_peers_that_never_come_near_stop_after_a_bounded_number_of_steps():

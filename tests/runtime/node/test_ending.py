@@ -16,7 +16,7 @@ from gossipdp.protocol import events
 from gossipdp.protocol.finishing import FinishProgress
 from gossipdp.protocol.wire.messages import Phase
 from gossipdp.runtime.node.context import NodeContext
-from gossipdp.runtime.node.ending import GONE_EACH, GONE_WITHIN, LAST_STEP, Ending
+from gossipdp.runtime.node.ending import GONE_EACH, GONE_WITHIN, LAST_EACH, LAST_STEP, Ending
 from gossipdp.runtime.node.training import TrainingSessions
 
 ME, OTHER = b"m" * 32, b"o" * 32
@@ -112,6 +112,8 @@ def test_phase_that_comes_again_with_the_same_text_is_logged_once(caplog: pytest
 def test_training_of_a_large_model_has_longer_to_end() -> None:
     rig = Rig(parameters=10**9)
     rig.ending.observe(events.FinishBegan(OTHER, True), 10.0)
+    rig.ending.tick(10.0 + LAST_STEP + 1e9 * LAST_EACH - 1.0)
+    assert not rig.outside.told
     rig.ending.observe(events.SnapshotTaken(4), 12.0)
     rig.ending.tick(12.0 + GONE_WITHIN + 1e9 * GONE_EACH - 1.0)
     assert not rig.training.ended
