@@ -13,6 +13,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from gossipdp.algorithms import kernels as ledger_kernels
 from gossipdp.codecs import kernels
 from gossipdp.codecs.increments import kernels as increment_kernels
 from gossipdp.errors import RETRY, GossipdpError
@@ -91,7 +92,8 @@ def run(arguments: argparse.Namespace) -> int:
         descriptors.claim()
         config = homes.read_config(home, overrides(arguments.set))
         with told("the kernels to be loaded; the first start of a version compiles them", log.info):
-            kernels.warm_up()  # before other peers can wait for this one
+            ledger_kernels.warm_up()  # before other peers can wait for this one
+            kernels.warm_up()
             if config.exchange.strategy == "epidemic":
                 increment_kernels.warm_up()
         with told("the home to be read and this peer's addresses to be found", log.info):

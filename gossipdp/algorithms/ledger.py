@@ -14,16 +14,17 @@ import hashlib
 import math
 from bisect import bisect_right
 from collections.abc import Callable
-from typing import Final, TypeAlias
+from typing import Final, NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
+from gossipdp.algorithms import kernels
 from gossipdp.codecs.base import BLOCK, Buffer, Vector
 from gossipdp.protocol import jobs
 from gossipdp.protocol.schema import chunk_spans
 
-__all__ = ["LARGEST", "Keep", "Ledger", "block_max", "decayed_maximum", "in_memory", "state_hash"]
+__all__ = ["LARGEST", "Keep", "Ledger", "Step", "block_max", "decayed_maximum", "in_memory", "state_hash"]
 
 Keep: TypeAlias = Callable[[Buffer], Buffer]
 """returns the same bytes, from a place where they may stay for minutes"""
@@ -39,6 +40,14 @@ OUTLIER: Final = 8.0
 def in_memory(payload: Buffer) -> Buffer:
     """Keep `payload` where it is."""
     return payload
+
+
+class Step(NamedTuple):
+    """What an outer step did to one chunk: ||D||^2, ||m||^2, and the largest |m| of each block, shape (blocks,)."""
+
+    pseudo_gradient2: float
+    movement2: float
+    largest: NDArray[np.float32]
 
 
 class Ledger:
@@ -169,7 +178,7 @@ class Ledger:
 
     # -- the outer step ---------------------------------------------------------------------------------------
 
-    def outer_step(self, chunk: int, lr: float, momentum: float, applied: int) -> tuple[Vector, Vector]:
+    def outer_step(self, chunk: int, lr: float, momentum: float, applied: int) -> Step:
         """One Nesterov step of the outer optimizer on `chunk`, from the snapshot in x (DiLoCo, arXiv 2311.08105).
 
             D = a - (x + slots > applied);   v <- mu v + D;   m = -alpha (D + mu v)
@@ -182,33 +191,34 @@ class Ledger:
             lr: alpha.
             momentum: mu.
             applied: number of the last slot inside the snapshot.
-
-        Returns:
-            D and m, fp32, shape (parameters of the chunk,) each.
         """
-        assert self.x is not None
-        span = self.span(chunk)
-        x_now = self.x[span] + self.outstanding(chunk, applied)
-        pseudo_gradient = self.a[span] - x_now
-        if self.averaged(chunk) or (lr == 1.0 and momentum == 0.0):
-            self.v[span] = 0.0
-            correction = None
-        else:
-            alpha, mu = np.float32(lr), np.float32(momentum)
-            v, correction = self.v[span], pseudo_gradient * (np.float32(1.0) - alpha)
-            if momentum:
-                v *= mu
-                v += pseudo_gradient
-                correction -= (alpha * mu) * v
-            else:
-                v[:] = 0.0
-        if correction is not None and correction.any():
-            pending = self.pending(chunk)
-            pending += correction
-            x_now += correction
-        movement = x_now - self.a[span]
-        self.a[span] = x_now
-        return pseudo_gradient, movement
+        assert self.x is not None and self._buffers is not None
+        span, open_ = self.span(chunk), self._open % 2
+        alpha, mu = (1.0, 0.0) if self.averaged(chunk) else (lr, momentum)
+        maxima: Vector = np.empty(-(-(span.stop - span.start) // BLOCK), np.float32)
+        pseudo_gradient2, movement2, corrects = kernels.outer_step(
+            self.x[span],
+            self._late(chunk, applied),
+            self.a[span],
+            self.v[span],
+            self._buffers[open_][span],
+            chunk not in self._dirty[open_],
+            np.float32(1.0) - np.float32(alpha),
+            np.float32(mu),
+            np.float32(alpha) * np.float32(mu),
+            maxima,
+        )
+        if corrects:
+            self._dirty[open_].add(chunk)
+        return Step(pseudo_gradient2, movement2, maxima)
+
+    def _late(self, chunk: int, applied: int) -> Vector:
+        """What `outstanding` returns, without a copy where one slot holds it all; empty if there is nothing."""
+        assert self._buffers is not None
+        late = [n for n in (self._open - 1, self._open) if n > applied and chunk in self._dirty[n % 2]]
+        if len(late) == 1:
+            return self._buffers[late[0] % 2][self.span(chunk)]
+        return self.outstanding(chunk, applied) if late else np.empty(0, np.float32)
 
     # -- state transfer ---------------------------------------------------------------------------------------
 
@@ -217,9 +227,9 @@ class Ledger:
         if self.averaged(chunk):
             exact = self.a[self.span(chunk)].astype("<f4")
             return jobs.Frozen(self._keep(exact.data.cast("B")), state_hash(exact.data))
-        bits = self.a[self.span(chunk)].view(np.uint32)
-        half = np.uint32(0x7FFF) + ((bits >> np.uint32(16)) & np.uint32(1))
-        payload = ((bits + half) >> np.uint32(16)).astype("<u2")
+        span = self.span(chunk)
+        payload: NDArray[np.uint16] = np.empty(span.stop - span.start, "<u2")
+        kernels.to_bfloat16(self.a[span], payload)
         return jobs.Frozen(self._keep(payload.data.cast("B")), state_hash(payload.data))
 
     def adopt(self, chunk: int, payload: Buffer, digest: bytes) -> bool:
@@ -286,7 +296,7 @@ class Ledger:
         """
         if memoryview(payload).nbytes != 4 * size:
             return None
-        values: Vector = np.frombuffer(payload, "<f4")
+        values: Vector = np.frombuffer(payload, "<f4").astype(np.float32)
         if size == 0 or not _finite(values):
             return None
         count, distance2, scale2 = 0, 0.0, 0.0
@@ -307,7 +317,8 @@ def state_hash(payload: Buffer) -> bytes:
 
 def block_max(values: Vector) -> NDArray[np.float32]:
     """Largest |value| of each block of 256, shape (ceil(n / 256),). The last block may be short."""
-    maxima: NDArray[np.float32] = np.maximum.reduceat(np.abs(values), np.arange(0, len(values), BLOCK))
+    maxima: Vector = np.empty(-(-len(values) // BLOCK), np.float32)
+    kernels.block_maxima(values, maxima)
     return maxima
 
 
@@ -323,5 +334,4 @@ def decayed_maximum(known: float, step: float) -> float:
 
 def _finite(values: Vector) -> bool:
     """Whether all values are finite and at most LARGEST, so that sums of many of them are finite too."""
-    # NaN propagates through min and max: two SIMD passes see every value without a temporary.
-    return float(values.min()) >= -LARGEST and float(values.max()) <= LARGEST
+    return float(kernels.largest(values)) <= LARGEST

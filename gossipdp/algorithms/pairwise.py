@@ -160,11 +160,10 @@ class Pairwise(Algorithm):
         return max(0.0, min(tau / min(MOST_SHARED, 1 + int(self._mixed[chunk])), left))
 
     def _outer_step(self, chunk: int, lr: float, momentum: float, applied: int) -> jobs.Stepped:
-        pseudo_gradient, movement = self.ledger.outer_step(chunk, lr, momentum, applied)
-        self.moved[self._blocks(chunk)] += block_max(movement)
-        movement2 = _norm2(movement)
-        self._step[chunk], self._mixed[chunk], self._brought[chunk] = math.sqrt(movement2), 0, 0.0
-        return jobs.Stepped(_norm2(pseudo_gradient), movement2)
+        step = self.ledger.outer_step(chunk, lr, momentum, applied)
+        self.moved[self._blocks(chunk)] += step.largest
+        self._step[chunk], self._mixed[chunk], self._brought[chunk] = math.sqrt(step.movement2), 0, 0.0
+        return jobs.Stepped(step.pseudo_gradient2, step.movement2)
 
     def _adopted(self, chunk: int, taken: bool) -> jobs.Checked:
         if taken:

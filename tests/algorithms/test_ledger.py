@@ -150,13 +150,18 @@ def test_outer_step_is_nesterov_and_buffers_are_plain():
     a, v = host.ledger.a.astype(np.float64), host.ledger.v.astype(np.float64)
     host.region[0] = rng.standard_normal(SIZE)
     d = a - host.region[0]
-    movements = [host.ledger.outer_step(chunk, 0.7, 0.8, 0)[1] for chunk in range(CHUNKS)]
+    steps = [host.ledger.outer_step(chunk, 0.7, 0.8, 0) for chunk in range(CHUNKS)]
     velocity = 0.8 * v + d
     step = -0.7 * (d + 0.8 * velocity)
     np.testing.assert_allclose(host.ledger.a[:TRAINABLE], (a + step)[:TRAINABLE], atol=1e-5)
     np.testing.assert_allclose(host.ledger.v[:TRAINABLE], velocity[:TRAINABLE], atol=1e-5)
     assert (host.ledger.a[TRAINABLE:] == host.region[0][TRAINABLE:]).all() and not host.ledger.v[TRAINABLE:].any()
-    np.testing.assert_allclose(np.concatenate(movements), host.ledger.a - a, atol=1e-5)
+    moved = [(host.ledger.a - a)[host.ledger.span(chunk)] for chunk in range(CHUNKS)]
+    assert [each.movement2 for each in steps] == pytest.approx([float(np.dot(part, part)) for part in moved], rel=1e-5)
+    parts = [d[host.ledger.span(chunk)] for chunk in range(CHUNKS)]
+    assert [each.pseudo_gradient2 for each in steps] == pytest.approx([float(np.dot(p, p)) for p in parts], rel=1e-5)
+    for step, part in zip(steps, moved, strict=True):
+        np.testing.assert_allclose(step.largest, block_max(part.astype(np.float32)), rtol=1e-4)
 
 
 def test_outer_step_counts_only_slots_past_the_snapshots():
@@ -166,9 +171,9 @@ def test_outer_step_counts_only_slots_past_the_snapshots():
     host.drain()
     host.land(1, 1.0)
     host.submit()
-    d = [host.ledger.outer_step(chunk, 1.0, 0.0, host.applied)[0] for chunk in range(CHUNKS)]
+    steps = [host.ledger.outer_step(chunk, 1.0, 0.0, host.applied) for chunk in range(CHUNKS)]
     # Slot 1 is inside x and slot 2 is not. In both cases nothing was trained.
-    assert max(np.abs(part).max() for part in d) < 1e-6
+    assert max(step.pseudo_gradient2 for step in steps) < 1e-9
 
 
 def test_seal_waits_until_the_other_buffer_is_released():

@@ -206,11 +206,10 @@ class Epidemic(Algorithm):
     def _outer_step(self, chunk: int, lr: float, momentum: float, applied: int) -> jobs.Stepped:
         if lr != 1.0 or momentum != 0.0:
             raise ValueError(f"lr {lr}, momentum {momentum}: a lone peer steps with lr 1 and momentum 0")
-        pseudo_gradient, movement = self.ledger.outer_step(chunk, lr, momentum, applied)
+        step = self.ledger.outer_step(chunk, lr, momentum, applied)
         self._forget(chunk)
-        movement2 = _norm2(movement)
-        self._longest[chunk] = decayed_maximum(self._longest[chunk], math.sqrt(movement2))
-        return jobs.Stepped(_norm2(pseudo_gradient), movement2)
+        self._longest[chunk] = decayed_maximum(self._longest[chunk], math.sqrt(step.movement2))
+        return jobs.Stepped(step.pseudo_gradient2, step.movement2)
 
     def _adopted(self, chunk: int, taken: bool) -> jobs.Checked:
         if taken:

@@ -25,7 +25,7 @@ from typing import Final, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from gossipdp.algorithms.ledger import Keep, Ledger, in_memory
+from gossipdp.algorithms.ledger import Keep, Ledger, Step, in_memory
 from gossipdp.codecs.base import BLOCK, Buffer, Vector
 from gossipdp.protocol import jobs
 
@@ -256,7 +256,7 @@ class FixedLedger(Ledger):
         self._clear_lead(chunk)
         return True
 
-    def outer_step(self, chunk: int, lr: float, momentum: float, applied: int) -> tuple[Vector, Vector]:
+    def outer_step(self, chunk: int, lr: float, momentum: float, applied: int) -> Step:
         """The outer step of `Ledger`, for a lone peer only, because other peers do not learn of it."""
         self._loose.add(chunk)
         self._clear_lead(chunk)
