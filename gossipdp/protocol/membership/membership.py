@@ -204,7 +204,11 @@ class Membership:
 
     def heard_lately(self, peer: bytes, now: float) -> bool:
         """Whether a message of `peer` came within the last probe interval."""
-        return self._view.contacts.heard_since(peer, now - self.config.probe_interval)
+        return self.heard_since(peer, now - self.config.probe_interval)
+
+    def heard_since(self, peer: bytes, time: float) -> bool:
+        """Whether a message of `peer` came after `time`."""
+        return self._view.contacts.heard_since(peer, time)
 
     def dead_for(self, peer: bytes, now: float) -> float:
         """Seconds since `peer` failed or left; 0 for a live member."""

@@ -207,6 +207,12 @@ class Sides:
         latest = max(map(self._absences.arrived, (peer, maker)))
         return self._absences.lost(peer) or now < latest + FREEZE * self._period
 
+    def settled(self, peer: bytes, now: float) -> bool:
+        """Whether `peer` was of this peer's side before the reunion. A silent suspect may be cut off from it."""
+        suspect = self._membership.members[peer].state == State.SUSPECT
+        silent = not self._membership.heard_since(peer, now - FREEZE * self._period)
+        return not (self.recent(peer, now) or (suspect and silent))
+
     def _foreign(self, line: Line) -> bool:
         """Whether a member of another side named `line`."""
         far = line.maker in self.apart or self._absences.long(line.maker)

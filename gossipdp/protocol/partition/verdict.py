@@ -131,7 +131,7 @@ class Verdict:
         corrects = held.hearsay and not hearsay
         if anew or corrects or held.line == NO_LINE:
             # A peer that only heard that it is apart, because it was stopped itself, knows nothing of its side.
-            settled = [peer for peer in self._sides.own() if not self._sides.recent(peer, now)]
+            settled = [peer for peer in self._sides.own() if self._sides.settled(peer, now)]
             members = 0 if hearsay else 1 + len(settled)
             held.name(self._me(), now, members=members, hearsay=hearsay, corrects=corrects and not anew)
         self._verdict_at = now + HEARING * self._period

@@ -35,6 +35,7 @@ class View:
     def __init__(self, me):
         self.config, self.me, self.buried = LOCAL, record(me), 0
         self.members = {me: self.me}
+        self.silent = set()
 
     def alive(self):
         others = [member for member in self.members.values() if member.id != self.me.id]
@@ -42,6 +43,9 @@ class View:
 
     def reaches(self, peer):
         return True
+
+    def heard_since(self, peer, time):
+        return peer not in self.silent
 
 
 class Fetching:

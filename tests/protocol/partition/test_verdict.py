@@ -97,6 +97,17 @@ def test_side_that_has_grown_around_a_lone_peer_counts_all_its_members():
     assert b.line.members == 2 and not b.reunion.reason
 
 
+@pytest.mark.parametrize(("silent", "members"), [((), 3), ((A,), 2), ((A, C), 1)])
+def test_side_does_not_count_silent_suspects(silent, members):
+    """They may have been cut off last, and belong to a third side."""
+    b = Side()
+    for peer in (A, C):
+        b.see(peer, State.SUSPECT)
+    b.view.silent.update(silent)
+    b.divide(D, E)
+    assert b.line.members == members
+
+
 def test_peer_without_company_follows_one_that_says_it_was_stopped_for_long():
     b = Side(side=())
     b.see(D, at=0.0)

@@ -113,33 +113,17 @@ def test_founder_back_at_a_new_address_belongs_to_the_half_it_is_in_and_founds_n
     assert addresses == {"10.9.9.9:4710"}
 
 
-THREE = (0, 1, 2, 3), (4, 5, 6), (7, 8)
-
-
-def three_sides(seed):
-    """Three sides meet again. Returns the network and the mean of each side before that."""
+@pytest.mark.parametrize("seed", [*SEEDS, pytest.param(3, marks=pytest.mark.long)])
+def test_three_sides_end_at_the_largest(seed):
     cluster = Divided(9, seed=seed)
-    cluster.cut(*THREE)
+    sides = (0, 1, 2, 3), (4, 5, 6), (7, 8)
+    cluster.cut(*sides)
     cluster.go_on(22 * ROUND)
-    means = [cluster.mean(side) for side in THREE]
+    theirs = cluster.mean(sides[0])
     cluster.heal()
     cluster.go_on(30.0)
-    return cluster, means
-
-
-@pytest.mark.parametrize("seed", [2, pytest.param(1, marks=pytest.mark.long)])
-def test_three_sides_end_at_the_largest(seed):
-    cluster, means = three_sides(seed)
     assert set(cluster.resynced) == {4, 5, 6, 7, 8}
-    cluster.ends_at(means[0])
-
-
-@pytest.mark.parametrize("seed", [0, pytest.param(3, marks=pytest.mark.long)])
-def test_three_sides_end_at_one_of_them_also_where_the_largest_takes_the_others_for_one(seed):
-    """It gives way to five others, who are three and two, so that a smaller side prevails."""
-    cluster, means = three_sides(seed)
-    stayed = set(range(9)) - set(cluster.resynced)
-    cluster.ends_at(means[[set(side) for side in THREE].index(stayed)])
+    cluster.ends_at(theirs)
 
 
 @pytest.mark.long
