@@ -29,7 +29,7 @@ class Housekeeping:
 
     Args:
         memory: compares this process's memory with its bounds.
-        spill: says if the disk refuses what it is to keep.
+        spill: frees its files bit by bit, and says if the disk refuses what it is to keep.
         remember: called with the members to dial after a restart when their addresses have changed.
     """
 
@@ -63,7 +63,7 @@ class Housekeeping:
         self._metrics.set_queues(bytes=self._transport.queued_bytes)
         if text := self._memory.look(parameters):
             self._notices.notice("GD-506", text, now)
-        if text := self._spill.look():
+        if text := self._spill.tick():
             self._notices.notice("GD-602", text, now)
         self._notices.remind(self._join_progress.look(peer, self._status.transfer, now))
         signs = self._status.signs(saving=saving, finishing=finishing)

@@ -31,7 +31,7 @@ LEFT: Final = 1 << 28
 class Spill:
     """Keeps payloads in files of one folder. Any number of threads may call `keep` at once.
 
-    The last view of a file's payloads frees the file. Payloads of about the same age share files.
+    Payloads of about the same age share a file. `tick` frees it once nothing refers to any of them.
 
     Args:
         folder: made if it is missing.
@@ -44,6 +44,8 @@ class Spill:
         self._segment: _Segment | None = None
         self._used = 0
         """bytes of `_segment` that are taken"""
+        self._full: list[mmap.mmap] = []
+        """the files before it. Freeing one takes 20 ms, so their last views must not do it all at once"""
         self._refused, self._news = False, ""
         with suppress(OSError):  # `keep` will say it
             if not folder.is_dir():
@@ -53,8 +55,8 @@ class Spill:
         """The same bytes as a read-only view of a file. If the disk does not take them, `payload` itself."""
         piece = memoryview(payload).cast("B")
         try:
-            segment, at = self._reserve(piece.nbytes)
-            kept = segment.write(piece, at)
+            segment, at, kept = self._reserve(piece.nbytes)
+            segment.write(piece, at)
         except OSError as error:
             if not self._refused:
                 self._news = f"copies and moments stay in memory, because {self._folder} takes no more: {error}"
@@ -70,37 +72,47 @@ class Spill:
         except OSError:
             return 0.0
 
-    def look(self) -> str:
-        """Text of a notice (GD-602), or "". It comes once until the disk takes a payload again."""
+    def tick(self) -> str:
+        """Free one file that nothing refers to. To be called twice a second or so.
+
+        Returns:
+            Text of a notice (GD-602), or "". It comes once until the disk takes a payload again.
+        """
+        with self._lock:
+            for mapping in self._full:
+                with suppress(BufferError):  # it has views
+                    mapping.close()
+                    self._full.remove(mapping)
+                    break
         news, self._news = self._news, ""
         return news
 
-    def _reserve(self, size: int) -> tuple[_Segment, int]:
+    def _reserve(self, size: int) -> tuple[_Segment, int, memoryview]:
         if self.free() < size:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         with self._lock:
-            if self._segment is None or self._segment.length - self._used < size:
-                self._segment, self._used = _Segment(self._folder, max(SEGMENT, size)), 0
+            if self._segment is None or len(self._segment.mapping) - self._used < size:
+                segment = _Segment(self._folder, max(SEGMENT, size))
+                self._full += [] if self._segment is None else [self._segment.mapping]
+                self._segment, self._used = segment, 0
             at = self._used
             self._used += -(-size // mmap.PAGESIZE) * mmap.PAGESIZE
-            return self._segment, at
+            return self._segment, at, memoryview(self._segment.mapping)[at : at + size]
 
 
 class _Segment:
     """A file without a name, and the mapping that keeps it. Blocks are taken where a payload is written."""
 
     def __init__(self, folder: Path, length: int) -> None:
-        self.length = length
         with spare():
             self._file = tempfile.TemporaryFile(dir=folder, buffering=0)  # noqa: SIM115 the segment closes it
             weakref.finalize(self, self._file.close)
             self._file.truncate(length)
-            self._view = memoryview(mmap.mmap(self._file.fileno(), length, access=mmap.ACCESS_READ))
+            self.mapping = mmap.mmap(self._file.fileno(), length, access=mmap.ACCESS_READ)
 
-    def write(self, piece: memoryview, at: int) -> memoryview:
-        """Write `piece` at `at`, and return it as mapped. Raises OSError, never SIGBUS, if the disk is full."""
+    def write(self, piece: memoryview, at: int) -> None:
+        """Write `piece` at `at`. Raises OSError if the disk is full: its blocks are there before it can be read."""
         size, written = piece.nbytes, 0
         os.posix_fallocate(self._file.fileno(), at, size)
         while written < size:
             written += os.pwrite(self._file.fileno(), piece[written:], at + written)
-        return self._view[at : at + size]
