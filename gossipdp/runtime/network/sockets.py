@@ -49,6 +49,9 @@ SO_COOKIE: Final = 57
 """socket(7), Linux 4.12"""
 BYTES_RECEIVED: Final = slice(128, 136)
 """tcpi_bytes_received in struct tcp_info (linux/tcp.h, Linux 4.1)"""
+NEVER: Final = 24 * 3600 * 1000
+"""milliseconds until libzmq connects again by itself, long after the socket is closed. With -1 it would list the
+interfaces whenever a connection ends, and abort the process if no descriptor is left for that"""
 DEFER: Final = 1
 """seconds; `dial_causes` waits longer than this for the greeting of a peer"""
 _EVENT: Final = struct.Struct("=Hi")
@@ -91,7 +94,7 @@ class Sockets:
             (zmq.CURVE_SERVERKEY, self._server.public),
             (zmq.CURVE_PUBLICKEY, self._client.public),
             (zmq.CURVE_SECRETKEY, self._client.secret),
-            (zmq.RECONNECT_IVL, -1),
+            (zmq.RECONNECT_IVL, NEVER),
             (zmq.IMMEDIATE, 1),
             (zmq.CONNECT_TIMEOUT, int(self._limits.connect * 1000)),
         ):
