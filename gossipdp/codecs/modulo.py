@@ -77,7 +77,8 @@ class _ModuloChunk:
         self.escalation_bytes = 0
         self._copy: Vector = np.empty(self.blocks * BLOCK, np.float32)
         self._levels: NDArray[np.uint8] = np.empty(self.blocks, np.uint8)
-        kernels.capture(a, predicted, RANGES, codec.guard, self._copy, self._levels)
+        self._highest: Vector = np.empty(self.blocks, np.float32)
+        kernels.capture(a, predicted, RANGES, codec.guard, self._copy, self._highest, self._levels)
         self._outbox: list[Buffer] = []
         self._stage = -1
         self._rows: NDArray[np.int32] = np.full(self.blocks, -1, np.int32)
@@ -93,7 +94,8 @@ class _ModuloChunk:
         step = self._codec.steps[levels]
         self._step, self._scale = step, 65536.0 / step
         codes, checks = self._room(self.blocks, self._codec.bits)
-        kernels.encode(self._copy, self._scale, *self._key, self._codec.bits, self._coefs, codes, checks)
+        bits, highest = self._codec.bits, self._highest
+        kernels.encode(self._copy, highest, self._scale, *self._key, bits, self._coefs, codes, checks)
         self._post(0, codes, checks)
 
     def emit(self) -> list[Buffer]:

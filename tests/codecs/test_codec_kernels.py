@@ -4,11 +4,18 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 
 from gossipdp.codecs import kernels
 from gossipdp.codecs.base import BLOCK
+from gossipdp.codecs.kernels.codes import NARROW
 from gossipdp.codecs.modulo import RANGES
 from tests.codecs.codec_dialogue import converse
+
+
+def _largest(values: NDArray[np.float32]) -> NDArray[np.float32]:
+    largest: NDArray[np.float32] = np.abs(values).reshape(-1, BLOCK).max(axis=1)
+    return largest
 
 
 @pytest.mark.parametrize("width", range(2, 17))
@@ -34,7 +41,7 @@ def test_first_stage_packs_the_low_bits_of_recomputed_indices(width: int) -> Non
     scale, key = np.full(4, 65536.0 * 1.7), (np.uint32(77), np.uint32(78))
     codes, checks = np.empty(4 * 32 * width, np.uint8), np.empty(4, np.uint16)
     coefs = kernels.coefficients(*key)
-    kernels.encode(values, scale, *key, width, coefs, codes, checks)
+    kernels.encode(values, _largest(values), scale, *key, width, coefs, codes, checks)
     u = np.empty((4, BLOCK), np.int64)
     kernels.recompute(values, scale, np.arange(4), *key, u)
     again, checks_again = np.empty_like(codes), np.empty_like(checks)
@@ -43,14 +50,33 @@ def test_first_stage_packs_the_low_bits_of_recomputed_indices(width: int) -> Non
     assert (np.abs(u.reshape(-1) - values * np.float64(1.7)) < 1.0).all()
 
 
+@pytest.mark.parametrize("width", range(2, 17))
+def test_blocks_of_small_indices_have_the_codes_that_64_bits_give(width: int) -> None:
+    """Peers of two releases must send the same bits, also at the bound and for negative values."""
+    rng = np.random.default_rng(width)
+    scale = np.array([65536.0 * 1.7, 1.0, 2.0**17, 65536.0])
+    values = rng.uniform(-1.0, 1.0, (4, BLOCK)) * (NARROW / scale)[:, None]
+    values[:, :4] = (NARROW / scale)[:, None] * [1.0, -1.0, 0.5, 0.0]
+    values = np.nextafter(values.astype(np.float32), np.float32(0.0)).reshape(-1)
+    largest, key = _largest(values), (np.uint32(rng.integers(2**32)), np.uint32(rng.integers(2**32)))
+    assert (largest * scale < NARROW).all()
+    coefs, found = kernels.coefficients(*key), []
+    for reach in (largest, np.full(4, np.inf, np.float32)):
+        codes, checks = np.empty(4 * 32 * width, np.uint8), np.empty(4, np.uint16)
+        kernels.encode(values, reach, scale, *key, width, coefs, codes, checks)
+        found.append((codes.tobytes(), checks.tobytes()))
+    assert found[0] == found[1]
+
+
 def test_capture_copies_and_pads_any_bits() -> None:
     rng = np.random.default_rng(1)
     values = np.frombuffer(rng.bytes(4 * (9 * BLOCK + 3)), np.float32).copy()
-    copy, levels = np.full(10 * BLOCK, 7.0, np.float32), np.zeros(10, np.uint8)
-    kernels.capture(values, np.zeros(10, np.float32), RANGES, 14 * 2.0**-34, copy, levels)
+    copy, levels, largest = np.full(10 * BLOCK, 7.0, np.float32), np.zeros(10, np.uint8), np.empty(10, np.float32)
+    kernels.capture(values, np.zeros(10, np.float32), RANGES, 14 * 2.0**-34, copy, largest, levels)
     tame = np.abs(values) <= 2.0**48
     assert np.array_equal(copy[: len(values)][tame], values[tame])
     assert (np.abs(copy) <= 2.0**48).all() and not copy[len(values) :].any()
+    assert np.array_equal(largest[9:], _largest(copy)[9:]) and (largest[:9] >= _largest(copy)[:9]).all()
 
 
 @pytest.mark.parametrize("seed", [0, 1, 77, 2**32, 2**64 - 1])

@@ -107,7 +107,8 @@ def test_verdict_is_the_same_on_both_sides_and_never_rejects_what_fits(bits: int
     for values, key in ((low, 1), (high, 2)):
         codes, checks = np.empty(blocks * 32 * bits, np.uint8), np.empty(blocks, np.uint16)
         scale = np.full(blocks, 65536.0)
-        kernels.encode(values.reshape(-1), scale, np.uint32(key), np.uint32(0), bits, coefs, codes, checks)
+        largest, seed = np.abs(values).max(axis=1), (np.uint32(key), np.uint32(0))
+        kernels.encode(values.reshape(-1), largest, scale, *seed, bits, coefs, codes, checks)
         codes.flags.writeable = False
         sides.append((codes, checks))
     (low_codes, low_checks), (high_codes, high_checks) = sides

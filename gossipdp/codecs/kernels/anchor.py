@@ -19,7 +19,13 @@ LARGEST_BITS: Final = np.uint32(np.array(LARGEST).view(np.uint32))
 
 @kernel
 def capture(
-    a: Vector, predicted: Vector, ranges: NDArray[np.float64], guard: float, copy: Vector, levels: NDArray[np.uint8]
+    a: Vector,
+    predicted: Vector,
+    ranges: NDArray[np.float64],
+    guard: float,
+    copy: Vector,
+    largest: Vector,
+    levels: NDArray[np.uint8],
 ) -> None:
     """Copy a chunk, padded with zeros to whole blocks, and choose the level of each block's range.
 
@@ -31,27 +37,28 @@ def capture(
         predicted: predicted range of each block, shape (blocks,).
         ranges: the table of ranges, shape (256,), ascending.
         copy: out, shape (256 blocks,).
+        largest: out, |copy|_inf of each block, shape (blocks,).
         levels: out, shape (blocks,).
     """
-    bits, out, bound = a.view(np.uint32), copy.view(np.uint32), np.empty(1, np.uint32)
+    bits, out, bound = a.view(np.uint32), copy.view(np.uint32), largest.view(np.uint32)
     for block in range(len(levels)):
         base = block * 256
         size = min(256, len(a) - base)
         source, target = bits[base : base + size], out[base : base + 256]
-        largest = np.uint32(0)
+        most = np.uint32(0)
         for k in range(size):
             target[k] = source[k]
             size_bits = np.uint32(source[k] & np.uint32(0x7FFF_FFFF))
-            largest = largest if largest > size_bits else size_bits
+            most = most if most > size_bits else size_bits
         for k in range(size, 256):
             target[k] = 0
-        if largest > LARGEST_BITS:
+        if most > LARGEST_BITS:
             values = copy[base : base + 256]
             for k in range(size):
                 clipped = min(max(values[k], -LARGEST), LARGEST)
                 values[k] = clipped if values[k] == values[k] else np.float32(0.0)
-        bound[0] = min(largest, LARGEST_BITS)
-        need = np.float64(bound.view(np.float32)[0]) * guard
+        bound[block] = min(most, LARGEST_BITS)
+        need = np.float64(largest[block]) * guard
         if predicted[block] > need:
             need = np.float64(predicted[block])
         level, jump = 0, 128

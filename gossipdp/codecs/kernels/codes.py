@@ -5,7 +5,8 @@ The grid index of a parameter is the stochastic rounding (Moniqua, Lu & De Sa 20
     u = floor((round(2^16 a / s) + xi) / 2^16),   xi uniform on 0 .. 2^16 - 1
 
 in fixed point. An integer a/s is hit exactly, and the mean over xi is a/s to 2^-17. Adding 1.5 * 2^52 turns the rounded
-double into an integer without a conversion instruction, which AVX2 lacks. `capture` keeps |a/s| < 2^34.
+double into an integer without a conversion instruction, which AVX2 lacks. `capture` keeps |a/s| < 2^34. Where |a/s| <
+2^15, 32 bits hold the sum, and twice as many fit a vector register.
 """
 
 from __future__ import annotations
@@ -37,6 +38,8 @@ Doubles = NDArray[np.float64]
 
 SHIFTER: Final = 1.5 * 2.0**52
 SHIFTER_BITS: Final = 0x4338_0000_0000_0000
+NARROW: Final = 2.0**31 - 2.0**16
+"""|2^16 a/s| below which 2^16 a/s + xi fits 32 bits with its sign"""
 _STRIDE: Final = 0x9E37_79B9
 _COUNTERS: Final = (np.arange(BLOCK // 2, dtype=np.uint64) * _STRIDE).astype(np.uint32)
 """counters of the random hash, spread over 32 bits"""
@@ -64,11 +67,28 @@ def _shift_left(typing_context: Any, value: Any, places: Any) -> Any:
     return value(value, value), generate
 
 
+def _shift_signed(typing_context: Any, value: Any, places: Any) -> Any:
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        return builder.ashr(*arguments)
+
+    return value(value, value), generate
+
+
+def _truncate(typing_context: Any, value: Any) -> Any:
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        return builder.trunc(arguments[0], context.get_value_type(numba.types.int32))
+
+    return numba.types.int32(numba.types.uint64), generate
+
+
 _bits: Any = intrinsic(_bitcast)
 """the 64 bits of a double as an integer"""
+_low: Any = intrinsic(_truncate)
+"""the low 32 bits of an integer, with a sign"""
 _shr: Any = intrinsic(_shift_right)
 _shl: Any = intrinsic(_shift_left)
-"""unsigned shifts in the type of the value; numba's own operators widen to 64 bits, which costs vector lanes"""
+_sar: Any = intrinsic(_shift_signed)
+"""shifts, the last one of signed numbers, in the type of the value; numba's own widen to 64 bits, which costs lanes"""
 
 
 @kernel
@@ -85,6 +105,13 @@ def _hash(counter: np.uint32, high: np.uint32) -> np.uint32:
 def _fixed(a: np.float32, scale: np.float64, xi: np.uint32) -> np.uint64:
     """2^16 a/s + xi in two's complement, plus SHIFTER_BITS. Bits 16 and up are those of u."""
     return np.uint64(_bits(np.float64(a) * scale + SHIFTER) + np.uint64(xi))
+
+
+@kernel
+def _narrow(a: np.float32, scale: np.float64, xi: np.uint32) -> np.int32:
+    """u, the same as from `_fixed`, where |a| scale < NARROW."""
+    rounded = _low(_bits(np.float64(a) * scale + SHIFTER))
+    return np.int32(_sar(np.int32(rounded + np.int32(xi)), np.int32(16)))
 
 
 @kernel
@@ -186,6 +213,7 @@ def coefficients(low: np.uint32, high: np.uint32) -> Checks:
 @kernel
 def encode(
     copy: Vector,
+    largest: Vector,
     scale: Doubles,
     low: np.uint32,
     high: np.uint32,
@@ -201,21 +229,29 @@ def encode(
 
     Args:
         copy: the chunk, shape (256 blocks,).
+        largest: |copy|_inf of each block, shape (blocks,).
         scale: 2^16 / s of each block, shape (blocks,).
         low, high: the two halves of the seed.
         codes: out, 32 * bits bytes for each block.
         checks: out, shape (blocks,).
     """
     fields, shift, coef = np.empty(256, np.uint32), np.uint32(bits), coefs.astype(np.uint32)
+    signed = fields.view(np.int32)
     for block in range(len(scale)):
         base, factor = block * 256, scale[block]
         offset = np.uint32(np.uint32(block) * _BLOCK_STRIDE + low)
-        for k in range(128):
-            xi = _hash(np.uint32(_COUNTERS[k] + offset), high)
-            first = _fixed(copy[base + k], factor, np.uint32(xi & np.uint32(0xFFFF)))
-            second = _fixed(copy[base + 128 + k], factor, np.uint32(xi >> np.uint32(16)))
-            fields[k] = np.uint32(first >> np.uint64(16))
-            fields[k + 128] = np.uint32(second >> np.uint64(16))
+        if np.float64(largest[block]) * factor < NARROW:
+            for k in range(128):
+                xi = _hash(np.uint32(_COUNTERS[k] + offset), high)
+                signed[k] = _narrow(copy[base + k], factor, np.uint32(xi & np.uint32(0xFFFF)))
+                signed[k + 128] = _narrow(copy[base + 128 + k], factor, _shr(xi, np.uint32(16)))
+        else:
+            for k in range(128):
+                xi = _hash(np.uint32(_COUNTERS[k] + offset), high)
+                first = _fixed(copy[base + k], factor, np.uint32(xi & np.uint32(0xFFFF)))
+                second = _fixed(copy[base + 128 + k], factor, np.uint32(xi >> np.uint32(16)))
+                fields[k] = np.uint32(first >> np.uint64(16))
+                fields[k + 128] = np.uint32(second >> np.uint64(16))
         check = np.uint32(0)
         for k in range(256):
             check = np.uint32(check + np.uint32(coef[k] * _shr(fields[k], shift)))
