@@ -36,6 +36,7 @@ from gossipdp.runtime.node.housekeeping import Housekeeping
 from gossipdp.runtime.node.network_events import NetworkEvents
 from gossipdp.runtime.node.training import TrainingSessions
 from gossipdp.runtime.node.vector_jobs import SharedRegion, VectorJobs
+from gossipdp.runtime.observability.fetch_lines import FetchLines
 from gossipdp.runtime.observability.join_progress import JoinProgress
 from gossipdp.runtime.observability.memory_watch import MemoryWatch
 from gossipdp.runtime.observability.metrics import Metrics
@@ -128,6 +129,7 @@ class Node:
         self._services: list[Service] = []
         self._data: DataServer | None = None
         self._faults = FaultPoint.from_environment()
+        self._fetches = FetchLines(log.info, clock)
         join_progress, region = JoinProgress(clock(), self.status.unanswered), SharedRegion()
         self._jobs = VectorJobs(
             algorithm,
@@ -312,6 +314,7 @@ class Node:
     def _act(self, event: events.Event, now: float) -> None:
         """Log an event of the peer, tell the training process, and do what it asks of the daemon."""
         self._notices.observe(event, now)
+        self._fetches.observe(event, self._jobs.parameters)
         match event:
             case events.SessionOpened():
                 self._belong()
