@@ -18,7 +18,7 @@ from gossipdp.protocol.peer import Peer
 from gossipdp.protocol.transfer.claims import Held
 from gossipdp.protocol.wire.messages import Member, Progress, State, short
 from gossipdp.runtime import files
-from gossipdp.runtime.cores import usable_cores, workers_for
+from gossipdp.runtime.cores import threads_for, usable_cores
 from gossipdp.runtime.link import LinkServer
 from gossipdp.runtime.network.addresses import Choice, doubt
 from gossipdp.runtime.network.identity import Identity, NetworkSecret
@@ -197,7 +197,7 @@ def _node_config(home: Path, config: Config, kept: _Kept, metrics_at: str, why: 
         mode=config.exchange.mode,
         deadline=config.exchange.deadline,
         heal=config.safety.heal,
-        workers=config.compute.workers or workers_for(usable_cores()),
+        workers=config.compute.workers or threads_for(usable_cores()),
         waiting=2 * config.safety.memory_limit(usable()),
     )
 

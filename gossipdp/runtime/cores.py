@@ -1,4 +1,4 @@
-"""Cores that this process may use, and how many of them the daemon's threads take."""
+"""Cores that this process may use, and how many threads of a kind the daemon has on them."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 
 from gossipdp.runtime.control_groups import CGROUP, ROOT, levels
 
-__all__ = ["usable_cores", "workers_for"]
+__all__ = ["threads_for", "usable_cores"]
 
 
 def usable_cores(cgroup: Path = CGROUP, root: Path = ROOT) -> float:
@@ -17,12 +17,12 @@ def usable_cores(cgroup: Path = CGROUP, root: Path = ROOT) -> float:
     return min([float(len(os.sched_getaffinity(0))), *_quotas(cgroup, root)])
 
 
-def workers_for(cores: float) -> int:
-    """Compute threads of a daemon on a host with this many usable cores.
+def threads_for(cores: float) -> int:
+    """Compute threads, and I/O threads of libzmq, of a daemon on a host with this many usable cores.
 
     Training comes first. A loop on a CPU, or the loaders of one GPU, keep a few cores busy. With fewer than 8 cores a
-    second thread would take time from them. Four threads encode and mix about 1 billion parameters a second, more than
-    a 10 Gbit/s link carries at 4 bits.
+    second thread would take time from them. One compute thread encodes and mixes some 0.4 billion parameters a second,
+    and 10 Gbit/s each way carry 2.4 billion at 4 bits. `Sockets` says what an I/O thread carries.
     """
     return 1 if cores < 8 else 2 if cores < 16 else 4
 

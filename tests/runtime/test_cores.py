@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from gossipdp.runtime.cores import usable_cores, workers_for
+from gossipdp.runtime.cores import threads_for, usable_cores
 
 
 @pytest.mark.parametrize(
@@ -36,5 +36,5 @@ def test_usable_cores_are_the_least_of_affinity_and_quotas(
     assert usable_cores(tmp_path / "cgroup", tmp_path / "sys") == cores
 
 
-def test_workers_grow_with_cores_and_leave_most_of_them_to_training() -> None:
-    assert [workers_for(cores) for cores in (0.5, 2, 7.9, 8, 15, 16, 128)] == [1, 1, 1, 2, 2, 4, 4]
+def test_threads_grow_with_cores_and_leave_most_of_them_to_training() -> None:
+    assert [threads_for(cores) for cores in (0.5, 2, 7.9, 8, 15, 16, 128)] == [1, 1, 1, 2, 2, 4, 4]

@@ -250,9 +250,14 @@ class Node:
 
     def _turn(self) -> None:
         now = self._clock()
+        timer = self.peer.timer()
+        if timer is not None and timer <= now:
+            self.peer.handle_timer(now)
+            self._drain(now)
+            timer = self.peer.timer()
         services = {fd: service for service in self._services for fd in service.filenos()}
         trainers = set(self._training.filenos())
-        waits = [self.peer.timer(), self._next_tick, self._stopping_at if now < self._stopping_at else None]
+        waits = [timer, self._next_tick, self._stopping_at if now < self._stopping_at else None]
         timeout = max(0.0, min(wait for wait in waits if wait is not None) - now)
         watched = [*services, *trainers, self._jobs.fileno(), self._checkpoints.fileno()]
         arrived, readable = self._transport.poll(timeout, watched)
@@ -269,10 +274,6 @@ class Node:
                 self._training.handle(fd, now)
             elif fd in services:
                 services[fd].handle(fd)
-        timer = self.peer.timer()
-        if timer is not None and timer <= now:
-            self.peer.handle_timer(now)
-            self._drain(now)
         if now >= self._next_tick:
             self._tick(now)
         if self._stopping_at < math.inf:

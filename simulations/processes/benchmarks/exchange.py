@@ -8,6 +8,9 @@ sides start codec and wire together, and the time is that of the last. The mark 
 max(codec, wire). The parts also run one after the other. With spare cores the two ways agree. On two cores, which both
 daemons share, the codec alone keeps all cores busy. Exchange and parts alternate. Each exchange is checked: the mean of
 both replicas stays, and they agree better than before.
+
+The last lines give the CPU time of a daemon for one exchange, with the check and outer step before it (`cpu_parts`).
+That of an idle daemon in the same time is subtracted.
 """
 
 from __future__ import annotations
@@ -32,6 +35,7 @@ from gossipdp.codecs import kernels
 from gossipdp.runtime.network.identity import Identity, NetworkSecret
 from peers.memory import keep_memory
 from simulations.processes.benchmarks import codec
+from simulations.processes.benchmarks.cpu_parts import PARTS, daemon_of, spent
 from simulations.processes.two_daemons import Pair, two_daemons
 
 MARK = 1.5
@@ -57,6 +61,30 @@ def one_exchange(pair: Pair, rng: np.random.Generator) -> dict[str, Any]:
         seen = f"mean moved {after - before:.2e}, apart {apart:.2e} -> {pair.disagreement():.2e}"
         raise SystemExit(f"not averaged: {seen}")
     return dict(pair.status(0)["last_exchange"])
+
+
+class Watch:
+    """CPU seconds of a daemon of the pair by `PARTS`, without what it spends when idle; the mean of both."""
+
+    def __init__(self, pair: Pair) -> None:
+        self._daemons = [daemon_of(home) for home in pair.homes]
+        pair.wait(1.0)
+        self.begin()
+        pair.wait(1.0)
+        seconds, used = self._since()
+        self._idle = {part: used[part] / seconds for part in PARTS}
+
+    def begin(self) -> None:
+        self._began, self._before = time.monotonic(), [spent(pid) for pid in self._daemons]
+
+    def end(self) -> dict[str, float]:
+        seconds, used = self._since()
+        return {part: used[part] - seconds * self._idle[part] for part in PARTS}
+
+    def _since(self) -> tuple[float, dict[str, float]]:
+        pairs = list(zip(self._before, [spent(pid) for pid in self._daemons], strict=True))
+        used = {part: sum(now[part] - then[part] for then, now in pairs) / len(pairs) for part in PARTS}
+        return time.monotonic() - self._began, used
 
 
 def side(parameters: int, listens: bool, pipe: Connection) -> None:
@@ -136,17 +164,22 @@ def main() -> int:
     parser = argparse.ArgumentParser(description="a whole exchange against the longer of its parts")
     parser.add_argument("--parameters", type=int, default=25_000_000)
     parser.add_argument("--runs", type=int, default=9)
+    parser.add_argument("--workers", type=int, default=1, help="compute threads of each daemon")
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args()
     rng = np.random.default_rng(1)
     size = options.parameters
     parts = Parts(size)
     x = 0.05 * rng.standard_normal(size, dtype=np.float32)
-    rows = []
+    rows, cpu_rows = [], []
     # lr 1 and momentum 0: a side moves by its whole step, so the check knows the result
-    with two_daemons(x, {"exchange.warmup_steps": 10**9, "exchange.early_steps": 0}) as pair:
+    settings = {"exchange.warmup_steps": 10**9, "exchange.early_steps": 0, "compute.workers": options.workers}
+    with two_daemons(x, settings) as pair:
+        watch = Watch(pair)
         for _ in range(options.runs + 2):
+            watch.begin()
             last = one_exchange(pair, rng)
+            cpu_rows.append(watch.end())
             if last["codec"] != "modulo4" or last["chunks"] != last["of"]:
                 continue
             rows.append(
@@ -167,6 +200,8 @@ def main() -> int:
         "codec_alone_ms": round(cpu, 1),
         "wire_alone_ms": round(wire, 1),
         "ratio_to_parts_apart": round(apart, 3),
+        "workers": options.workers,
+        "cpu_ms": {part: round(1e3 * statistics.median(row[part] for row in cpu_rows), 1) for part in PARTS},
         "machine": platform.machine(),
         "cores": os.cpu_count(),
     }
@@ -178,6 +213,8 @@ def main() -> int:
             f"ratio {ratio:.2f} (mark {MARK})\n"
             f"  one after the other: codec {cpu:.1f} ms, wire {wire:.1f} ms; ratio {apart:.2f}; {os.cpu_count()} cores"
         )
+        each = ", ".join(f"{part} {1e6 * ms / size:.2f}" for part, ms in figures["cpu_ms"].items())
+        print(f"  CPU milliseconds a million parameters, of one side with {options.workers} compute threads: {each}")
     return 0 if figures["reached"] else 1
 
 
