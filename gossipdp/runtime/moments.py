@@ -1,7 +1,6 @@
-"""Copies the inner optimizer's moments between shared memory and their encoded form, chunk by chunk.
+"""Copies the inner optimizer's encoded moments between shared memory and the daemon, chunk by chunk.
 
-The training process writes one moment at a time into the memory of its snapshots, and does not wait. A joining process
-finds the moments there in the same order. Each chunk is one piece of work for a compute thread, asked for when the
+The training process encodes and decodes them. Each chunk is one piece of work for a compute thread, asked for when the
 piece before is done, so that exchanges go on in between. Nothing here may know a socket or a peer.
 """
 
@@ -11,18 +10,17 @@ import logging
 from collections import deque
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any, Final, TypeAlias
+from typing import Any, Final, NamedTuple, TypeAlias
 
 import numpy as np
+from numpy.typing import NDArray
 
 from gossipdp.algorithms.ledger import Keep, in_memory
 from gossipdp.codecs import moments as codec
-from gossipdp.codecs.base import Buffer, PayloadError, Vector
 from gossipdp.protocol.jobs import Frozen
 from gossipdp.protocol.schema import Schema, chunk_parameters
 from gossipdp.protocol.transfer.moments import Moments, chunk_sizes
 from gossipdp.runtime.compute import Call
-from gossipdp.runtime.link import Moment
 
 __all__ = ["ROUNDS", "MomentsCopier"]
 
@@ -30,17 +28,25 @@ log = logging.getLogger("gossipdp.node")
 
 ROUNDS: Final = 10
 """rounds between two transfers of the moments from the training process. A second moment stays valid for hundreds of
-steps, and a transfer of both costs as much as two snapshots."""
+steps, and a transfer costs about as much as a snapshot."""
 
+Bytes: TypeAlias = NDArray[np.uint8]
 Piece: TypeAlias = Callable[[], Any]
 
 
+class _Chunk(NamedTuple):
+    place: slice
+    """its bytes in a shared buffer"""
+    size: int
+    """in parameters"""
+
+
 class MomentsCopier:
-    """Copies one moment at a time. A new copy ends the one under way, whose memory has another use by then.
+    """Makes one copy at a time. A new copy ends the one under way, whose memory has another use by then.
 
     Args:
         call: runs a piece of work on a compute thread.
-        keep: called with what is encoded, on a compute thread.
+        keep: called with what is taken, on a compute thread.
     """
 
     def __init__(self, call: Call, keep: Keep = in_memory) -> None:
@@ -50,54 +56,32 @@ class MomentsCopier:
         """what is still to run. A piece that ran is dropped with what it read"""
         self._results: list[Any] = []
         self._end: Callable[[list[Any]], None] = _nothing
-        self._seconds: list[Buffer] = []
-        """encoded second moments that wait for the first ones"""
 
-    def read(
-        self, which: Moment, steps: int, x: Vector, schema: Schema, done: Callable[[Moments | None], None]
-    ) -> None:
-        """Encode the moment in `x`.
+    def read(self, steps: int, shared: Bytes, schema: Schema, done: Callable[[Moments | None], None]) -> None:
+        """Take the moments that the training process has encoded.
 
         Args:
-            which: the second moment comes first.
             steps: of the optimizer.
-            x: shape (schema.size,), fp32.
-            done: called with both moments once both are encoded, else with None.
+            shared: the buffer that holds them.
+            done: called with them, or with None if they cannot be used.
         """
-        seconds = self._seconds
 
-        def second(results: list[Any]) -> None:
-            self._seconds = [] if _failed(results) else results
-            done(None)
-
-        def first(results: list[Any]) -> None:
+        def end(results: list[Any]) -> None:
+            if _failed(results):
+                log.warning("the optimizer's moments are not kept: one is not finite, or a second one is negative")
             done(None if _failed(results) else Moments(steps, tuple(results)))
 
-        spans = _spans(schema)
-        if which == "second":
-            self._begin([partial(_second, x[at], self._keep) for at in spans], second)
-        elif len(seconds) == len(spans):
-            self._seconds = []
-            pairs = zip(spans, seconds, strict=True)
-            self._begin([partial(_both, x[at], half, self._keep) for at, half in pairs], first)
-        else:
-            done(None)
+        self._begin([partial(_taken, shared[place], size, self._keep) for place, size in _chunks(schema)], end)
 
-    def write(self, which: Moment, x: Vector, held: Moments, schema: Schema, done: Callable[[], None]) -> None:
-        """Decode a moment of `held` into `x`, shape (schema.size,), then call `done`."""
-        decode = codec.decode_second if which == "second" else codec.decode_first
+    def write(self, shared: Bytes, held: Moments, schema: Schema, done: Callable[[], None]) -> None:
+        """Copy what is held to a shared buffer, for the training process to decode. Then call `done`."""
 
-        def piece(at: slice, chunk: Frozen) -> bool:
-            x[at] = decode(chunk.payload, at.stop - at.start)
+        def piece(place: slice, chunk: Frozen) -> bool:
+            shared[place] = np.frombuffer(chunk.payload, np.uint8)
             return True
 
-        def end(_: object) -> None:
-            # A source may send anything for the padding. Training ignores it, but the next snapshot would contain it.
-            x[schema.padding] = 0.0
-            done()
-
-        pairs = zip(_spans(schema), held.chunks, strict=True)
-        self._begin([partial(piece, at, chunk) for at, chunk in pairs], end)
+        pairs = zip(_chunks(schema), held.chunks, strict=True)
+        self._begin([partial(piece, place, chunk) for (place, _), chunk in pairs], lambda _: done())
 
     def _begin(self, pieces: Sequence[Piece], end: Callable[[list[Any]], None]) -> None:
         self._task += 1
@@ -121,26 +105,14 @@ def _failed(results: list[Any]) -> bool:
     return bool(results) and results[-1] is None
 
 
-def _spans(schema: Schema) -> list[slice]:
+def _chunks(schema: Schema) -> list[_Chunk]:
     width = chunk_parameters(schema.size)
-    return [slice(chunk * width, chunk * width + size) for chunk, size in enumerate(chunk_sizes(schema))]
+    return [_Chunk(codec.shared(chunk, width, size), size) for chunk, size in enumerate(chunk_sizes(schema))]
 
 
-def _second(v: Vector, keep: Keep) -> Buffer | None:
-    try:
-        return keep(codec.encode_second(v).data)
-    except PayloadError as error:
-        log.warning("the optimizer's moments are not kept: %s", error)
-        return None
-
-
-def _both(m: Vector, second: Buffer, keep: Keep) -> Frozen | None:
-    try:
-        payload = np.concatenate([np.frombuffer(second, np.uint8), codec.encode_first(m, second)])
-    except PayloadError as error:
-        log.warning("the optimizer's moments are not kept: %s", error)
-        return None
-    return Frozen(keep(payload.data), codec.digest(payload.data))
+def _taken(shared: Bytes, size: int, keep: Keep) -> Frozen | None:
+    payload = shared.copy().data
+    return Frozen(keep(payload), codec.digest(payload)) if codec.check(payload, size) else None
 
 
 def _nothing(_: object) -> None:

@@ -105,12 +105,12 @@ class Dialogue:
         self._accounts, self._healing, self._times = Accounts(), Healing(), SnapshotTimes()
         self._corrections = Corrections(layout.schema)
         self._moments = MomentsSchedule()
-        self._moments_given: set[links.Moment] = set()
-        """moments that were asked for and are in shared memory"""
+        self._moments_given = False
+        """the moments that were asked for are in shared memory"""
         self._sealed: int | None = None
         """while this process holds the region's token: number of the last slot that was sealed"""
         self._inherits = False
-        """a moment that the daemon keeps may still come to the buffer of the model"""
+        """moments that the daemon keeps may still come to the buffer of the model"""
         self._state_is_new = False
         """the daemon has a newer carried state than this model"""
         self._has_moments = self._wants_moments = False
@@ -210,8 +210,8 @@ class Dialogue:
                 self._times.settled(snapshot)
             case links.MomentsTaken(number):
                 self._moments.taken(number)
-            case links.MomentsGiven(which):
-                self._moments_given.add(which)
+            case links.MomentsGiven():
+                self._moments_given = True
             case links.Taken(snapshot, refused):
                 self._snapshot_taken(snapshot, refused)
             case links.Refused():

@@ -2,27 +2,24 @@
 
 from __future__ import annotations
 
-from typing import Final, NamedTuple, TypeAlias
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
 from gossipdp.protocol.carried_state import NOTHING, Carried
 from gossipdp.protocol.wire.encoding import Buffer
-from gossipdp.runtime.link import Moment
 
 __all__ = [
-    "MOMENTS",
     "Drain",
     "Keep",
     "Load",
-    "LoadMoment",
+    "LoadMoments",
     "LoadState",
     "Order",
-    "SendMoment",
+    "SendMoments",
     "Snapshot",
     "Write",
-    "moment_of",
 ]
 
 
@@ -81,32 +78,19 @@ class Snapshot(NamedTuple):
     plus: tuple[tuple[int, int], ...] = ()
 
 
-class SendMoment(NamedTuple):
-    """into := one of the optimizer's moments, `moment_of(number)`."""
+class SendMoments(NamedTuple):
+    """into := both of the optimizer's moments, encoded (`codecs.moments`)."""
 
     session: int
     number: int
-    into: NDArray[np.float32]
+    into: NDArray[np.uint8]
 
 
-class LoadMoment(NamedTuple):
-    """One of the optimizer's moments := values, on the whole flat vector.
+class LoadMoments(NamedTuple):
+    """Both of the optimizer's moments := what is encoded in a buffer. steps: optimizer steps behind them."""
 
-    steps: optimizer steps behind the moment.
-    """
-
-    which: Moment
     steps: int
-    values: NDArray[np.float32]
+    encoded: NDArray[np.uint8]
 
 
-Order: TypeAlias = Write | Load | Keep | LoadState | Drain | Snapshot | SendMoment
-
-
-MOMENTS: Final[tuple[Moment, Moment]] = ("second", "first")
-"""in the order in which they travel"""
-
-
-def moment_of(number: int) -> Moment:
-    """Which moment has this number."""
-    return MOMENTS[(number + 1) % 2]
+Order: TypeAlias = Write | Load | Keep | LoadState | Drain | Snapshot | SendMoments

@@ -9,9 +9,6 @@ from __future__ import annotations
 import math
 from typing import Final
 
-import numpy as np
-from numpy.typing import NDArray
-
 from gossipdp.protocol.wire.messages import MOST_STEPS
 from gossipdp.runtime import link as links
 from gossipdp.training.dialogue import Dialogue, Mode, Phase
@@ -19,13 +16,12 @@ from gossipdp.training.orders import (
     Drain,
     Keep,
     Load,
-    LoadMoment,
+    LoadMoments,
     LoadState,
     Order,
-    SendMoment,
+    SendMoments,
     Snapshot,
     Write,
-    moment_of,
 )
 from gossipdp.training.tensors.carried import StateCopy
 from gossipdp.training.tensors.streams import Fence, passed
@@ -89,7 +85,7 @@ class Session(Dialogue):
 
     @property
     def takes_snapshot(self) -> bool:
-        """True if the daemon has read the last snapshot and moment."""
+        """True if the daemon has read the last snapshot and moments."""
         return self._phase is Phase.OPEN and self._accounts.handed is None and not self._moments.open
 
     @property
@@ -170,19 +166,19 @@ class Session(Dialogue):
             return Load(self.number, region.buffers[0], self._terms.clock, link.carried, self._healing.due)
         if self._state_is_new and self._phase is Phase.OPEN:
             return LoadState(self.number, link.carried.state)
-        sends_moment = self._phase is Phase.OPEN and self._accounts.handed is None and self._moments.due
+        sends_moments = self._phase is Phase.OPEN and self._accounts.handed is None and self._moments.due
         soon = self.due_in is not None and self.due_in <= ahead
-        if sends_moment or soon:
+        if sends_moments or soon:
             self.claims()
         if self._drains(soon):
             return self._corrections.take(region)
         # Moments come before a snapshot: where one is due at every step, they would never have their turn.
-        if sends_moment and (free := self._free()) is not None:
-            return SendMoment(self.number, self._moments.next(), free)
+        if sends_moments and (free := self._free()) is not None:
+            return SendMoments(self.number, self._moments.next(), region.raw[free])
         return self.snapshot() if self.due_in == 0 else None
 
     def claims(self) -> bool:
-        """Take the free buffer. It stays this process's until a Snapshot or SendMoment is done.
+        """Take the free buffer. It stays this process's until a Snapshot or SendMoments is done.
 
         Returns:
             False while the daemon has it, or its last slot is not taken to be drained.
@@ -192,12 +188,9 @@ class Session(Dialogue):
             self._sealed = link.region.take()
         return self._sealed == self._corrections.taken
 
-    def _free(self) -> NDArray[np.float32] | None:
-        """The buffer for a snapshot or a moment of the live parameters; None while there is none."""
-        link = self._connection.link
-        if self._sealed is None or self._sealed != self._corrections.applied or link is None or link.region is None:
-            return None
-        return link.region.buffers[self._sealed % 2]
+    def _free(self) -> int | None:
+        """Which buffer is for a snapshot or moments of the live parameters; None while there is none."""
+        return None if self._sealed is None or self._sealed != self._corrections.applied else self._sealed % 2
 
     def _drains(self, soon: bool) -> bool:
         """True if corrections are to be drained now; with mode overlap, only with a snapshot that can be written."""
@@ -207,9 +200,12 @@ class Session(Dialogue):
 
     def snapshot(self) -> Snapshot | None:
         """The order to hand over the steps since the last snapshot. None if there are none, or it cannot be taken."""
-        if not self._accounts.steps or self.due_in is None or not self.claims() or (free := self._free()) is None:
+        link = self._connection.link
+        if link is None or link.region is None or not self._accounts.steps or self.due_in is None:
             return None
-        return Snapshot(self.number, self.next_snapshot, self._corrections.applied, free)
+        if not self.claims() or (free := self._free()) is None:
+            return None
+        return Snapshot(self.number, self.next_snapshot, self._corrections.applied, link.region.buffers[free])
 
     def last_snapshot(self) -> Snapshot | None:
         """As `snapshot`, for a process that leaves. It adds a slot that is out to the snapshot, not to parameters."""
@@ -235,7 +231,7 @@ class Session(Dialogue):
 
         Args:
             state: with Write and Snapshot, the carried state, if it is due.
-            optimizer_steps: with SendMoment, steps that the optimizer has made.
+            optimizer_steps: with SendMoments, steps that the optimizer has made.
             whole: with Snapshot, this process alone has written it for its whole group.
         """
         here = isinstance(order, Write) or order.session == self.number
@@ -274,34 +270,37 @@ class Session(Dialogue):
                     self._connection.send(fence, message, state)
                     self._sealed = None
                     self._times.submitted(number, self.now())
-            case SendMoment(session, number) if here and self._phase is Phase.OPEN:
+            case SendMoments(session, number) if here and self._phase is Phase.OPEN:
                 steps = min(max(0, optimizer_steps), MOST_STEPS)
-                applied = self._corrections.applied
-                self._connection.send(fence, links.Moments(session, number, moment_of(number), steps, applied))
+                self._connection.send(fence, links.Moments(session, number, steps, self._corrections.applied))
                 self._sealed = None
         self._flush()
         if isinstance(order, Snapshot):
             self.report()
 
+    def wants(self, order: SendMoments) -> bool:
+        """True while the daemon that this order is for is there."""
+        return order.session == self.number and not self.alone
+
     def withdraw(self, order: Order | None) -> None:
         """`order` will not be carried out."""
-        if isinstance(order, SendMoment) and order.session == self.number and not self.alone:
+        if isinstance(order, SendMoments) and self.wants(order):
             self._moments.undo()
 
     # -- moments for a new optimizer --------------------------------------------------------------------------------
 
-    def ask_moment(self, which: links.Moment) -> None:
-        """Ask the daemon for one of the moments that it keeps. It puts them where snapshots stand."""
+    def ask_moments(self) -> None:
+        """Ask the daemon for the moments that it keeps. It puts them where the model stood."""
         self.layout.finish()  # a device may still copy from there
-        self._moments_given.clear()
-        self._connection.send(passed, links.WantMoments(self.number, which))
+        self._moments_given = False
+        self._connection.send(passed, links.WantMoments(self.number))
 
-    def given_moment(self, which: links.Moment) -> LoadMoment | None:
-        """The order to load the moment that was asked for; None before the daemon has brought it."""
+    def given_moments(self) -> LoadMoments | None:
+        """The order to load the moments that were asked for; None before the daemon has brought them."""
         link = self._connection.link
-        if link is None or link.region is None or which not in self._moments_given:
+        if link is None or link.region is None or not self._moments_given:
             return None
-        return LoadMoment(which, self.kept_steps, link.region.buffers[0])
+        return LoadMoments(self.kept_steps, link.region.raw[0])
 
     def inherited(self) -> None:
         """The moments are loaded, on every rank: the buffer is free."""

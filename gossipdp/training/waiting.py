@@ -13,10 +13,10 @@ from typing import Final
 from gossipdp.errors import UnreachableError
 from gossipdp.runtime import link as links
 from gossipdp.training.dialogue import Phase
-from gossipdp.training.orders import LoadMoment, Order, Snapshot
+from gossipdp.training.orders import LoadMoments, Order, Snapshot
 from gossipdp.training.session import Session
 
-__all__ = ["ModelWait", "wait_for_last_snapshot", "wait_for_moment", "wait_for_order"]
+__all__ = ["ModelWait", "wait_for_last_snapshot", "wait_for_moments", "wait_for_order"]
 
 log = logging.getLogger("gossipdp.training")
 
@@ -24,9 +24,9 @@ GRACE: Final = 10.0
 """seconds that `ModelWait` gives a daemon that is being started or restarted (`link.expected`)"""
 SUPERVISED_GRACE: Final = 120.0
 """the same where a supervisor starts the daemon again, which takes long on a busy host"""
-MOMENT_WITHIN: Final = 60.0
-MOMENT_EACH: Final = 100e-9
-"""seconds for the daemon to bring one moment, and additional seconds per parameter"""
+MOMENTS_WITHIN: Final = 60.0
+MOMENTS_EACH: Final = 100e-9
+"""seconds for the daemon to bring the moments, and additional seconds per parameter"""
 PAUSE: Final = 0.05
 """seconds between attempts where no message tells of a change"""
 
@@ -105,19 +105,19 @@ def wait_for_order(session: Session, within: float = math.inf) -> Order | None:
         session.wait(min(left, 1.0 if session.idle else 0.001))
 
 
-def wait_for_moment(session: Session, which: links.Moment) -> LoadMoment | None:
-    """After the Load: wait for one of the moments that the daemon keeps. None if it does not come.
+def wait_for_moments(session: Session) -> LoadMoments | None:
+    """After the Load: wait for the moments that the daemon keeps. None if they do not come.
 
     A daemon that takes too long is dropped and reached anew. What it still writes goes to memory that is not read.
     """
     if session.alone or not session.kept_steps:
         return None
-    session.ask_moment(which)
-    within = MOMENT_WITHIN + session.layout.schema.size * MOMENT_EACH
+    session.ask_moments()
+    within = MOMENTS_WITHIN + session.layout.schema.size * MOMENTS_EACH
     until, lines = session.now() + within, links.WaitLines()
     while not session.alone and (left := until - session.now()) > 0:
         session.poll()
-        if (order := session.given_moment(which)) is not None:
+        if (order := session.given_moments()) is not None:
             return order
         if line := lines.look("the optimizer's moments", session.now()):
             log.warning("training is %s", line)

@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gossipdp.codecs import moments as codec
+from gossipdp.codecs.base import BLOCK
 from gossipdp.protocol.events import Event, Pace, SessionOpened, SessionRefused, SlotSealed, SnapshotTaken
 from gossipdp.protocol.jobs import Frozen
 from gossipdp.protocol.peer import Peer
@@ -195,12 +196,12 @@ class Trainer:
             self._done(self, "inherit", ())
 
     def _tell_moments(self) -> None:
-        """Report moments: any mean and mean square, different each time."""
+        """Report moments: any codes, different each time."""
         start, chunks = self._random.randrange(self._schema.trainable), list[Frozen]()
         for size in chunk_sizes(self._schema):
-            gradient = self._noise[start : start + size]
-            second = codec.encode_second(gradient * gradient)
-            payload = np.concatenate([second, codec.encode_first(gradient, second.data)]).data
+            codes = self._noise[start : start + size].view(np.uint8)
+            scales = np.full(-(-size // BLOCK), 1 / 127, "<f4").view(np.uint8)
+            payload = np.concatenate([codes[:size], scales, codes[-size:], scales]).data
             chunks.append(Frozen(payload, codec.digest(payload)))
         self.moments = moments = Moments(self._optimizer_steps, tuple(chunks))
         self._done(self, "tell", ())

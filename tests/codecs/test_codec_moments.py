@@ -1,4 +1,4 @@
-"""Adam's moments in 2 bytes a parameter: the update must survive (`codecs.moments`)."""
+"""Adam's moments in 2 bytes a parameter: the update must survive, and a payload is checked (`codecs.moments`)."""
 
 from __future__ import annotations
 
@@ -9,22 +9,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gossipdp.codecs.base import BLOCK, PayloadError
-from gossipdp.codecs.moments import (
-    MOST_RATIO,
-    check,
-    decode_first,
-    decode_second,
-    encode_first,
-    encode_second,
-    payload_bytes,
-)
+from gossipdp.codecs.base import BLOCK
+from gossipdp.codecs.moments import MOST_RATIO, check, payload_bytes, places, shared
+from tests.codecs.moments_reference import decoded, encoded
 
 
 def both(m, v):
-    second = encode_second(v)
-    payload = np.concatenate([second, encode_first(m, second)])
-    return payload, decode_first(payload, len(m)), decode_second(payload, len(m))
+    payload = encoded(m, v)
+    return payload, *decoded(payload, len(m))
 
 
 def adam(size=5000, steps=60, betas=(0.9, 0.999), seed=0, spread=4.0):
@@ -94,21 +86,21 @@ def test_any_moments_decode_to_finite_ones_and_no_second_is_zero_where_the_first
     assert (np.abs(first.astype(np.float64)) <= 1.001 * MOST_RATIO * np.sqrt(second.astype(np.float64))).all()
 
 
-def test_first_moment_without_a_second_decodes_to_zero():
-    second = encode_second(np.array([0.0, 4.0], np.float32))
-    payload = np.concatenate([second, encode_first(np.array([1.0, 1.0], np.float32), second)])
-    assert decode_first(payload, 2) == pytest.approx([0.0, 1.0], rel=0.02)
+@pytest.mark.parametrize("size", [1, 255, 256, 257, 1000])
+def test_places_of_all_blocks_cover_a_payload_once(size):
+    found = [at for first in range(0, size, BLOCK) for at in places(size, first, min(first + BLOCK, size), 40)]
+    taken = np.zeros(40 + payload_bytes(size), int)
+    for at in found:
+        taken[at] += 1
+    assert (taken[40:] == 1).all() and not taken[:40].any()
 
 
-@pytest.mark.parametrize("value", [np.nan, np.inf, -1.0])
-def test_impossible_moments_are_not_encoded(value):
-    good = np.ones(3, np.float32)
-    bad = np.array([1.0, value, 1.0], np.float32)
-    with pytest.raises(PayloadError, match="negative or not finite"):
-        encode_second(bad)
-    if value != -1.0:
-        with pytest.raises(PayloadError, match="not finite"):
-            encode_first(bad, encode_second(good))
+def test_payload_stands_where_its_chunk_does_and_reaches_no_other():
+    """A last chunk of up to 3 parameters takes more than their fp32 values, which the rest of the page has."""
+    for size in (1, 3, 4, 256, 8192):
+        at = shared(5, 8192, size)
+        assert at.start == 4 * 5 * 8192 and at.stop - at.start == payload_bytes(size)
+        assert at.stop <= max(at.start + 4 * size, -(-(at.start + 1) // 1024) * 1024)
 
 
 @pytest.mark.parametrize("half", [0, 1])
@@ -133,7 +125,7 @@ def test_any_codes_are_bounded():
     payload, _, _ = both(*adam(size=300))
     payload[:300] = random.integers(0, 256, 300)
     payload[len(payload) // 2 : len(payload) // 2 + 300] = 128
-    first, second = decode_first(payload, 300), decode_second(payload, 300)
+    first, second = decoded(payload, 300)
     assert (np.abs(first) <= 1.001 * MOST_RATIO * np.sqrt(second)).all()
 
 
@@ -143,5 +135,5 @@ def test_receiver_cuts_a_ratio_within_the_tolerance_of_the_scale():
     payload[half : half + 300] = 128
     payload[half + 300 :] = np.full(2, 1.0005 * MOST_RATIO / 127.0, "<f4").view(np.uint8)
     assert check(payload, 300)
-    first, second = decode_first(payload, 300), decode_second(payload, 300)
+    first, second = decoded(payload, 300)
     assert first / np.sqrt(second) == pytest.approx(np.full(300, -MOST_RATIO), rel=1e-6)

@@ -1,4 +1,4 @@
-"""Moments between shared memory and their encoded form: chunk by chunk, one copy at a time."""
+"""Encoded moments between shared memory and the daemon: chunk by chunk, one copy at a time."""
 
 from __future__ import annotations
 
@@ -8,11 +8,16 @@ from collections import deque
 import numpy as np
 import pytest
 
+from gossipdp.codecs.moments import digest, places, shared
 from gossipdp.protocol.schema import Schema
+from gossipdp.protocol.transfer.moments import chunk_sizes
 from gossipdp.runtime.moments import MomentsCopier
+from tests.codecs.moments_reference import encoded
 
-SIZE = 3 * 8192 + 100
+WIDTH = 8192
+SIZE = 3 * WIDTH + 101
 SCHEMA = Schema.of([("w", (SIZE,), "float32", "parameter")])
+PAGES = -(-4 * SIZE // 4096) * 4096
 
 
 def run(queue):
@@ -34,82 +39,71 @@ class Bench:
             run(self.queue)
         return most
 
-    def read(self, which, x, steps=7):
-        self.copier.read(which, steps, x, SCHEMA, self.said.append)
+    def read(self, memory, steps=7):
+        self.copier.read(steps, memory, SCHEMA, self.said.append)
 
 
-def moments():
+def payloads(scale=1.0):
     random = np.random.default_rng(0)
-    v = (random.standard_normal(SIZE) ** 2).astype(np.float32)
-    return (np.sqrt(v) * random.uniform(-1, 1, SIZE)).astype(np.float32), v
+    v = (scale * random.standard_normal(SIZE) ** 2).astype(np.float32)
+    m = (np.sqrt(v) * random.uniform(-1, 1, SIZE)).astype(np.float32)
+    starts = range(0, SIZE, WIDTH)
+    return [encoded(m[start : start + WIDTH], v[start : start + WIDTH]) for start in starts]
 
 
-def test_both_moments_are_read_one_piece_at_a_time_and_written_back():
-    bench, (m, v), x = Bench(), moments(), np.zeros(SIZE, np.float32)
-    bench.read("second", v)
+def memory_of(chunks):
+    memory = np.full(PAGES, 7, np.uint8)
+    for chunk, (payload, size) in enumerate(zip(chunks, chunk_sizes(SCHEMA), strict=True)):
+        memory[shared(chunk, WIDTH, size)] = payload
+    return memory
+
+
+def test_moments_are_read_one_piece_at_a_time_and_written_back():
+    bench, chunks = Bench(), payloads()
+    memory = memory_of(chunks)
+    bench.read(memory)
     assert bench.work() == 1, "a piece is asked for when the one before is done"
-    bench.read("first", m)
-    bench.work()
-    nothing, held = bench.said
-    assert nothing is None and held.steps == 7 and len(held.chunks) == 4
-    bench.copier.write("second", x, held, SCHEMA, lambda: bench.said.append("second"))
-    bench.work()
-    assert bench.said[-1] == "second" and np.allclose(x, v, rtol=0.06)
-    bench.copier.write("first", x, held, SCHEMA, lambda: bench.said.append("first"))
-    bench.work()
-    assert bench.said[-1] == "first" and np.abs(x - m).max() < 0.05 * np.sqrt(v).max()
+    memory[:] = 9
+    (held,) = bench.said
+    assert held.steps == 7 and [bytes(each.payload) for each in held.chunks] == [bytes(each) for each in chunks]
+    assert [each.hash for each in held.chunks] == [digest(each.data) for each in chunks]
+    again = np.full(PAGES, 7, np.uint8)
+    bench.copier.write(again, held, SCHEMA, lambda: bench.said.append("given"))
+    assert bench.work() == 1 and bench.said[-1] == "given" and np.array_equal(again, memory_of(chunks))
 
 
-@pytest.mark.parametrize("which", ["second", "first"])
-def test_moments_with_nan__not_kept__but_the_memory_is_free_again(which, caplog):
-    bench, (m, v) = Bench(), moments()
-    (v if which == "second" else m)[9000] = np.nan
+@pytest.mark.parametrize("value", [np.nan, np.inf, -1.0, 2.0**70])
+@pytest.mark.parametrize("part", ["tops", "scales"])
+def test_moments_that_training_could_not_encode__not_kept__but_the_memory_is_free_again(part, value, caplog):
+    """One warning, and the chunks after it are not looked at."""
+    bench, memory = Bench(), memory_of(payloads())
+    at = getattr(places(WIDTH, 512, 768, shared(1, WIDTH, WIDTH).start), part)
+    memory[at] = np.array([value], "<f4").view(np.uint8)
     with caplog.at_level(logging.WARNING, "gossipdp.node"):
-        bench.read("second", v)
-        bench.work()
-        bench.read("first", m)
-        bench.work()
-    assert bench.said == [None, None] and "not kept" in caplog.text
+        bench.read(memory)
+        bench.work(2)
+    assert bench.said == [None] and not bench.queue and caplog.text.count("not kept") == 1
 
 
-def test_moments_all_nan__one_warning():
-    """There is no warning for each chunk, and the other chunks are not looked at."""
-    bench = Bench()
-    bench.read("second", np.full(SIZE, np.nan, np.float32))
-    assert bench.work(1) == 1 and bench.said == [None] and not bench.queue
-
-
-def test_padding_is_zero_whatever_was_received():
+def test_buffers_are_not_touched():
     schema = Schema.of([("w", (100,), "float32", "parameter"), ("b", (300,), "float32", "buffer")])
-    queue, said, x = deque(), [], np.full(schema.size, 5.0, np.float32)
-    copier = MomentsCopier(lambda piece, done, place: queue.append((piece, done)))
-    ones = np.ones(schema.size, np.float32)
-    for which in ("second", "first"):
-        copier.read(which, 7, ones, schema, said.append)
-        run(queue)
-    copier.write("first", x, said[-1], schema, lambda: said.append("given"))
-    run(queue)
-    assert said[-1] == "given" and not x[100 : schema.trainable].any() and schema.trainable > 100
-    assert np.allclose(x[:100], 1.0, rtol=0.05) and (x[schema.trainable :] == 5.0).all()
-
-
-def test_first_moment_without_a_second__not_kept():
-    bench, (m, _) = Bench(), moments()
-    bench.read("first", m)
-    assert bench.said == [None] and not bench.queue
+    bench, memory = Bench(), np.full(4096, 5, np.uint8)
+    payload = encoded(np.ones(schema.trainable, np.float32), np.ones(schema.trainable, np.float32))
+    memory[: len(payload)] = payload
+    bench.copier.read(7, memory, schema, bench.said.append)
+    bench.work()
+    again = np.zeros(4096, np.uint8)
+    bench.copier.write(again, bench.said[0], schema, lambda: bench.said.append("given"))
+    bench.work()
+    assert bench.said[1:] == ["given"] and not again[4 * schema.trainable :].any()
 
 
 def test_new_copy_ends_the_one_under_way():
     """A training process dies in the middle, and the next one sends its own moments."""
-    bench, (m, v) = Bench(), moments()
-    bench.read("second", v)
+    bench = Bench()
+    bench.read(memory_of(payloads()))
     bench.work(2)
-    bench.read("second", 4.0 * v, steps=9)
+    bench.read(memory_of(payloads(4.0)), steps=9)
     bench.work()
-    assert bench.said == [None], "nothing more comes of the first"
-    bench.read("first", m, steps=9)
-    bench.work()
-    held, x = bench.said[-1], np.zeros(SIZE, np.float32)
-    bench.copier.write("second", x, held, SCHEMA, lambda: None)
-    bench.work()
-    assert held.steps == 9 and np.allclose(x, 4.0 * v, rtol=0.06)
+    (held,) = bench.said
+    assert held.steps == 9 and [bytes(each.payload) for each in held.chunks] == [bytes(each) for each in payloads(4.0)]

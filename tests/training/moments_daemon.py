@@ -16,7 +16,8 @@ class MomentsDaemon(LedgerDaemon):
         super().__init__(home, **options)
         self.moments_every, self.held = moments_every, held
         self.copier = MomentsCopier(self._run)
-        self.told: list[str] = []
+        self.told: list[int] = []
+        """numbers of the transfers"""
 
     def _run(self, piece: Any, done: Any, place: int | None = None) -> None:
         done(piece())
@@ -28,20 +29,19 @@ class MomentsDaemon(LedgerDaemon):
     def feed(self, event: links.LinkEvent) -> None:
         match event:
             case links.MomentsWritten():
-                self.told.append(event.which)
+                self.told.append(event.number)
                 assert self.schema is not None and self.free is not None
-                self.free.received("moment")
+                self.free.received("moments")
 
                 def done(moments: Moments | None) -> None:
                     self.held = moments or self.held
                     self.server.send(links.MomentsTaken(event.number))
-                    self.done("moment")
+                    self.done("moments")
 
-                self.copier.read(event.which, event.steps, self.region.buffers[event.applied % 2], self.schema, done)
-            case links.MomentsWanted(_, which):
+                self.copier.read(event.steps, self.region.raw[event.applied % 2], self.schema, done)
+            case links.MomentsWanted():
                 assert self.held is not None and self.schema is not None
-                given = links.MomentsGiven(which)
-                x = self.region.buffers[0]
-                self.copier.write(which, x, self.held, self.schema, lambda: self.server.send(given))
+                given = links.MomentsGiven()
+                self.copier.write(self.region.raw[0], self.held, self.schema, lambda: self.server.send(given))
             case _:
                 super().feed(event)

@@ -8,7 +8,6 @@ from typing import TypeAlias
 
 from gossipdp.protocol.carried_state import NOTHING, Carried
 from gossipdp.protocol.wire.encoding import Buffer
-from gossipdp.runtime.link.messages import Moment
 
 __all__ = [
     "Attached",
@@ -52,21 +51,19 @@ class ModelWritten:
 
 @dataclass(frozen=True, slots=True)
 class MomentsWritten:
-    """Buffer `applied` % 2 holds an optimizer's moment after `steps` steps. The process waits for MomentsTaken."""
+    """Buffer `applied` % 2 holds an optimizer's moments after `steps` steps. The process waits for MomentsTaken."""
 
     session: int
     number: int
-    which: Moment
     steps: int
     applied: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class MomentsWanted:
-    """Buffer 0 is free for this moment; the training process waits for MomentsGiven."""
+    """Buffer 0 is free for the moments; the training process waits for MomentsGiven."""
 
     session: int
-    which: Moment
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,6 +1,6 @@
 """The daemon's side of the free buffer of a shared region: what it uses the buffer for, and a seal that waits for it.
 
-The training process takes the token to write a snapshot or a moment, and passes it to the daemon with its message. The
+The training process takes the token to write a snapshot or moments, and passes it to the daemon with its message. The
 daemon takes it to seal a slot, because the free buffer is the next open one. It puts the token back once the last use
 is over. Nothing here waits.
 """
@@ -12,7 +12,7 @@ from typing import Literal, Protocol, TypeAlias
 
 __all__ = ["FreeBuffer", "Token", "Use"]
 
-Use: TypeAlias = Literal["model", "snapshot", "moment", "seal"]
+Use: TypeAlias = Literal["model", "snapshot", "moments", "seal"]
 
 
 class Token(Protocol):

@@ -6,11 +6,11 @@
     Ready (buffer 0: its model)  ->
                                  <-           Waiting, repeatedly;  Session (buffer 0: the model to start from)
     WantMoments                  ->           once that is loaded, if the Session offers moments
-                                 <-           MomentsGiven (buffer 0: the moment)
+                                 <-           MomentsGiven (buffer 0: both, encoded)
     Applied (slot 0)             ->           the model is loaded
     Submit, Applied, Report      ->
                                  <-           Pace, Slot, Taken, Closing
-    Moments (one of two)         ->           between two snapshots
+    Moments (both, encoded)      ->           between two snapshots
                                  <-           MomentsTaken
                                  <-           Renewed + file, after a re-sync
     Farewell                     ->           it leaves, and has not died
@@ -52,7 +52,6 @@ __all__ = [
     "FromDaemon",
     "FromTraining",
     "Hello",
-    "Moment",
     "Moments",
     "MomentsGiven",
     "MomentsTaken",
@@ -76,13 +75,11 @@ __all__ = [
     "encode",
 ]
 
-LINK_VERSION: Final = 6
+LINK_VERSION: Final = 7
 MOST_CHUNKS: Final = 400_000
 
 Count = Annotated[int, Meta(ge=1, le=(1 << 63) - 1)]
 Run = Annotated[bytes, Meta(max_length=16)]
-Moment: TypeAlias = Literal["second", "first"]
-"""Adam's exp_avg_sq and exp_avg; they travel in this order (see `codecs.moments`)"""
 Span: TypeAlias = tuple[U32, U32]
 """first and last chunk, both included"""
 
@@ -155,20 +152,21 @@ class Copied(_Message, frozen=True, tag="copied"):
 
 
 class Moments(_Message, frozen=True, tag="moments"):
-    """Buffer `applied` % 2 holds an optimizer's moment after `steps` steps. Another rank says so of its part."""
+    """Buffer `applied` % 2 holds an optimizer's moments after `steps` steps. Another rank says so of its part.
+
+    Each chunk's payload (`codecs.moments`) begins where the chunk's parameters begin in a snapshot.
+    """
 
     session: U63
     number: Count
-    which: Moment
     steps: Steps
     applied: U63 = 0
 
 
 class WantMoments(_Message, frozen=True, tag="want"):
-    """Buffer 0 is free: write this moment there."""
+    """Buffer 0 is free: write the moments there, as in `Moments`."""
 
     session: U63
-    which: Moment
 
 
 class Applied(_Message, frozen=True, tag="applied"):
@@ -282,15 +280,13 @@ class Taken(_Message, frozen=True, tag="taken"):
 
 
 class MomentsTaken(_Message, frozen=True, tag="kept"):
-    """The moment is read."""
+    """The moments are read."""
 
     number: Count
 
 
 class MomentsGiven(_Message, frozen=True, tag="given"):
-    """Buffer 0 holds the moment asked for."""
-
-    which: Moment
+    """Buffer 0 holds the moments asked for."""
 
 
 class Settled(_Message, frozen=True, tag="settled"):

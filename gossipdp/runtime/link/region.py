@@ -28,6 +28,7 @@ from gossipdp.runtime.link.forks import leave_in_forks
 __all__ = ["Allocation", "Region", "map_sealed", "read_blob", "write_blob", "write_sealed"]
 
 Vector = NDArray[np.float32]
+Bytes = NDArray[np.uint8]
 
 BUFFERS: Final = 2
 _SLICE: Final = 32 << 20
@@ -84,6 +85,8 @@ class Region:
     def _view(self, memory: mmap.mmap) -> None:
         even, odd = (_vector(memory, self.size, place) for place in range(BUFFERS))
         self.buffers: tuple[Vector, Vector] = (even, odd)
+        self.raw: tuple[Bytes, Bytes] = (_bytes(memory, self.size, 0), _bytes(memory, self.size, 1))
+        """the same memory as bytes, each to the end of its last page"""
 
     def take(self) -> int | None:
         """Take the token, and with it the free buffer.
@@ -208,6 +211,10 @@ def map_sealed(fd: int, limit: int) -> Buffer:
 def _stride(size: int) -> int:
     """Bytes from one vector to the next."""
     return -(-4 * size // mmap.PAGESIZE) * mmap.PAGESIZE
+
+
+def _bytes(memory: mmap.mmap, size: int, place: int) -> Bytes:
+    return np.frombuffer(memory, np.uint8, _stride(size), place * _stride(size))
 
 
 def _vector(memory: mmap.mmap, size: int, place: int) -> Vector:

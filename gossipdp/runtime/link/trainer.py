@@ -265,11 +265,11 @@ class Trainer:
                 return self._ranks.whole(("snapshot", session, snapshot), submitted, alone=whole)
             case Applied() if self._ready:
                 return self._ranks.of_leader(message)
-            case Moments(session, number, which, steps, applied) if self._ready:
-                written = MomentsWritten(session, number, which, steps, applied)
+            case Moments(session, number, steps, applied) if self._ready:
+                written = MomentsWritten(session, number, steps, applied)
                 return self._ranks.whole(("moments", session, number), written)
-            case WantMoments(session, which) if self._ready:
-                return [MomentsWanted(session, which)]
+            case WantMoments(session) if self._ready:
+                return [MomentsWanted(session)]
             case Farewell():
                 self._farewell = True
                 return []

@@ -141,9 +141,9 @@ class TrainingSessions:
 
     def _read_moments(self, event: link.MomentsWritten) -> None:
         model, region = self._peer.replica.model, self._region.region
-        self._region.free.received("moment")
+        self._region.free.received("moments")
         if event.session != self._peer.rounds.session or model is None or region is None:
-            self._region.free.done("moment")
+            self._region.free.done("moments")
             return  # the process has lost its session, and will hear of it
 
         def done(moments: Moments | None) -> None:
@@ -152,16 +152,15 @@ class TrainingSessions:
                 self._peer.moments.hold(moments, now)
                 self._drain(now)
             self._server.send(link.MomentsTaken(event.number))
-            self._region.free.done("moment")
+            self._region.free.done("moments")
 
-        self._moments.read(event.which, event.steps, region.buffers[event.applied % 2], model.schema, done)
+        self._moments.read(event.steps, region.raw[event.applied % 2], model.schema, done)
 
     def _write_moments(self, event: link.MomentsWanted) -> None:
         model, region, held = self._peer.replica.model, self._region.region, self._peer.moments.held
         if event.session != self._peer.rounds.session or model is None or region is None or held is None:
             return
-        given = link.MomentsGiven(event.which)
-        self._moments.write(event.which, region.buffers[0], held, model.schema, lambda: self._server.send(given))
+        self._moments.write(region.raw[0], held, model.schema, lambda: self._server.send(link.MomentsGiven()))
 
     def _reported(self, event: link.Reported, now: float) -> None:
         if event.uncounted:

@@ -1,4 +1,4 @@
-"""Adam's moments in the flat layout of the parameters: copied to shared memory and loaded from it, each rank its part.
+"""Adam's moments in the flat layout of the parameters: encoded to shared memory and loaded from it, each rank its part.
 
 The network keeps the second and first moment (exp_avg_sq, exp_avg) and the number of steps, which the bias correction
 needs (Kingma and Ba, "Adam", arXiv 1412.6980). Other optimizers and their parameters share nothing. Nothing here knows
@@ -16,18 +16,20 @@ import torch
 from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
-from gossipdp.runtime.link import Moment
+from gossipdp.codecs.base import BLOCK
+from gossipdp.training.optimizer_state.encoder import KEYS, Bytes, MomentsEncoder, Torn, piece_of, spans_of, torn_values
+from gossipdp.training.optimizer_state.encoding import Encoded, decode
 from gossipdp.training.tensors.arithmetic import Flat
-from gossipdp.training.tensors.layout import Layout, Vector, cut
+from gossipdp.training.tensors.blocks import Part, parts
+from gossipdp.training.tensors.layout import Layout
 from gossipdp.training.tensors.optimizers import Held, held
 from gossipdp.training.tensors.schema import local
-from gossipdp.training.tensors.streams import STAGED, Fence, dense
+from gossipdp.training.tensors.streams import STAGED, dense
 
 __all__ = ["AdamMoments"]
 
 log = logging.getLogger("gossipdp.training")
 
-KEYS: Final[dict[Moment, str]] = {"second": "exp_avg_sq", "first": "exp_avg"}
 FAMILY: Final = (torch.optim.Adam, torch.optim.AdamW, torch.optim.RAdam)
 """these classes only: a subclass may keep more state, and would miss it"""
 LEAST_STEPS: Final = 10
@@ -60,6 +62,8 @@ class AdamMoments:
         """steps left for that comparison, by id of the optimizer"""
         self.steps = 0
         """steps of the optimizer; counted here, because its own count may be on the device"""
+        self.replaced = 0
+        """times that the optimizers, or their state, were replaced"""
         self.follow(model, optimizers)
 
     def follow(self, model: nn.Module, optimizers: Sequence[torch.optim.Optimizer]) -> None:
@@ -86,6 +90,7 @@ class AdamMoments:
     def recount(self) -> None:
         """The optimizer's state was replaced: read its step count. Waits for the device."""
         self._unproved.clear()
+        self.replaced += 1
         self._count()
 
     def stepped(self, steps: int) -> None:
@@ -101,43 +106,51 @@ class AdamMoments:
         kept: dict[str, Any] = {} if each is None else each.optimizer.state.get(each.parameter, {})
         return kept
 
-    @torch.no_grad()
-    def read(self, which: Moment, into: Vector, rank: int = 0, ranks: int = 1) -> Fence:
-        """into := one of the moments, 0 where there is none. Args and Returns: as `Layout.read`."""
-        flat, streams = torch.from_numpy(into), self._layout.streams
-        streams.begin()
-        if rank == 0:
-            # Padding holds what partners mixed into it, which would be taken for a moment.
-            flat[self._layout.schema.padding].zero_()
-        for index, first, start, stop in self._layout.shares(rank, ranks):
-            if self._layout.schema.entries[index].kind != "parameter":
-                continue
-            tensor = self._kept(index).get(KEYS[which])
-            if tensor is None:
-                flat[start:stop].zero_()
-            else:
-                held = local(tensor)
-                with streams.beside(held):
-                    for begin, end in cut(start, stop, held):
-                        values, target = Flat(held, begin - first, end - first).read(), flat[begin:end]
-                        streams.store(values, target)
-        return streams.end()
+    def moment(self, index: int, key: str) -> Tensor | None:
+        """One moment of the tensor with this index in the schema; None if there is none."""
+        return self._kept(index).get(key)
 
-    @torch.no_grad()
-    def load(self, which: Moment, start: int, values: Tensor, *, shards: bool = True, rest: bool = True) -> None:
-        """Take in one of the moments on [start, start + len(values)). The optimizer gets it from `finish`.
+    def encoder(self, into: Bytes, rank: int = 0, ranks: int = 1, torn: Torn | None = None) -> MomentsEncoder:
+        """Begin to hand both moments over; zeros where there are none.
 
-        Args: as `Layout.load`.
+        Args:
+            into: the free shared buffer as bytes.
+            rank, ranks: of the ranks that write together.
+            torn: as `MomentsEncoder`.
         """
-        for piece in self._layout.pieces(start, len(values), shards=shards, rest=rest):
-            if piece.entry not in self._held:
+        return MomentsEncoder(self._layout, self, into, spans_of(self._layout, rank, ranks), torn)
+
+    def torn(self, starts: Sequence[int], rank: int, ranks: int) -> Tensor:
+        """What this rank writes of blocks that no rank holds whole; see `Torn`."""
+        return torn_values(self._layout, self, spans_of(self._layout, rank, ranks), starts)
+
+    @torch.no_grad()
+    def load(self, encoded: Bytes) -> None:
+        """Take in what this rank holds of both moments. The optimizer gets it from `finish`.
+
+        Args:
+            encoded: a shared buffer as bytes, with all chunks at their places.
+        """
+        source, schema = torch.from_numpy(encoded), self._layout.schema
+        for part in parts(schema, 0, schema.trainable, piece_of(self._layout.device)):
+            pieces = self._layout.pieces(part.start, part.stop - part.start, shards=True, rest=True)
+            mine = [piece for piece in pieces if piece.entry in self._held]
+            if not mine:
                 continue
-            with Flat(local(self._arrived(piece.entry, KEYS[which])), piece.first, piece.last) as flat:
-                part = values[piece.start : piece.stop]
-                if part.is_cuda:
-                    flat.copy_(part)
-                else:
-                    self._layout.streams.send(part, flat)
+            moments = decode(self._fetched(part, source, self._layout.tensors[mine[0].entry].device))
+            for piece in mine:
+                for key, values in zip(KEYS, moments, strict=True):
+                    with Flat(local(self._arrived(piece.entry, key)), piece.first, piece.last) as flat:
+                        flat.copy_(values[piece.start : piece.stop])
+
+    def _fetched(self, part: Part, source: Tensor, device: torch.device) -> Encoded:
+        """What stands at the places of `part`, filled up to whole blocks, on `device`."""
+        blocks = -(-(part.stop - part.start) // BLOCK)
+        found = [torch.zeros(size, dtype=torch.uint8, device=device) for size in (blocks * BLOCK, 4 * blocks) * 2]
+        for target, place in zip(found, part.places, strict=True):
+            self._layout.streams.send(source[place], target[: place.stop - place.start])
+        roots, tops, ratios, scales = found
+        return Encoded(roots, tops.view(torch.float32), ratios, scales.view(torch.float32))
 
     @torch.no_grad()
     def finish(self, steps: int, agree: Callable[[Tensor], object] = lambda flags: None) -> bool:

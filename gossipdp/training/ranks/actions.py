@@ -5,7 +5,6 @@ Every rank calls the same methods in the same order. Nothing here plans or annou
 
 from __future__ import annotations
 
-from functools import partial
 from pathlib import Path
 from typing import Final, TypeAlias
 
@@ -14,17 +13,19 @@ from torch import Tensor
 
 from gossipdp.runtime import link as links
 from gossipdp.training.optimizer_state.adam import AdamMoments
+from gossipdp.training.optimizer_state.encoder import MomentsEncoder, Torn, spans_of
 from gossipdp.training.optimizer_state.followed import Optimizers
-from gossipdp.training.orders import MOMENTS, Drain, Load, LoadState, Order, SendMoment, Write, moment_of
+from gossipdp.training.orders import Drain, Load, LoadState, Order, SendMoments, Write
 from gossipdp.training.ranks.announcements import Announcement, Kind
 from gossipdp.training.ranks.collectives import Collectives, whole_numbers
 from gossipdp.training.ranks.comparison import Comparison, agree_on_model, replicas_differ
 from gossipdp.training.ranks.follower import Follower
 from gossipdp.training.ranks.moves import GroupMoves
 from gossipdp.training.session import Session
+from gossipdp.training.tensors.blocks import torn
 from gossipdp.training.tensors.layout import Layout
 from gossipdp.training.tensors.streams import passed
-from gossipdp.training.waiting import wait_for_moment
+from gossipdp.training.waiting import wait_for_moments
 
 __all__ = ["GroupActions", "Spans"]
 
@@ -59,6 +60,10 @@ class GroupActions:
         self._follower = None if session is not None else Follower(home, layout, self.rank, self.world)
         self._moments: AdamMoments | None = None
         """those that all ranks have"""
+        self._torn: list[int] = []
+        """the first parameter of each block whose parts several ranks write"""
+        self._encoding: tuple[MomentsEncoder, Announcement, Order | None] | None = None
+        """the moments that are being encoded, what announced them, and the leader's order"""
         self._compared = 0
         """snapshots at which replicas were compared"""
         self._comparison: Comparison | None = None
@@ -87,12 +92,16 @@ class GroupActions:
         self._collectives.minimum(able)
         held, wanted = (bool(each) for each in able)
         self._moments = moments if held else None
+        if held:
+            mine = spans_of(self._layout, self.rank, self.world)
+            self._torn = self._collectives.union(torn(self._layout.schema, mine))
         if self._session is not None:
             self._session.expect_moments(held=held, wanted=wanted)
         return wanted
 
     def write(self, order: Order | None) -> None:
         """Every rank connects to the daemon, and writes its part of the model."""
+        self._encoding = None
         reached = whole_numbers([1])
         if self._follower is not None:
             reached.fill_(int(self._follower.join(self._leader)))
@@ -151,16 +160,32 @@ class GroupActions:
             fence = self._layout.read(free, self.rank, self.world)
             self._follower.say(fence, links.Copied(session, number))
 
-    def send_moment(self, order: Order | None, read: Announcement) -> None:
-        """Every rank writes its part of one of the optimizer's moments."""
+    def send_moments(self, order: Order | None, read: Announcement) -> None:
+        """Every rank begins to write its part of the optimizer's moments. The first one writes torn blocks."""
         assert self._moments is not None
-        which = moment_of(read.slot)
-        if isinstance(order, SendMoment) and self._session is not None:
-            fence = self._moments.read(which, order.into, self.rank, self.world)
-            self._session.done(order, fence, optimizer_steps=self._moments.steps)
-        elif self._follower is not None and (free := self._follower.free) is not None:
-            fence = self._moments.read(which, free, self.rank, self.world)
-            self._follower.say(fence, links.Moments(read.session, read.slot, which, 0))
+        into = None if self._follower is None else self._follower.free_bytes
+        if isinstance(order, SendMoments):
+            into = order.into
+        values = self._moments.torn(self._torn, self.rank, self.world) if self._torn else None
+        if values is not None:
+            self._collectives.sum(values)
+        if into is not None:
+            mine = Torn(self._torn, values) if values is not None and self._session is not None else None
+            self._encoding = self._moments.encoder(into, self.rank, self.world, mine), read, order
+
+    def encode_moments(self, *, everything: bool) -> None:
+        """Encode the next part of the moments, and report after the last. everything: do not leave any for later."""
+        if self._encoding is None or self._moments is None:
+            return
+        encoder, read, order = self._encoding
+        if self._session is not None and not (isinstance(order, SendMoments) and self._session.wants(order)):
+            self._encoding = None
+        elif encoder.step(everything=everything):
+            self._encoding = None
+            if self._session is not None and order is not None:
+                self._session.done(order, encoder.fence, optimizer_steps=self._moments.steps)
+            elif self._follower is not None:
+                self._follower.say(encoder.fence, links.Moments(read.session, read.slot, 0))
 
     def keep(self, order: Order | None, read: Announcement) -> None:
         """The daemon made the live parameters its model."""
@@ -181,18 +206,15 @@ class GroupActions:
             return
         # They arrive in the memory of the model, and each rank must have read that.
         self._collectives.barrier()
-        steps = whole_numbers([0])
-        for which in MOMENTS:
-            order = None if self._session is None else wait_for_moment(self._session, which)
-            steps.fill_(0 if order is None else order.steps)
-            self._collectives.broadcast(steps)
-            if not int(steps):
-                return moments.drop()
-            values = torch.from_numpy(self._follower_region().buffers[0] if order is None else order.values)
-            self._moves.spread(partial(moments.load, which), values, [(0, self._layout.schema.trainable)])
-            # The memory is written again for the next moment, when all ranks have read it.
-            self._layout.finish()
-            self._collectives.barrier()
+        order = None if self._session is None else wait_for_moments(self._session)
+        steps = whole_numbers([0 if order is None else order.steps])
+        self._collectives.broadcast(steps)
+        if not int(steps):
+            return
+        moments.load(self._follower_region().raw[0] if order is None else order.encoded)
+        # The memory is written again when all ranks have read it.
+        self._layout.finish()
+        self._collectives.barrier()
         if self._session is not None:
             self._session.inherited()
         moments.finish(int(steps), self._collectives.maximum)
@@ -214,6 +236,13 @@ class GroupActions:
             self._session.poll()
         if self._follower is not None:
             self._follower.poll()
+
+    def settle(self) -> None:
+        """Training is over: moments that are not whole are not handed over."""
+        if self._encoding is not None and self._session is not None:
+            self._layout.finish()
+            self._session.withdraw(self._encoding[2])
+        self._encoding = None
 
     def farewell(self) -> None:
         """Tell the daemon that this rank leaves on purpose."""

@@ -11,7 +11,7 @@ from typing import Final
 import msgspec
 
 from gossipdp.training.dialogue import Mode
-from gossipdp.training.orders import Drain, Keep, Load, LoadState, Order, SendMoment, Snapshot, Write
+from gossipdp.training.orders import Drain, Keep, Load, LoadState, Order, SendMoments, Snapshot, Write
 
 __all__ = ["MODES", "Announcement", "Kind", "NetworkStatus", "kind_of", "slot_of"]
 
@@ -25,7 +25,7 @@ class Kind(enum.IntEnum):
     WRITE = 1
     LOAD = 2
     DRAIN = 3
-    SEND_MOMENT = 4
+    SEND_MOMENTS = 4
     WAIT = 5
     """wait for the next announcement (mode sync)"""
     LEAVE = 6
@@ -51,7 +51,7 @@ class Announcement(msgspec.Struct, frozen=True):
 
     kind: int = Kind.NOTHING
     slot: int = 0
-    """number of the slot to drain, or of the moment to send"""
+    """number of the slot to drain, or of the moments to send"""
     spans: int = 0
     """spans of that slot; they follow in a broadcast of their own"""
     session: int = 0
@@ -88,17 +88,17 @@ def kind_of(order: Order | None) -> Kind:
             return Kind.LOAD_STATE
         case Drain():
             return Kind.DRAIN
-        case SendMoment():
-            return Kind.SEND_MOMENT
+        case SendMoments():
+            return Kind.SEND_MOMENTS
         case Snapshot() | None:
             return Kind.NOTHING  # a snapshot is planned ahead, so that its step is the one that is due
 
 
 def slot_of(order: Order | None) -> int:
-    """The slot to drain, or the number of the moment to send; 0 for other orders."""
+    """The slot to drain, or the number of the moments to send; 0 for other orders."""
     match order:
         case Drain():
             return order.slot
-        case SendMoment():
+        case SendMoments():
             return order.number
     return 0

@@ -104,6 +104,22 @@ class Collectives:
         with _lost_ranks_raise():
             dist.all_reduce(tensor, dist.ReduceOp.MAX, group=self.numbers)
 
+    def sum(self, tensor: Tensor) -> None:
+        """tensor := its sum over all ranks, on the model's device."""
+        with _lost_ranks_raise():
+            dist.all_reduce(tensor, group=self._values)
+
+    def union(self, numbers: Sequence[int]) -> list[int]:
+        """All ranks' `numbers`, which are not negative, in ascending order."""
+        most = whole_numbers([len(numbers)])
+        self.maximum(most)
+        mine = torch.full((int(most),), -1, dtype=torch.int64, device="cpu")
+        mine[: len(numbers)] = whole_numbers(numbers)
+        rows = [torch.empty_like(mine) for _ in range(self.world)]
+        with _lost_ranks_raise():
+            dist.all_gather(rows, mine, group=self.numbers)
+        return sorted({number for row in rows for number in row.tolist()} - {-1})
+
     def gather(self, mine: Tensor) -> Tensor:
         """All ranks' `mine`, one row each, on its device."""
         rows = torch.empty(self.world * len(mine), dtype=mine.dtype, device=mine.device)

@@ -58,6 +58,11 @@ class Follower:
         """The buffer of snapshots; None while there is no daemon."""
         return None if self.region is None else self.region.buffers[self._slot % 2]
 
+    @property
+    def free_bytes(self) -> NDArray[np.uint8] | None:
+        """The same buffer as bytes, for moments."""
+        return None if self.region is None else self.region.raw[self._slot % 2]
+
     def join(self, leader: int) -> bool:
         """Connect, and wait for the shared memory. Returns False if that fails.
 

@@ -144,6 +144,7 @@ class ReplicaGroup:
     def _carry_out(self) -> None:
         self._boundary += 1
         self._actions.poll()
+        self._encode_moments()
         if self._work is not None:
             self._read()
         if self._snapshot is not None and self._boundary >= self._snapshot[0]:
@@ -156,6 +157,10 @@ class ReplicaGroup:
                 self._synchronise()
         if self._boundary >= self._next_post and self._work is None and not self._over:
             self._announce(None if self._session is None else self._session.next_order(self._period(self._session)))
+
+    def _encode_moments(self) -> None:
+        # With mode sync a round may not go on before the daemon has the shared buffer again.
+        self._actions.encode_moments(everything=self._mode == "sync")
 
     def _synchronise(self) -> None:
         """With mode sync: wait until what the round brings is added on every rank."""
@@ -246,8 +251,9 @@ class ReplicaGroup:
                     self._drain = order, read, spans
                 else:
                     self._actions.change(order, read, spans)
-            case Kind.SEND_MOMENT:
-                self._actions.send_moment(order, read)
+            case Kind.SEND_MOMENTS:
+                self._actions.send_moments(order, read)
+                self._encode_moments()
             case Kind.STOP:
                 self._leave()
                 raise hopeless()
@@ -267,6 +273,7 @@ class ReplicaGroup:
             self._work = None
         if self._session is not None:
             self._session.withdraw(self._order)
+        self._actions.settle()
         self._let_go()
 
     def _leave(self) -> None:

@@ -10,24 +10,14 @@ import logging
 import torch
 
 from gossipdp.training.healing import hopeless
+from gossipdp.training.optimizer_state.encoder import MomentsEncoder
 from gossipdp.training.optimizer_state.followed import Optimizers
-from gossipdp.training.orders import (
-    MOMENTS,
-    Drain,
-    Keep,
-    Load,
-    LoadState,
-    Order,
-    SendMoment,
-    Snapshot,
-    Write,
-    moment_of,
-)
+from gossipdp.training.orders import Drain, Keep, Load, LoadState, Order, SendMoments, Snapshot, Write
 from gossipdp.training.ranks.announcements import NetworkStatus
 from gossipdp.training.session import Session
 from gossipdp.training.tensors.layout import Layout
 from gossipdp.training.tensors.streams import passed
-from gossipdp.training.waiting import ModelWait, wait_for_moment, wait_for_order
+from gossipdp.training.waiting import ModelWait, wait_for_moments, wait_for_order
 
 __all__ = ["SingleReplica"]
 
@@ -45,6 +35,8 @@ class SingleReplica:
 
     def __init__(self, layout: Layout, session: Session, optimizers: Optimizers) -> None:
         self._layout, self._session, self._optimizers = layout, session, optimizers
+        self._encoding: tuple[SendMoments, MomentsEncoder] | None = None
+        """the moments that are being encoded"""
         self.world = 1
 
     @property
@@ -76,12 +68,11 @@ class SingleReplica:
         session, moments = self._session, self._optimizers.moments
         if moments is None or not moments.empty:
             return
-        for which in MOMENTS:
-            order = wait_for_moment(session, which)
-            if order is None:
-                return moments.drop()
-            moments.load(which, 0, torch.from_numpy(order.values))
-            self._layout.finish()
+        order = wait_for_moments(session)
+        if order is None:
+            return
+        moments.load(order.encoded)
+        self._layout.finish()
         session.inherited()
         if moments.finish(session.kept_steps):
             log.info("the optimizer goes on with moments of %d steps", session.kept_steps)
@@ -98,6 +89,7 @@ class SingleReplica:
             self._layout.finish()
             session.close()
             raise hopeless()
+        self._encode_moments()
         while (order := session.next_order()) is not None:
             self._carry_out(order)
             if isinstance(order, Snapshot) and session.mode == "sync":
@@ -124,15 +116,31 @@ class SingleReplica:
                 return session.done(order, layout.read(order.into), state)
             case Keep():
                 return session.done(order, passed)
-            case SendMoment() if moments is not None:
-                fence = moments.read(moment_of(order.number), order.into)
-                return session.done(order, fence, optimizer_steps=moments.steps)
+            case SendMoments() if moments is not None:
+                self._encoding = order, moments.encoder(order.into)
+                return self._encode_moments()
             case None:
                 return
         session.done(order, layout.fence())
 
+    def _encode_moments(self) -> None:
+        """Encode the next part of the moments, and hand them over after the last."""
+        if self._encoding is None or self._optimizers.moments is None:
+            return
+        order, encoder = self._encoding
+        if not self._session.wants(order):
+            self._encoding = None
+        # With mode sync a round may not go on before the daemon has the shared buffer again.
+        elif encoder.step(everything=self._session.mode == "sync"):
+            self._encoding = None
+            self._session.done(order, encoder.fence, optimizer_steps=self._optimizers.moments.steps)
+
     def settle(self) -> None:
-        """Training is over. No announcement is under way."""
+        """Training is over. No announcement is under way, and moments that are not whole are not handed over."""
+        if self._encoding is not None:
+            self._layout.finish()
+            self._session.withdraw(self._encoding[0])
+            self._encoding = None
 
     def farewell(self) -> None:
         """Tell the daemon that this process leaves on purpose."""

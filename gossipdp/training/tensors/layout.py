@@ -24,6 +24,7 @@ from gossipdp.protocol.wire.encoding import Buffer
 from gossipdp.runtime.link import Region
 from gossipdp.training.tensors import arithmetic
 from gossipdp.training.tensors.arithmetic import Flat
+from gossipdp.training.tensors.blocks import encoded_elements
 from gossipdp.training.tensors.carried import CarriedState
 from gossipdp.training.tensors.frozen import frozen_digests
 from gossipdp.training.tensors.pinning import Pins
@@ -302,6 +303,8 @@ class Layout:
             for whole in [(self._starts[index], self._stops[index])]
             for span in ([whole] if held.sharded else self.own(*whole, rank, ranks))
         ]
+        if ranks > 1:
+            spans += encoded_elements(self.schema, [(start, stop) for *_, start, stop in self.shares(rank, ranks)])
         self._pins.want(region.buffers, spans, devices[0])
 
     def pin_more(self, *, everything: bool = False) -> bool:

@@ -145,7 +145,7 @@ class Bounce:
     """Two pinned buffers between devices and memory that is not pinned. This process waits until one is free.
 
     Args:
-        buffers: fp32, flat, pinned, of one length.
+        buffers: fp32, flat, pinned, of one length; used for other dtypes, too.
         mark: returns an event behind what the current stream of a device has begun.
     """
 
@@ -157,14 +157,13 @@ class Bounce:
 
     def store(self, values: Tensor, into: Tensor) -> None:
         """into := values, which are on a device. It is so after `finish`."""
-        buffer = self._next()
-        buffer[: len(values)].copy_(values, non_blocking=True)
+        self._next().view(into.dtype)[: len(values)].copy_(values, non_blocking=True)
         self._busy[self._turn] = (self._mark(values.device), into, len(values))
 
     @contextmanager
     def holding(self, values: Tensor, device: torch.device) -> Iterator[Tensor]:
         """A context with `values` in pinned memory, in which a copy of them to `device` begins."""
-        buffer = self._next()[: len(values)]
+        buffer = self._next().view(values.dtype)[: len(values)]
         buffer.copy_(values)
         turn = self._turn
         try:
@@ -188,4 +187,4 @@ class Bounce:
             event, into, count = busy
             event.synchronize()
             if into is not None:
-                into.copy_(self._buffers[turn][:count])
+                into.copy_(self._buffers[turn].view(into.dtype)[:count])

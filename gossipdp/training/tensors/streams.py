@@ -68,20 +68,24 @@ class SideStreams:
         for device, stream in self._streams.items():
             stream.wait_stream(torch.cuda.current_stream(device))
 
+    def on(self, device: torch.device) -> AbstractContextManager[object]:
+        """A context whose work runs beside the training, on its own tensors."""
+        context: AbstractContextManager[object] = torch.cuda.stream(self._streams.get(device))
+        return context
+
     def beside(self, tensor: Tensor) -> AbstractContextManager[object]:
         """A context in which `tensor` is copied beside the training. Its memory is not reused before that is done."""
         stream = self._streams.get(tensor.device)
         if stream is not None:
             tensor.record_stream(stream)
-        context: AbstractContextManager[object] = torch.cuda.stream(stream)
-        return context
+        return self.on(tensor.device)
 
     def store(self, values: Tensor, into: Tensor) -> None:
         """into := values, beside what this process does if `into` is pinned. All of it is there behind `end`.
 
         Args:
             values: flat, at most `STAGED` elements, on any device.
-            into: fp32, flat, on the CPU.
+            into: flat, on the CPU.
         """
         if not values.is_cuda:
             into.copy_(values)
@@ -99,7 +103,7 @@ class SideStreams:
         """into := values, in the order of the current stream.
 
         Args:
-            values: fp32, flat, on the CPU.
+            values: flat, on the CPU.
             into: flat, on any device.
         """
         if not into.is_cuda:

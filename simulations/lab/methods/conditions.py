@@ -15,8 +15,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from gossipdp.codecs import moments
+from gossipdp.codecs.base import BLOCK
+from gossipdp.codecs.moments import payload_bytes
 from gossipdp.protocol import jobs
+from gossipdp.training.optimizer_state.encoding import decode, encode
 from simulations.lab.baselines.synchronous import Ddp
 from simulations.lab.core import Counts, Lab, Problem, Score, Setting
 from simulations.lab.inner import AdamW
@@ -162,13 +164,11 @@ def _begin_optimizer(lab: Lab, peer: int, source: int | None) -> None:
         inner.m[peer], inner.v[peer], inner.counts[peer] = 0.0, 0.0, 0.0
         return
     size = lab.problem.parameters
-    second = moments.encode_second(inner.v[source].numpy())
-    first = moments.encode_first(inner.m[source].numpy(), second.data)
-    payload = np.concatenate([second, first]).data
-    inner.m[peer] = torch.from_numpy(moments.decode_first(payload, size))
-    inner.v[peer] = torch.from_numpy(moments.decode_second(payload, size))
+    v, m = (torch.nn.functional.pad(each[source], (0, -size % BLOCK)) for each in (inner.v, inner.m))
+    v, m = decode(encode(v, m))
+    inner.v[peer], inner.m[peer] = v[:size], m[:size]
     inner.counts[peer] = inner.counts[source]
-    lab.received[peer] += payload.nbytes
+    lab.received[peer] += payload_bytes(size)
 
 
 class _WrappedProblem:

@@ -20,6 +20,7 @@ from gossipdp.protocol.transfer.source import TransferConfig
 from gossipdp.protocol.wire.messages import MomentsRequest
 from simulations.simulator.network import Conditions, Network
 from simulations.simulator.trainer import Trainer, TrainerConfig
+from tests.codecs import moments_reference
 
 SCHEMA = Schema.of([("w", (3 * 8192 + 200,), "float32", "parameter")])
 
@@ -82,8 +83,7 @@ class Hosts:
         random, chunks = np.random.default_rng(seed), []
         for size in chunk_sizes(SCHEMA):
             v = random.standard_normal(size).astype(np.float32) ** 2
-            second = codec.encode_second(v)
-            payload = np.concatenate([second, codec.encode_first(0.5 * np.sqrt(v), second)])
+            payload = moments_reference.encoded(0.5 * np.sqrt(v), v)
             chunks.append(jobs.Frozen(payload.data, codec.digest(payload)))
         held = Moments(100 * seed, tuple(chunks))
         self.net.command(self.hosts[index], "moments", lambda peer: peer.moments.hold(held, self.net.now))

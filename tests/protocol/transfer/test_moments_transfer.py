@@ -21,6 +21,7 @@ from gossipdp.protocol.transfer.moments_source import MomentsSource
 from gossipdp.protocol.transfer.source import TransferConfig
 from gossipdp.protocol.wire import encoding as wire
 from gossipdp.protocol.wire.messages import MOST_STEPS, MomentsAsk, MomentsChunk, MomentsManifest, MomentsRequest
+from tests.codecs import moments_reference
 
 SIZE = 4 * 8192 + 500
 SCHEMA = Schema.of([("w", (SIZE - 300,), "float32", "parameter"), ("b", (300,), "float32", "buffer")])
@@ -40,8 +41,7 @@ def encoded(seed, schema=SCHEMA, steps=100):
     chunks = []
     for size in chunk_sizes(schema):
         v = random.standard_normal(size).astype(np.float32) ** 2
-        second = codec.encode_second(v)
-        payload = np.concatenate([second, codec.encode_first(np.sqrt(v), second)])
+        payload = moments_reference.encoded(np.sqrt(v), v)
         chunks.append(jobs.Frozen(payload.data, codec.digest(payload)))
     return Moments(steps, tuple(chunks))
 

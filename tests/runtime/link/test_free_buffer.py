@@ -49,7 +49,7 @@ def free(token: Token) -> FreeBuffer:
     return free
 
 
-@pytest.mark.parametrize("use", ["snapshot", "moment"])
+@pytest.mark.parametrize("use", ["snapshot", "moments"])
 def test_seal_waits_until_what_the_training_process_has_written_is_read(
     token: Token, free: FreeBuffer, use: Use
 ) -> None:

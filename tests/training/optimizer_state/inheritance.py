@@ -10,11 +10,15 @@ import torch
 from torch import nn
 
 import gossipdp
+from gossipdp.codecs import moments as codec
+from gossipdp.protocol.jobs import Frozen
 from gossipdp.protocol.schema import Schema
-from gossipdp.protocol.transfer.moments import Moments
+from gossipdp.protocol.transfer.moments import Moments, chunk_sizes
 from gossipdp.runtime.moments import MomentsCopier
 from gossipdp.training.attachment import Attachment
+from gossipdp.training.optimizer_state.adam import AdamMoments
 from gossipdp.training.tensors.master_weights import MasterWeights
+from tests.codecs.moments_reference import encoded
 from tests.training.moments_daemon import MomentsDaemon
 
 Optimizer = torch.optim.Optimizer
@@ -82,12 +86,27 @@ def flat(model: nn.Module) -> np.ndarray:
 
 def given(schema: Schema, v: float, m: float, steps: int) -> Moments:
     """What a source may send: one v and m for all parameters."""
-    bench: list[Moments | None] = []
-    copier = MomentsCopier(lambda piece, done, place: done(piece()))
-    copier.read("second", steps, np.full(schema.size, v, np.float32), schema, bench.append)
-    copier.read("first", steps, np.full(schema.size, m, np.float32), schema, bench.append)
-    assert bench[1] is not None
-    return bench[1]
+    chunks = [encoded(np.full(size, m, np.float32), np.full(size, v, np.float32)).data for size in chunk_sizes(schema)]
+    return Moments(steps, tuple(Frozen(payload, codec.digest(payload)) for payload in chunks))
+
+
+def inherited(moments: AdamMoments, v: float, m: float, steps: int) -> bool:
+    """Let an optimizer begin with one v and m for all parameters."""
+    schema = moments._layout.schema
+    memory, held = np.zeros(4 * schema.size + 4096, np.uint8), given(schema, v, m, steps)
+    MomentsCopier(lambda piece, done, place: done(piece())).write(memory, held, schema, lambda: None)
+    moments.load(memory)
+    return moments.finish(steps)
+
+
+def handed(moments: AdamMoments, steps: int) -> Moments:
+    """What a daemon gets of these moments."""
+    schema, found = moments._layout.schema, list[Moments | None]()
+    memory = np.zeros(4 * schema.size + 4096, np.uint8)
+    assert moments.encoder(memory).step(everything=True)
+    MomentsCopier(lambda piece, done, place: done(piece())).read(steps, memory, schema, found.append)
+    assert found[0] is not None
+    return found[0]
 
 
 def schema_of(model: nn.Module) -> Schema:

@@ -16,6 +16,7 @@ from safetensors.torch import load_file
 from gossipdp.codecs import moments as codec
 from gossipdp.protocol.schema import chunk_parameters
 from gossipdp.protocol.transfer.moments import chunk_sizes
+from tests.codecs.moments_reference import decoded
 from tests.training.moments_daemon import MomentsDaemon
 
 DEADLINE = 90.0
@@ -54,8 +55,7 @@ def held(daemon: MomentsDaemon) -> dict[str, np.ndarray]:
     whole = {"exp_avg": np.zeros(schema.size, np.float32), "exp_avg_sq": np.zeros(schema.size, np.float32)}
     for number, (chunk, size) in enumerate(zip(daemon.held.chunks, chunk_sizes(schema), strict=True)):
         at = slice(number * width, number * width + size)
-        whole["exp_avg"][at] = codec.decode_first(chunk.payload, size)
-        whole["exp_avg_sq"][at] = codec.decode_second(chunk.payload, size)
+        whole["exp_avg"][at], whole["exp_avg_sq"][at] = decoded(np.frombuffer(chunk.payload, np.uint8), size)
     return {
         f"{entry.name}::{key}": values[entry.offset : entry.stop].reshape(entry.shape)
         for entry in schema.entries
@@ -80,7 +80,6 @@ def test_group_of_another_kind_goes_on_with_the_moments_of_the_one_before(
             if name.endswith("exp_avg"):
                 root = np.sqrt(at_first[name + "_sq"].numpy())
                 assert np.abs(values - now).max() <= (codec.MOST_RATIO / 254 + 0.1) * root.max(), name
-            # Second moments were told some steps before.
             assert values.size == 1 or np.corrcoef(values.ravel(), now.ravel())[0, 1] > 0.9, name
         serve(daemon, tmp_path, *then, 0)
         found = load_file(tmp_path / f"{then[0]}-0.safetensors")

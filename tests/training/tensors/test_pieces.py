@@ -10,13 +10,17 @@ import pytest
 import torch
 from torch import nn
 
+from gossipdp.codecs.base import BLOCK
+from gossipdp.codecs.moments import payload_bytes
 from gossipdp.training.optimizer_state.adam import AdamMoments
 from gossipdp.training.optimizer_state.state_dict import reset_optimizers
 from gossipdp.training.optimizer_state.state_entries import ELEMENTWISE, entries_after_first_step
 from gossipdp.training.ranks.comparison import checksums
 from gossipdp.training.tensors.master_weights import MasterWeights
 from gossipdp.training.tensors.optimizers import held
+from tests.codecs.moments_reference import decoded
 from tests.training.largest import Largest
+from tests.training.optimizer_state.inheritance import inherited
 
 PIECE = 120
 ROW = 40
@@ -32,6 +36,7 @@ TENSORS: dict[str, Callable[[], torch.Tensor]] = {
 def network(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> nn.Module:
     for name in ("tensors.layout", "tensors.streams", "optimizer_state.adam", "ranks.comparison"):
         monkeypatch.setattr(f"gossipdp.training.{name}.STAGED", PIECE)
+    monkeypatch.setattr("gossipdp.training.optimizer_state.encoder.CPU_PIECE", BLOCK)
     torch.manual_seed(0)
     module = nn.Module()
     module.weight = nn.Parameter(TENSORS[request.param]().bfloat16())
@@ -50,19 +55,23 @@ def test_model_and_moments_are_moved_piece_by_piece(network: nn.Module) -> None:
     size = layout.schema.size
     layout.add(0, torch.full((size,), 1e-4))  # makes the residual and the watch over master weights
     before, into = layout.tensors[0].detach().float().reshape(-1).clone(), np.zeros(size, np.float32)
-    second = np.zeros(size, np.float32)
+    encoded = np.zeros(3 * 4096, np.uint8)
     half = torch.full((size - 19,), 0.5)
     with Largest() as largest:
         layout.read(into)
         layout.load(0, torch.from_numpy(into))
         layout.add(7, half)
-        moments.read("second", second)
         checksums(layout)
     assert 0 < largest.made <= PIECE + 2 * ROW, "a piece and the rows at its ends"
+    with Largest() as largest:
+        assert moments.encoder(encoded).step(everything=True)
+    assert BLOCK <= largest.made <= BLOCK + 2 * ROW
     after = layout.tensors[0].detach().float().reshape(-1)
     assert torch.equal(after[:7], before[:7]) and (after - before)[7:-12].min() > 0.48
-    wanted = optimizer.state[weight]["exp_avg_sq"].float().reshape(-1).numpy()
-    assert np.array_equal(second[: len(wanted)], wanted)
+    first, second = decoded(encoded[: payload_bytes(size)], size)
+    for found, key in ((first, "exp_avg"), (second, "exp_avg_sq")):
+        wanted = optimizer.state[weight][key].float().reshape(-1).numpy()
+        assert np.allclose(found[: len(wanted)], wanted, rtol=0.1)
 
 
 def test_moments_are_loaded_and_judged_piece_by_piece(network: nn.Module) -> None:
@@ -71,9 +80,9 @@ def test_moments_are_loaded_and_judged_piece_by_piece(network: nn.Module) -> Non
     layout = MasterWeights(network, [optimizer])
     moments = AdamMoments.find(layout, network, [optimizer])
     assert moments is not None
-    for which, value in (("second", 1e-4), ("first", 1e-2)):
-        moments.load(which, 0, torch.full((layout.schema.size,), value))  # type: ignore[arg-type]
-    assert moments.finish(100)
+    with Largest() as largest:
+        assert inherited(moments, 1e-4, 1e-2, 100)
+    assert largest.made <= weight.numel(), "the moments themselves"
     weight.grad = torch.full_like(weight, 0.01)
     with Largest() as largest:
         moments.prove(optimizer)
