@@ -171,6 +171,8 @@ class _ModuloChunk:
         self.escalated = kernels.verdict(
             high, high_checks, low, low_checks, bits, self._coefs, self._differences, failed, squares, self._largest
         )
+        copy = self._copy
+        del self._copy  # the largest part of an open chunk, which may wait long for its partner
         self._squares: NDArray[np.float64] = squares.astype(np.float64)
         self.complete = self.escalated == 0
         if self.complete:
@@ -182,7 +184,7 @@ class _ModuloChunk:
         self._failing: NDArray[np.int64] = failing
         self._u: NDArray[np.int64] = np.empty((len(failing), BLOCK), np.int64)
         self._known: NDArray[np.int64] = np.empty_like(self._u)
-        kernels.recompute(self._copy, self._scale, failing, *self._key, self._u)
+        kernels.recompute(copy, self._scale, failing, *self._key, self._u)
         kernels.unpack_rows(theirs, failing, bits, self._known)
         self._escalate()
 

@@ -104,7 +104,7 @@ def test_joining_a_network_whose_model_does_not_fit_ends_with_the_figures(
 
 
 class Peak(threading.Thread):
-    """The most memory of a process that it does not share with its training process."""
+    """The most memory of a process that no other process shares, and that is in no file."""
 
     def __init__(self, pid: int) -> None:
         super().__init__(daemon=True)
@@ -113,7 +113,7 @@ class Peak(threading.Thread):
     def run(self) -> None:
         while not self._over.wait(0.02):
             found = {name: 1024 * int(size) for name, size in re.findall(r"(\w+): +(\d+) kB", self._file.read_text())}
-            self.bytes = max(self.bytes, found["Pss"] - found["Pss_Shmem"])
+            self.bytes = max(self.bytes, found["Pss_Anon"])
 
     def end(self) -> int:
         self._over.set()
