@@ -18,7 +18,6 @@ from gossipdp.protocol.peer import Peer
 from gossipdp.protocol.transfer.claims import Held
 from gossipdp.protocol.wire.messages import Member, Progress, State, short
 from gossipdp.runtime import files
-from gossipdp.runtime.cores import threads_for, usable_cores
 from gossipdp.runtime.link import LinkServer
 from gossipdp.runtime.network.addresses import Choice, doubt
 from gossipdp.runtime.network.identity import Identity, NetworkSecret
@@ -40,7 +39,7 @@ from peers.home import HomeNetwork
 from peers.memory import usable
 from peers.router import Router, wants_router
 from peers.services import Control, Signals
-from peers.settings import algorithm_of, memory_plan, peer_config
+from peers.settings import algorithm_of, memory_plan, peer_config, workers
 from peers.version import SOFTWARE
 
 __all__ = ["build"]
@@ -197,7 +196,7 @@ def _node_config(home: Path, config: Config, kept: _Kept, metrics_at: str, why: 
         mode=config.exchange.mode,
         deadline=config.exchange.deadline,
         heal=config.safety.heal,
-        workers=config.compute.workers or threads_for(usable_cores()),
+        workers=workers(config),
         waiting=2 * config.safety.memory_limit(usable()),
     )
 

@@ -15,10 +15,11 @@ from gossipdp.protocol.config import PeerConfig
 from gossipdp.protocol.presets import PRESETS, TimingPreset
 from gossipdp.protocol.strategies import EpidemicConfig, PairwiseConfig
 from gossipdp.protocol.strategy import StrategyConfig
+from gossipdp.runtime.cores import threads_for, usable_cores
 from gossipdp.runtime.memory_need import MemoryPlan
 from peers.memory import usable
 
-__all__ = ["algorithm_of", "memory_plan", "peer_config"]
+__all__ = ["algorithm_of", "memory_plan", "peer_config", "workers"]
 
 
 def memory_plan(config: Config) -> MemoryPlan:
@@ -29,7 +30,13 @@ def memory_plan(config: Config) -> MemoryPlan:
         robust=bool(exchange.rule),
         moments=exchange.moments,
         window=exchange.window,
+        workers=workers(config),
     )
+
+
+def workers(config: Config) -> int:
+    """Compute threads of the daemon."""
+    return config.compute.workers or threads_for(usable_cores())
 
 
 def algorithm_of(config: Config, keep: Keep) -> Algorithm:

@@ -34,12 +34,14 @@ EXACT_COPIES: Final = 8
 """epidemic: the exact copy that joiners fetch; a re-sync keeps as much"""
 LEAD: Final = 8
 """a robust rule: own movement that the shared state does not have, in fixed point"""
-PROCESS: Final = 120 * 10**6
+PROCESS: Final = 90 * 10**6
 """the interpreter, compiled kernels, buffers of sockets"""
-OPEN: Final = 7
-"""bytes a parameter of each chunk of an exchange in flight: copy, codes, differences"""
+OPEN: Final = 10
+"""bytes a parameter of each chunk of an exchange in flight: copy or differences, and codes at 16 bits each way"""
 TEMPORARY: Final = 110
 """bytes a parameter of one chunk: temporaries of jobs, received frames, and what malloc keeps of them"""
+WORKER: Final = 30
+"""bytes a parameter of one chunk: temporaries on each compute thread but the first"""
 
 
 class Need(NamedTuple):
@@ -80,12 +82,14 @@ class MemoryPlan:
         robust: a robust rule judges epochs.
         moments: the daemon keeps the optimizer's moments.
         window: chunks of one exchange in flight.
+        workers: compute threads.
     """
 
     exact: bool = False
     robust: bool = False
     moments: bool = True
     window: int = 8
+    workers: int = 1
 
     def on_disk(self, parameters: int) -> int:
         """Bytes of disk at the peak, beside the checkpoints."""
@@ -99,11 +103,12 @@ class MemoryPlan:
             parameters: of the model, padding and buffers included.
             disk: bytes for which the disk has room.
         """
+        chunk = TEMPORARY + OPEN * self.window + WORKER * (self.workers - 1)
         return Need(
             shared=SHARED * parameters,
             vectors=(VECTORS + EXACT * self.exact + LEAD * self.robust) * parameters,
             unspilled=int(max(0.0, self.on_disk(parameters) - disk)),
-            working=PROCESS + (TEMPORARY + OPEN * self.window) * chunk_parameters(parameters),
+            working=PROCESS + chunk * chunk_parameters(parameters),
         )
 
     def saving(self, parameters: int, disk: float = math.inf) -> str:

@@ -5,12 +5,14 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Callable
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.processes.running import Host, Network, until
+from tests.runtime.storage.small_disk import small_disk
 
 pytestmark = [pytest.mark.processes, pytest.mark.long]
 
@@ -27,10 +29,21 @@ def notes(host: Host) -> list[dict[str, Any]]:
     return [json.loads(line) for line in path.read_text().split("\n")[:-1]] if path.exists() else []
 
 
+def files_without_a_name(host: Host) -> list[str]:
+    """Those in the checkpoints' folder that the daemon maps."""
+    assert host.daemon is not None
+    maps = Path(f"/proc/{host.daemon.pid}/maps").read_text().splitlines()
+    return [line for line in maps if f"{host.home}/checkpoints/" in line and line.endswith("(deleted)")]
+
+
 def start(network: Callable[..., Network], moments: str) -> tuple[Network, Host, Host]:
     """Two hosts; the founder has trained for 1000 steps."""
     two = network(2, settings=SETTINGS.format(moments))
     two.settle_in()
+    return found(two)
+
+
+def found(two: Network) -> tuple[Network, Host, Host]:
     first, second = two.hosts
     first.start_daemon()
     train(first)
@@ -58,5 +71,23 @@ def test_joiner_and_a_process_that_was_killed_begin_with_moments(network: Callab
         assert joined["begins"] > 100 and joined["second"] > 0.0
         assert again["begins"] > 900 and again["second"] > 0.0
         assert "received the optimizer's moments from" in second.text()
+        assert all(files_without_a_name(host) for host in two.hosts)
     else:
         assert joined["begins"] == again["begins"] == 0
+
+
+def test_moments_are_held_and_given_where_the_disk_has_no_room(network: Callable[..., Network]) -> None:
+    two = network(2, settings=SETTINGS.format("true"))
+    two.settle_in()
+    with ExitStack() as disks:
+        for host in two.hosts:
+            disks.enter_context(small_disk(host.home / "checkpoints"))
+        _, first, second = found(two)
+        second.start_daemon()
+        train(second)
+        until("the joiner trains", lambda: len(notes(second)) == 1, 60, two.hosts)
+        assert notes(second)[0]["begins"] > 100
+        for host in (first, second):
+            assert "GD-602 copies and moments stay in memory, because " in host.text()
+            assert not files_without_a_name(host)
+        two.end()

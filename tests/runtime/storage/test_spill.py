@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import os
-import subprocess
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -14,6 +12,7 @@ import pytest
 from gossipdp.runtime.files import Files
 from gossipdp.runtime.storage import spill as spilling
 from gossipdp.runtime.storage.spill import LEFT, Spill
+from tests.runtime.storage.small_disk import small_disk
 
 
 def payloads(count: int, seed: int = 0, most: int = 20_000) -> list[bytes]:
@@ -102,25 +101,14 @@ def test_payload_stays_in_memory_if_the_folder_is_gone_or_is_none(tmp_path: Path
         assert spill.keep(b"abc") == b"abc" and "stay in memory" in spill.tick()
 
 
-@pytest.fixture
-def small_disk(tmp_path: Path) -> Iterator[Path]:
-    folder = tmp_path / "small"
-    folder.mkdir()
-    made = subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", "size=4m", "none", str(folder)], capture_output=True, check=False
-    )
-    if made.returncode:
-        pytest.skip(f"no file system can be mounted here: {made.stderr.decode().strip()}")
-    yield folder
-    subprocess.run(["umount", "--lazy", str(folder)], check=True)
-
-
-def test_full_disk_is_no_fault_of_memory(small_disk: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_full_disk_is_no_fault_of_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A page that the disk has no room for must not be mapped: reading it would end the process (SIGBUS)."""
     monkeypatch.setattr(spilling, "LEFT", 0)
     monkeypatch.setattr(Files, "free", lambda *_: float(1 << 40))  # another writer has taken it since
-    spill, given = Spill(small_disk), payloads(12, most=1 << 20)
-    kept = [spill.keep(payload) for payload in given]
-    assert all(one == other for one, other in zip(kept, given, strict=True))
-    assert any(one is other for one, other in zip(kept, given, strict=True)) and kept[0] is not given[0]
-    assert "No space left" in spill.tick()
+    with small_disk(tmp_path / "disk") as disk:
+        spill, given = Spill(disk), payloads(12, most=1 << 20)
+        kept = [spill.keep(payload) for payload in given]
+        assert all(one == other for one, other in zip(kept, given, strict=True))
+        assert any(one is other for one, other in zip(kept, given, strict=True)) and kept[0] is not given[0]
+        assert "No space left" in spill.tick()
+        del kept
