@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import textwrap
 from collections.abc import Callable, Sequence
 from typing import Final, NamedTuple
 
@@ -14,6 +15,8 @@ from gossipdp.runtime.memory_need import MemoryPlan
 
 __all__ = ["Room", "Shortage"]
 
+WIDTH: Final = 70
+"""characters of a line of figures, which a terminal of 80 columns shows whole"""
 MARGIN: Final = 0.03
 """share of what is still to be taken that may be missing: both figures are estimates"""
 
@@ -63,12 +66,14 @@ class Room:
             to_come += max(0, need.shared - shared)
         if free is None or to_come * (1.0 - MARGIN) <= free.bytes:
             return None
-        lines = [
-            f"{parameters:,} parameters need {_gb(need.total)} at the peak, {_gb(to_come)} more than is held now:",
+        told = [
+            f"{parameters:,} parameters need {_gb(need.total)} at the peak:",
             f"{need};",
-            f"{_gb(max(0, free.bytes))} are free of the {_gb(free.of)} of {free.what}",
+            f"{_gb(to_come)} more than is held now,",
+            f"and {_gb(max(0, free.bytes))} are free of the {_gb(free.of)} of {free.what}",
             *_rest(holders(free)),
         ]
+        lines = [line for each in told for line in textwrap.wrap(each, WIDTH, break_on_hyphens=False)]
         ways = [self.plan.saving(parameters, disk), "free memory, raise its limit, or use a host with more"]
         return Shortage("\n        ".join(lines), "; ".join(filter(None, ways)))
 
