@@ -16,6 +16,8 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
 from typing import Any, NamedTuple, Protocol, TypeVar
 
 __all__ = ["Call", "Compute", "Finished"]
@@ -59,7 +61,7 @@ class Compute:
         run: executes one unit of work; called on the threads only.
         limit: units of work inside at once.
         workers: number of threads.
-        name: of the threads.
+        name: of the threads, also for the system.
     """
 
     def __init__(
@@ -74,7 +76,7 @@ class Compute:
         self._wake = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         self._asked: list[queue.SimpleQueue[_Unit | None]] = [queue.SimpleQueue() for _ in range(workers)]
         self._threads = [
-            threading.Thread(target=self._work, args=(asked,), name=name, daemon=True) for asked in self._asked
+            threading.Thread(target=self._work, args=(asked, name), name=name, daemon=True) for asked in self._asked
         ]
         for thread in self._threads:
             thread.start()
@@ -128,7 +130,9 @@ class Compute:
             self._inside.append(unit)
             self._asked[(place or 0) % len(self._asked)].put(unit)
 
-    def _work(self, asked: queue.SimpleQueue[_Unit | None]) -> None:
+    def _work(self, asked: queue.SimpleQueue[_Unit | None], name: str) -> None:
+        with suppress(OSError):  # proc_pid_comm(5): `top -H` shows it
+            Path(f"/proc/self/task/{threading.get_native_id()}/comm").write_text(name)
         while (unit := asked.get()) is not None:
             result, error, began = None, None, time.monotonic()
             try:

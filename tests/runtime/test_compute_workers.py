@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -102,6 +103,13 @@ def test_exception_is_reported_in_its_turn_and_its_worker_goes_on() -> None:
     one, failed, *others = collect(compute, 4)
     assert one.result == 1 and isinstance(failed.error, ZeroDivisionError)
     assert [done.result for done in others] == [1, 1]
+    compute.close()
+
+
+def test_system_shows_the_threads_by_name() -> None:
+    compute = Compute(lambda _: Path(f"/proc/self/task/{threading.get_native_id()}/comm").read_text(), name="vectors")
+    compute.submit(0, 0)
+    assert collect(compute, 1)[0].result == "vectors\n"
     compute.close()
 
 

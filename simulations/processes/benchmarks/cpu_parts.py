@@ -12,7 +12,9 @@ import psutil
 __all__ = ["PARTS", "daemon_of", "spent"]
 
 PARTS: Final = ("vectors", "wire", "python")
-"""compute threads: check, outer step and codec; libzmq's I/O threads: CURVE, copies, TCP; the I/O thread: the rest"""
+"""compute threads: check, outer step and codec; libzmq's I/O threads: CURVE, copies, TCP; the I/O thread: messages,
+protocol and polling. Other threads, such as storage, do not count"""
+_PART_OF: Final = {"compute": "vectors", "ZMQbg": "wire", "main": "python"}
 
 
 def daemon_of(home: Path) -> int:
@@ -31,7 +33,7 @@ def spent(pid: int) -> Mapping[str, float]:
     for task in Path(f"/proc/{pid}/task").iterdir():
         with contextlib.suppress(OSError):  # a thread that has just ended
             used = int((task / "schedstat").read_text().split()[0]) / 1e9
-            name = (task / "comm").read_text()
-            part = "python" if task.name == str(pid) else "wire" if name.startswith("ZMQbg") else "vectors"
-            seconds[part] += used
+            name = "main" if task.name == str(pid) else (task / "comm").read_text().partition("/")[0].strip()
+            if part := _PART_OF.get(name):
+                seconds[part] += used
     return seconds

@@ -38,7 +38,7 @@ from simulations.processes.benchmarks import codec
 from simulations.processes.benchmarks.cpu_parts import PARTS, daemon_of, spent
 from simulations.processes.two_daemons import Pair, two_daemons
 
-MARK = 1.5
+MARK = 1.3
 
 
 def one_exchange(pair: Pair, rng: np.random.Generator) -> dict[str, Any]:
