@@ -48,6 +48,7 @@ def test_fifth_checkpoint_ahead_costs_the_first_its_pin_and_that_is_told(where: 
 
 def test_checkpoint_that_cannot_be_looked_at_is_told_and_the_peer_goes_on(where: Path, start: Start) -> None:
     node = start()
+    (where / "checkpoints").rmdir()
     (where / "checkpoints").write_bytes(b"no directory")
     node._act(CheckpointAhead(120, 12, 80), 0.0)
     assert [notice[:6] for notice in node.status.notices] == ["GD-601"] and noticed(node) == {"GD-601": 1.0}

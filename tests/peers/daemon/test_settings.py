@@ -7,6 +7,7 @@ from types import SimpleNamespace
 import psutil
 import pytest
 
+from gossipdp.algorithms.ledger import in_memory
 from gossipdp.config_loading import load
 from gossipdp.protocol.schema import MOST_EXACT
 from gossipdp.protocol.settings_digest import keys_apart
@@ -51,4 +52,4 @@ def test_robust_rule_takes_away_the_warm_start() -> None:
     peer = protocol_settings.peer_config(config)
     strategy = peer.strategy
     assert (strategy.rule, strategy.lr, strategy.whole_until, peer.warmup_steps) == ("nnm-median", 1.0, 0, 0)
-    assert protocol_settings.algorithm_of(config)._bad == 0.3  # type: ignore[union-attr]
+    assert protocol_settings.algorithm_of(config, in_memory)._bad == 0.3  # type: ignore[union-attr]
