@@ -1,1 +1,1 @@
-"""Checkpoints on disk: format, store, the thread that writes them, and pinned ones."""
+"""On disk: checkpoints with their format, store and writer, and what would fill the memory."""
