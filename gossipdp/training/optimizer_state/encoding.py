@@ -47,12 +47,13 @@ def encode(v: Tensor, m: Tensor) -> Encoded:
     tops = roots.amax(1)
     tops = torch.where(tops.isfinite() & _largest(ratios).isfinite(), tops, torch.nan)
     tops = torch.where(tops > 0.0, tops.clamp(LEAST, MOST), tops)
-    zero = roots == 0.0
-    codes = (roots / tops[:, None]).log2_().mul_(STEPS).round_().add_(255.0).clamp_(1.0, 255.0)
-    root_codes = codes.to(torch.uint8).masked_fill_(zero, 0)
+    divisors = torch.where(tops == 0.0, 1.0, tops)[:, None]
+    codes = (roots / divisors).log2_().mul_(STEPS).round_().add_(255.0).clamp_(1.0, 255.0)
+    used = roots.sign_()  # 0 only where s is; a mask of booleans would take longer than all the rest
+    root_codes = (codes * used).to(torch.uint8)
     # From here on `codes` is s', as the receiver will have it.
-    codes.sub_(255.0).mul_(1.0 / STEPS).exp2_().mul_(tops[:, None]).clamp_(min=LEAST)
-    ratios.div_(codes).masked_fill_(zero, 0.0).clamp_(-MOST_RATIO, MOST_RATIO)
+    codes.sub_(255.0).mul_(1.0 / STEPS).exp2_().mul_(divisors).clamp_(min=LEAST)
+    ratios.div_(codes).clamp_(-MOST_RATIO, MOST_RATIO).mul_(used)
     scales = _largest(ratios).div_(127.0)
     scales = torch.where(scales < SMALLEST, 0.0, scales)
     inverse = torch.where(scales > 0.0, 1.0 / scales, 0.0)
