@@ -15,7 +15,7 @@ from gossipdp.runtime import link as links
 from gossipdp.training.optimizer_state import encoder
 from gossipdp.training.optimizer_state.adam import AdamMoments
 from gossipdp.training.optimizer_state.encoder import KEYS, Torn, spans_of, torn_values
-from gossipdp.training.tensors.blocks import torn
+from gossipdp.training.tensors.blocks import encoded_elements, torn
 from gossipdp.training.tensors.layout import Layout
 from tests.codecs.moments_reference import decoded
 from tests.training.moments_daemon import MomentsDaemon
@@ -177,5 +177,11 @@ def test_ranks_together_write_what_one_process_writes(ranks: int) -> None:
     for mine in spans:
         values += torn_values(layout, moments, mine, starts)
     for rank in range(ranks):
+        alone = np.full_like(one, 77)
+        assert moments.encoder(alone, rank, ranks).step(everything=True)
+        shares = [(start, stop) for *_, start, stop in layout.shares(rank, ranks)]
+        for start, stop in encoded_elements(layout.schema, shares):
+            alone[4 * start : 4 * stop] = 77
+        assert (alone == 77).all(), "it writes what it has pinned"
         assert moments.encoder(several, rank, ranks, Torn(starts, values) if rank == 0 else None).step(everything=True)
     assert np.array_equal(one, several) and codec.check(one[: codec.payload_bytes(8192)].data, 8192)
