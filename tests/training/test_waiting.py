@@ -9,7 +9,7 @@ import pytest
 
 from gossipdp.errors import UnreachableError
 from gossipdp.training.dialogue import Phase
-from gossipdp.training.waiting import ModelWait, wait_for_moment, wait_for_order
+from gossipdp.training.waiting import ModelWait, wait_for_moments, wait_for_order
 
 
 class Waiting:
@@ -39,10 +39,10 @@ class Waiting:
     def patience(self) -> float:
         return 112.0 - self._now
 
-    def ask_moment(self, which: str) -> None:
+    def ask_moments(self) -> None:
         pass
 
-    def given_moment(self, which: str) -> None:
+    def given_moments(self) -> None:
         return None
 
     def lose(self, reason: str) -> None:
@@ -59,7 +59,7 @@ def for_its_round(session: Any) -> None:
 
 
 def for_moments(session: Any) -> None:
-    assert wait_for_moment(session, "first") is None and session.lost
+    assert wait_for_moments(session) is None and session.lost
 
 
 @pytest.mark.parametrize(
