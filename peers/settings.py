@@ -57,6 +57,7 @@ def peer_config(config: Config) -> PeerConfig:
         keys=tuple(configuration.agreed(config)),
         # A model that is sure to be none is refused here. `Room` judges all others, by the memory that is free.
         transfer=replace(timing.transfer, max_parameters=memory),
+        ahead=1 if workers(config) == 1 else 2 * workers(config),
         every=exchange.every,
         moments=exchange.moments,
         sync=exchange.mode == "sync",

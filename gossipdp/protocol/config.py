@@ -25,6 +25,8 @@ class PeerConfig:
     """the settings in the digest, in its order"""
     transfer: TransferConfig = field(default_factory=TransferConfig)
     quarantine: QuarantineConfig = field(default_factory=QuarantineConfig)
+    ahead: int = 1
+    """jobs of a pass over all chunks that are asked for at once; more than 1 keeps several compute threads busy"""
     every: int = 50
     """H, inner steps a round, after the warm start, of a peer of the usual speed"""
     lr: float = 0.7

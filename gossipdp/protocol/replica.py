@@ -55,7 +55,7 @@ class Replica:
             changed=self._paced,
         )
         self.strategy = STRATEGIES[type(config.strategy)](config.strategy, self._surroundings(terms))
-        self.rounds = Rounds(outputs, self.strategy.steps)
+        self.rounds = Rounds(outputs, self.strategy.steps, config.ahead)
         self.moments = MomentsHolder(
             config.transfer,
             outputs,

@@ -61,14 +61,21 @@ class _Phase(enum.Enum):
 
 
 class Rounds:
-    """Sequences whole-vector work as chunk jobs, one at a time, so that exchanges interleave with it.
+    """Sequences whole-vector work as passes of chunk jobs, a few at a time, so that exchanges interleave with it.
 
     Args:
-        steps: how the strategy makes outer steps; None for the plain one.
+        steps: how the strategy makes outer steps, one chunk at a time; None for the plain one.
+        ahead: most jobs of a pass that are asked for and not done.
     """
 
-    def __init__(self, outputs: Outputs, steps: Steps | None = None) -> None:
-        self._outputs, self._steps = outputs, steps
+    def __init__(self, outputs: Outputs, steps: Steps | None = None, ahead: int = 1) -> None:
+        self._outputs, self._steps, self._ahead = outputs, steps, ahead
+        self._job: Callable[[int], jobs.Job[object]] = jobs.Check
+        """of the pass under way, by chunk"""
+        self._asked = self._end = 0
+        """chunks of the pass that are asked for, and of which it consists"""
+        self._sound = True
+        """no job of the pass has refused a value"""
         self._phase = _Phase.IDLE
         self._chunks = self._counted = 0
         self._size = 1
@@ -167,10 +174,10 @@ class Rounds:
                 self._accepted, self._clock = self._kept, self._keep
                 self._snapshot, self._applied, self._outer = NO_SNAPSHOT, 0, Outer(1.0, 0.0)
                 self._phase, self._sums = _Phase.CHECKING, [0.0, 0.0]
-                self._outputs.ask(jobs.Check(0))
+                self._begin(jobs.Check)
             else:
                 self._phase = _Phase.FOUNDING if self._founds else _Phase.ATTACHING
-                self._outputs.ask(jobs.Found(0) if self._founds else jobs.Attach(0))
+                self._begin(jobs.Found if self._founds else jobs.Attach)
 
     def detach(self) -> None:
         """The training process is gone. A round under way goes on, because its snapshot is complete."""
@@ -211,7 +218,7 @@ class Rounds:
         self._accepted = accepted
         self._phase, self._sums = _Phase.CHECKING, [0.0, 0.0]
         self.slot_applied(session, applied)
-        self._outputs.ask(jobs.Check(0))
+        self._begin(jobs.Check)
         return True
 
     def slot_applied(self, session: int, slot: int) -> None:
@@ -237,6 +244,24 @@ class Rounds:
             self._dirty, self._sealing = False, True
             self._outputs.ask(jobs.Seal())
 
+    def _begin(self, job: Callable[[int], jobs.Job[object]], ahead: int = 0) -> None:
+        """Begin a pass over all chunks. It ends when `_over` says so."""
+        self._job, self._asked, self._end, self._sound = job, 0, self._chunks, True
+        for _ in range(ahead or self._ahead):
+            self._ask()
+
+    def _ask(self) -> None:
+        if self._asked < self._end:
+            self._asked += 1
+            self._outputs.ask(self._job(self._asked - 1))
+
+    def _over(self, chunk: int, *, sound: bool = True) -> bool:
+        """The pass's job on `chunk` is done. Whether the pass is over; one that is not sound ends early."""
+        if not sound:
+            self._sound, self._end = False, self._asked
+        self._ask()
+        return chunk + 1 == self._end
+
     def job_done(self, job: jobs.Job[object], result: object) -> Done | None:
         """The result of a job of this peer's rounds. Returns what it completes, or None."""
         match job:
@@ -248,24 +273,23 @@ class Rounds:
                     self._outputs.emit(SlotSealed(sealed.slot, sealed.chunks))
                 self._begin_attach()
             case jobs.Found(chunk):
-                if not job.typed(result).finite:
+                if not self._over(chunk, sound=job.typed(result).finite):
+                    return None
+                if not self._sound:
                     self._phase = _Phase.IDLE
                     if self._attached and not self._keeps:  # Not if another process has attached since.
                         text = "the model to found the network with has NaN or Inf"
                         self._outputs.emit(SessionRefused("GD-402", text))
-                elif chunk + 1 < self._chunks:
-                    self._outputs.ask(jobs.Found(chunk + 1))
                 else:
                     self._founds = False
                     self._open_session()
                     return Done.FOUNDING
             case jobs.Attach(chunk):
-                if chunk + 1 < self._chunks:
-                    self._outputs.ask(jobs.Attach(chunk + 1))
-                else:
+                if self._over(chunk):
                     self._open_session()
             case jobs.Check(chunk):
-                self._checked(chunk, job.typed(result))
+                if self._over(chunk, sound=job.typed(result).finite):
+                    self._checked()
             case jobs.OuterStep(chunk):
                 stepped = job.typed(result)
                 return self._stepped(chunk, stepped.pseudo_gradient2, stepped.movement2)
@@ -292,20 +316,18 @@ class Rounds:
             self._open_session()
         elif self._attached and not self._waiting:
             self._keeps, self._phase = False, _Phase.ATTACHING
-            self._outputs.ask(jobs.Attach(0))
+            self._begin(jobs.Attach)
 
-    def _checked(self, chunk: int, result: jobs.Checked) -> None:
-        if not result.finite:
+    def _checked(self) -> None:
+        if not self._sound:
             self._phase = _Phase.IDLE
             self._taken("nan")
             self._idle()
-        elif chunk + 1 < self._chunks:
-            self._outputs.ask(jobs.Check(chunk + 1))
         else:
             self._phase = _Phase.STEPPING
             self._accepted()
             if self._steps is None:
-                self._step(0)
+                self._begin(self._step)
             else:
                 self._steps.begin(self._begin_steps)
 
@@ -315,21 +337,19 @@ class Rounds:
             self._taken()
             return self._idle()
         self._outer = outer
-        self._step(0)
+        self._begin(self._step, ahead=1)
 
-    def _step(self, chunk: int) -> None:
-        if self._steps is None:
-            outer = self._outer
-            self._outputs.ask(jobs.OuterStep(chunk, outer.lr, outer.momentum, self._applied, outer.part))
-        else:
-            self._outputs.ask(self._steps.job(chunk, self._applied))
+    def _step(self, chunk: int) -> jobs.Job[object]:
+        if self._steps is not None:
+            return self._steps.job(chunk, self._applied)
+        outer = self._outer
+        return jobs.OuterStep(chunk, outer.lr, outer.momentum, self._applied, outer.part)
 
     def _stepped(self, chunk: int, pseudo_gradient2: float, movement2: float) -> Done | None:
         if chunk < self._counted:
             self._sums[0] += pseudo_gradient2
             self._sums[1] += movement2
-        if chunk + 1 < self._chunks:
-            self._step(chunk + 1)
+        if not self._over(chunk):
             return None
         if self._steps is not None:
             self._steps.end()

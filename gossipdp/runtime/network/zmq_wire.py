@@ -136,12 +136,13 @@ class ZmqWire:
 
         `events` then reports what happened.
         """
-        if readable != self._watched:
-            for descriptor in set(self._watched) - set(readable):
+        watched = tuple(readable)
+        if watched != self._watched:
+            for descriptor in set(self._watched) - set(watched):
                 self._poller.unregister(descriptor)
-            for descriptor in set(readable) - set(self._watched):
+            for descriptor in set(watched) - set(self._watched):
                 self._poller.register(descriptor, zmq.POLLIN)
-            self._watched = tuple(readable)
+            self._watched = watched
         self._polled = self._poller.poll(math.ceil(seconds * 1000))
         return {source for source, _ in self._polled if isinstance(source, int)}
 
