@@ -189,7 +189,9 @@ class Follower:
     def timer(self) -> float | None:
         if self._joiner is None:
             return None
-        fetching, over = self._joiner.timer(), min(self._dry_at, self._stalled_at)
+        fetching = self._joiner.timer()
+        # A joiner whose jobs run is not given up: the peer would call `handle_timer` again and again until they end.
+        over = math.inf if self._joiner.busy else min(self._dry_at, self._stalled_at)
         return min(over if fetching is None else fetching, over)
 
     def handle_timer(self, now: float) -> None:
