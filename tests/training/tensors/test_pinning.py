@@ -219,6 +219,11 @@ class Late(torch.Tensor):
         part.device_of = self.device_of  # type: ignore[attr-defined]
         return part
 
+    def view(self, *shape: Any) -> torch.Tensor:
+        part = super().view(*shape)
+        part.device_of = self.device_of  # type: ignore[attr-defined]
+        return part
+
 
 def bounce(device: Device, size: int) -> Bounce:
     buffers = [torch.full((size,), torch.nan).as_subclass(Late) for _ in range(2)]
@@ -240,6 +245,17 @@ def test_values_of_a_device_come_through_two_buffers_and_wait_for_no_more_than_o
     assert torch.equal(into, values) and device.waited == 5
     through.finish()
     assert device.waited == 5, "nothing is under way"
+
+
+def test_bytes_go_through_the_same_buffers() -> None:
+    through = bounce(Device(), 10)
+    values, into = torch.arange(100, dtype=torch.uint8), torch.zeros(100, dtype=torch.uint8)
+    for start in range(0, 100, 40):
+        through.store(values[start : start + 40], into[start : start + 40])
+    through.finish()
+    assert torch.equal(into, values)
+    with through.holding(values[:40], torch.device("cpu")) as source:
+        assert torch.equal(source, values[:40])
 
 
 def test_values_for_a_device_stay_in_the_buffer_until_it_has_read_them() -> None:
