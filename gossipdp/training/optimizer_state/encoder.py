@@ -31,7 +31,7 @@ Bytes: TypeAlias = NDArray[np.uint8]
 KEYS: Final = ("exp_avg_sq", "exp_avg")
 """the moments' names in the optimizer's state, in the order in which they are encoded"""
 DEVICE_PIECE: Final = 1 << 22
-"""parameters that a device encodes at once: 50 kernels, and 15 bytes each beside the model"""
+"""parameters that a device encodes at once: 40 kernels, and 18 bytes each beside the model"""
 CPU_PIECE: Final = 1 << 18
 """the same on the CPU, whose caches hold them"""
 DEVICE_LEAST: Final = 1 << 26
