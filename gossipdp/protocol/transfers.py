@@ -65,7 +65,12 @@ class Transfers:
         contribution, pacing, strategy, rounds = machines
         self._terms, self._strategy, self._exact = terms, strategy, config.strategy.exact
         self.source = Source(
-            config.transfer, terms.outputs, terms.sign, strategy.shared, incarnation=membership.me.incarnation
+            config.transfer,
+            terms.outputs,
+            terms.sign,
+            strategy.shared,
+            ahead=config.ahead,
+            incarnation=membership.me.incarnation,
         )
         self.bootstrap = Bootstrap(
             membership,

@@ -82,6 +82,8 @@ class _Snapshot:
     used: float
     clock: int
     rounds: int
+    asked: int = 0
+    """Chunks that are frozen or are being frozen."""
     chunks: list[jobs.Frozen] = field(default_factory=list)
     waiting: dict[bytes, int] = field(default_factory=dict)
     summary: bytes | None = None
@@ -97,6 +99,7 @@ class Source:
     Args:
         sign: Signs bytes with this peer's key.
         shared: The state, if all peers share it and it is given exactly.
+        ahead: Chunks that are being frozen at once. A shared state rests until its chunk is frozen: there it is one.
         incarnation: The upper part of the numbers of snapshots, so that no number is one of an earlier life.
     """
 
@@ -107,10 +110,14 @@ class Source:
         sign: Callable[[bytes], bytes],
         shared: Shared | None = None,
         *,
+        ahead: int = 1,
         incarnation: int,
     ) -> None:
         self._config, self._outputs, self._sign, self._shared = config, outputs, sign, shared
+        self._ahead = ahead if shared is None else 1
         self._snapshot: _Snapshot | None = None
+        self._freezing = self._strays = 0
+        """Chunks that are being frozen now, and those of them that a dropped snapshot asked for."""
         self._numbers = incarnation << 32
         self._witness = Witness(outputs)
         self._behind = 0
@@ -152,9 +159,9 @@ class Source:
             self._numbers += 1
             snapshot = self._snapshot = _Snapshot(self._numbers, now, now, model.clock - self._behind, model.rounds)
             if self._shared is None:
-                self._outputs.ask(jobs.Freeze(0))
+                self._freeze(snapshot, model)
             else:
-                self._shared.freeze(lambda: self._begin(snapshot))
+                self._shared.freeze(lambda: self._begin(snapshot, model))
         snapshot.used = now
         if snapshot.waiting.get(source) == transfer:
             self._outputs.send(source, StateWait(transfer, len(snapshot.chunks)))
@@ -162,12 +169,18 @@ class Source:
             snapshot.waiting[source] = transfer
         self._send_manifests(model)
 
-    def _begin(self, snapshot: _Snapshot) -> bool:
+    def _freeze(self, snapshot: _Snapshot, model: Model) -> None:
+        while snapshot.asked < min(len(snapshot.chunks) + self._ahead, model.chunks):
+            self._outputs.ask(jobs.Freeze(snapshot.asked))
+            snapshot.asked += 1
+            self._freezing += 1
+
+    def _begin(self, snapshot: _Snapshot, model: Model) -> bool:
         if snapshot is not self._snapshot:
             return False  # it was dropped while it waited
         assert self._shared is not None
         snapshot.summary = self._shared.summary()
-        self._outputs.ask(jobs.Freeze(0))
+        self._freeze(snapshot, model)
         return True
 
     def _stale(self, snapshot: _Snapshot, model: Model, now: float) -> bool:
@@ -190,16 +203,17 @@ class Source:
         self._send_manifests(model)
 
     def frozen(self, job: jobs.Freeze, result: jobs.Frozen, model: Model) -> None:
-        """The result of a Freeze: the next chunk, or what is carried beside them."""
+        """The result of a Freeze: the next chunks, or what is carried beside them."""
         snapshot, shared = self._snapshot, self._shared
-        waits = shared is not None and snapshot is not None and snapshot.summary is None
-        if snapshot is None or waits or job.chunk != len(snapshot.chunks):
+        self._freezing -= 1
+        if snapshot is None or self._strays:
             # The snapshot was dropped meanwhile. The state rested for it until now.
+            self._strays -= 1
             return None if shared is None else shared.frozen()
+        assert job.chunk == len(snapshot.chunks)
         snapshot.chunks.append(result)
         if len(snapshot.chunks) < model.chunks:
-            self._outputs.ask(jobs.Freeze(len(snapshot.chunks)))
-            return None
+            return self._freeze(snapshot, model)
         if shared is not None:
             shared.frozen()
         snapshot.carried = model.carried
@@ -246,7 +260,7 @@ class Source:
 
     def forget(self) -> None:
         """Drop the snapshot: this peer gives up its model, or has another one."""
-        self._snapshot = None
+        self._snapshot, self._strays = None, self._freezing
 
     def timer(self) -> float | None:
         """When `handle_timer` wants to be called next, or None."""
@@ -255,4 +269,4 @@ class Source:
     def handle_timer(self, now: float) -> None:
         """Drop a snapshot that is not asked for."""
         if self._snapshot is not None and now >= self._snapshot.used + self._config.keep:
-            self._snapshot = None
+            self.forget()

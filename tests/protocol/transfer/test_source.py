@@ -36,6 +36,29 @@ def test_source_freezes_once_for_two_joiners_and_anew_when_stale():
     assert len({envelope.message.snapshot for envelope in giver.outputs.messages}) == 2
 
 
+def test_source_freezes_several_chunks_at_once_and_forgets_those_of_a_dropped_snapshot():
+    giver = Giver(A, ahead=3)
+    giver.source.receive(StateRequest(1), B, giver.model, 0.0)
+    assert [job.chunk for job in giver.outputs.jobs] == [0, 1, 2]
+    early = [(job, giver.algorithm.run(job)) for job in giver.outputs.jobs]
+    giver.outputs.jobs.clear()
+    giver.source.frozen(*early[0], giver.model)
+    assert [job.chunk for job in giver.outputs.jobs] == [3]
+    early += [(job, giver.algorithm.run(job)) for job in giver.outputs.jobs]
+    giver.outputs.jobs.clear()
+    giver.source.forget()
+    giver.a += 1.0
+    giver.source.receive(StateRequest(2), B, giver.model, 1.0)
+    for job, result in early[1:]:
+        giver.source.frozen(job, result, giver.model)
+    taker = Taker()
+    giver.work()
+    giver.outputs.messages.clear()
+    taker.joiner.seek([A], 1.0)
+    carry(taker, {A: giver}, 1.0)
+    assert taker.joiner.done and close_to(taker.algorithm.ledger.a, giver.a).all()
+
+
 def test_source_drops_a_snapshot_without_requests_and_says_gone():
     giver = Giver(A)
     giver.source.receive(StateRequest(1), B, giver.model, 0.0)

@@ -32,12 +32,14 @@ def signature(peer, data):
 
 
 class Giver:
-    def __init__(self, peer, schema=SCHEMA, clock=100, incarnation=1):
+    def __init__(self, peer, schema=SCHEMA, clock=100, incarnation=1, ahead=1):
         self.id, self.outputs, self.algorithm = peer, Outputs(), Pairwise()
         self.algorithm.allocate(schema.size, schema.trainable, 8192)
         self.a = self.algorithm.ledger.a
         self.a[:] = np.random.default_rng(7).standard_normal(schema.size) + peer[0] * 1e-3
-        self.source = Source(CONFIG, self.outputs, lambda data: signature(peer, data), incarnation=incarnation)
+        self.source = Source(
+            CONFIG, self.outputs, lambda data: signature(peer, data), ahead=ahead, incarnation=incarnation
+        )
         self.model = Model(
             schema=schema, schema_bytes=schema.to_bytes(), settings=SETTINGS, clock=clock, rounds=clock // 10
         )
