@@ -12,6 +12,7 @@ import json
 import os
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import torch
@@ -28,11 +29,12 @@ PAUSE, MOVE = "pause", "move"
 LOOK = 0.05
 
 
-def moved_by(parameters: int, seed: int) -> torch.Tensor:
-    """What one moving step adds to all parameters, fp32, shape (parameters,)."""
+def moved_by(parameters: int, seed: int) -> Iterator[torch.Tensor]:
+    """What one moving step adds to each tensor, fp32, in the order of the flat vector."""
     each, rest = divmod(parameters, TENSORS)
     noise = _noise(each + rest, seed)
-    return torch.cat([*(noise[:each] for _ in range(TENSORS - 1)), noise])
+    for number in range(TENSORS):
+        yield noise if number == TENSORS - 1 else noise[:each]
 
 
 def _noise(size: int, seed: int) -> torch.Tensor:
