@@ -20,7 +20,7 @@ Nothing here may know peers or exchanges, or hold a loop over parameters (see `k
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -39,6 +39,10 @@ RANGES: Final = np.array([np.ldexp(_OCTAVE[level % 4], level // 4 - 32) for leve
 """the range of each range byte, 2^-31.9 to 2^31.9"""
 ESCALATIONS: Final = (4, 16, 16)
 """higher bits of stages 1, 2 and 3. With at least 2 bits of stage 0 they make 38, and u_high - u_low fits 36"""
+
+
+_Narrow: TypeAlias = tuple[NDArray[np.uint32], NDArray[np.int8]]
+"""low 32 bits, and the rest"""
 
 
 class ModuloCodec:
@@ -180,13 +184,12 @@ class _ModuloChunk:
         failing = np.flatnonzero(failed)
         self._squares[failing] = 0.0
         self._rows[failing] = np.arange(len(failing), dtype=np.int32)
-        self._wide = np.zeros((len(failing), BLOCK), np.float32)
         self._failing: NDArray[np.int64] = failing
-        self._u: NDArray[np.int64] = np.empty((len(failing), BLOCK), np.int64)
-        self._known: NDArray[np.int64] = np.empty_like(self._u)
-        kernels.recompute(copy, self._scale, failing, *self._key, self._u)
-        kernels.unpack_rows(theirs, failing, bits, self._known)
-        self._escalate()
+        u: NDArray[np.int64] = np.empty((len(failing), BLOCK), np.int64)
+        known: NDArray[np.int64] = np.empty_like(u)
+        kernels.recompute(copy, self._scale, failing, *self._key, u)
+        kernels.unpack_rows(theirs, failing, bits, known)
+        self._escalate(u, known)
 
     def _absorb_escalation(self, codes: Buffer, checks: Buffer) -> None:
         shift, width = self._codec.stages[self._stage]
@@ -194,35 +197,55 @@ class _ModuloChunk:
         theirs = array_of(codes, "u1", len(self._codes))
         their_checks = array_of(checks, "<u2", rows).astype(np.uint16)
         self.escalation_bytes += theirs.nbytes + their_checks.nbytes
-        fields = np.empty_like(self._known)
+        u, known = _widened(self._u), _widened(self._known)
+        fields = np.empty_like(known)
         kernels.unpack_rows(theirs, np.arange(rows), width, fields)
-        self._known |= fields << shift
+        known |= fields << shift
         (high, low), (high_checks, low_checks) = (
-            self._ordered(self._u, self._known),
+            self._ordered(u, known),
             self._ordered(self._checks, their_checks),
         )
-        failed, d = np.empty(rows, np.uint8), np.empty_like(self._u)
+        failed, d = np.empty(rows, np.uint8), np.empty_like(u)
         kernels.verdict_rows(high, high_checks, low, low_checks, shift + width, self._coefs, failed, d)
         passed = failed == 0
         self._settle(self._failing[passed], d[passed])
         self.complete = bool(passed.all())
-        if not self.complete:
+        if self.complete:
+            del self._u, self._known
+        else:
             again = ~passed
-            self._failing, self._u, self._known = self._failing[again], self._u[again], self._known[again]
-            self._escalate()
+            self._failing = self._failing[again]
+            self._escalate(u[again], known[again])
 
-    def _escalate(self) -> None:
+    def _escalate(self, u: NDArray[np.int64], known: NDArray[np.int64]) -> None:
+        """Send more bits of `u`, the own values of the failing blocks. known: what the partner has told of its own."""
         stage = self._stage + 1
         if stage == len(self._codec.stages):
             raise PayloadError("the checks disagree although u is known in full")
         shift, width = self._codec.stages[stage]
         codes, checks = self._room(len(self._failing), width)
-        kernels.encode_rows(self._u, shift, width, self._coefs, codes, checks)
+        kernels.encode_rows(u, shift, width, self._coefs, codes, checks)
+        self._u, self._known = _narrowed(u), _narrowed(known)
         self._post(stage, codes, checks)
 
     def _settle(self, blocks: NDArray[np.int64], d: NDArray[np.int64]) -> None:
+        if not len(self._wide):
+            self._wide = np.zeros((self.escalated, BLOCK), np.float32)
         step = self._step[blocks] if self._lower else -self._step[blocks]
         self._wide[self._rows[blocks]] = step[:, None] * d
+
+
+def _narrowed(values: NDArray[np.int64]) -> _Narrow:
+    """Integers of 40 bits in 5 bytes each. An open chunk may wait long for its partner, and many are open at once."""
+    return values.astype(np.uint32), (values >> 32).astype(np.int8)
+
+
+def _widened(values: _Narrow) -> NDArray[np.int64]:
+    low, high = values
+    wide: NDArray[np.int64] = high.astype(np.int64)
+    wide <<= 32
+    wide |= low
+    return wide
 
 
 def _key(seed: int) -> tuple[np.uint32, np.uint32]:
