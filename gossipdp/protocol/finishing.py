@@ -3,8 +3,8 @@
 The peer's own record tells its `Phase`, signed and gossiped like all of it. A peer whose training has ended waits for
 live members that still train. At the end of its wait, or when no such member is left, it closes with those whose
 training is over too: the strategy brings their states together. One that closes takes the waiting ones with it. A peer
-that is done stays until all are, because they may need it as a partner. No wait is without end, and a member that fails
-or leaves at any moment is not waited for.
+that is done stays until all are, because they may need it as a partner, and until no news of progress comes. No wait
+is without end, and a member that fails or leaves at any moment is not waited for.
 
 A member may also ask all to finish. Peers follow such a call if their operator lets them, and repeat it.
 """
@@ -26,6 +26,8 @@ BEGINNERS: Final = 60.0
 """seconds that a peer waits at most for members that have made no step: they may begin, or never train"""
 MOST_LATE: Final = 32
 """times that members join those that close already; each time all begin anew. After that no more are taken in"""
+QUIET: Final = 2.0
+"""probe intervals without news of the closers' progress, after which all of them tell the same counts"""
 
 
 class FinishProgress(NamedTuple):
@@ -66,6 +68,7 @@ class Finishing:
         self._wait, self._follows = terms.config.finish_wait, terms.config.finish_follow
         self._exact = terms.config.strategy.exact
         self._period = terms.membership.config.join_interval
+        self._quiet = QUIET * terms.membership.config.probe_interval
         self.begun = False
         """the run of this peer ends: it does not train any more once its training process is gone"""
         self._ended = False
@@ -77,9 +80,13 @@ class Finishing:
         """when to look at the members next, and when training was over"""
         self._others: tuple[bytes, ...] | None = None
         """the other members that close, as the strategy knows them"""
+        self._come: tuple[tuple[bytes, ...], float] = (), -math.inf
+        """the other members that close, and when that last changed"""
         self._late = 0
         """times that other members have joined them"""
-        self._gone: list[bytes] = []
+        self._told: tuple[tuple[int, int, int] | None, float] = None, 0.0
+        """clock, steps and samples of the closers once all are done, and when they last changed"""
+        self._gone: set[bytes] = set()
         """members that closed with this peer, were done and have left"""
 
     # -- commands ---------------------------------------------------------------------------------------------
@@ -147,29 +154,43 @@ class Finishing:
 
     def _close(self, now: float) -> None:
         others = self._closers(now)
-        if self._others is not None and any(member.id not in self._others for member in others):
-            self._late += 1
-            if self._late > MOST_LATE:
-                others = [member for member in others if member.id in self._others]
+        known = self._others or ()
+        comes = self._others is not None and any(member.id not in known for member in others)
+        if comes and self._late >= MOST_LATE:
+            others, comes = [member for member in others if member.id in known], False
         ids = tuple(member.id for member in others)
-        if ids != self._others:
-            known = self._membership.members
-            gone = [known[peer] for peer in self._others or () if peer not in ids and peer in known]
-            self._gone += [one.id for one in gone if one.state is State.LEFT and one.phase is Phase.DONE]
+        gone = [self._membership.members.get(peer) for peer in known if peer not in ids]
+        self._gone |= {one.id for one in gone if one and one.state is State.LEFT and one.phase is Phase.DONE}
+        if ids != self._come[0]:
+            self._come = ids, now
+        # All learn of each other within a moment. A schedule of some of them would be void at once.
+        if ids != self._others and now >= self._come[1] + self._period:
+            self._late += comes
             self._others = ids
             self._strategy.close(others, now)
         over = self._strategy.closeness.over
         if over != (self._phase is Phase.DONE):
             self._enter(Phase.DONE if over else Phase.CLOSING, now)
-        if over and (now >= self._until or all(member.phase is Phase.DONE for member in others)):
-            self._end((self._membership.me.id, *sorted({*ids, *self._gone})))
+        taken_in = {*ids} <= {*(self._others or ())}
+        all_done = over and taken_in and all(member.phase is Phase.DONE for member in others)
+        told = self._count() if all_done else None
+        if told != self._told[0]:
+            self._told = told, now
+        quiet = not ids or now >= self._told[1] + self._quiet
+        if over and (now >= self._until or (all_done and quiet)):
+            self._end((self._membership.me.id, *sorted(self._gone | {*ids})))
 
     def _end(self, closers: tuple[bytes, ...]) -> None:
         self._ended = True
-        # Those that train on go further. The closers are done at different times, and all of them say one clock.
-        apart = () if self._exact else self.trainers()
-        self.clock = max((report.clock for report in self._progress.reports() if report.id not in apart), default=0)
+        self.clock, *_ = self._count()
         self._outputs.emit(Finished(closers, self._strategy.closeness))
+
+    def _count(self) -> tuple[int, int, int]:
+        """Clock, steps and samples, without those of members that train on: the closers are done at different times."""
+        apart = () if self._exact else self.trainers()
+        reports = [report for report in self._progress.reports() if report.id not in apart]
+        clock = max((report.clock for report in reports), default=0)
+        return clock, sum(report.steps for report in reports), sum(report.samples for report in reports)
 
     def _enter(self, phase: Phase, now: float) -> None:
         if phase is not Phase.WAITING:

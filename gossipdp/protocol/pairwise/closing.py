@@ -3,7 +3,8 @@
 No outer step moves an anchor any more, and every exchange keeps the sum. So the members follow one schedule
 (`schedule`), and after one cycle each holds the mean but for the rounding of the codec. A step is over when the
 exchange with its partner has mixed all chunks. A partner that is not free yet is waited for; after that any member will
-do. If members come or go, a schedule of those left begins anew.
+do. The partner of an earlier step may be behind, and then others wait for it, so it is let in much sooner. If members
+come or go, a schedule of those left begins anew.
 
 Every exchange measures how far two anchors were apart. A peer agrees once a cycle is over and its last exchanges were
 within TOLERANCE of the usual distance. It then offers nothing, and still accepts, because others may need it. A larger
@@ -37,6 +38,8 @@ MORE: Final = 18
 """steps beyond these cycles: replicas far apart come together by a bounded distance an exchange"""
 DECAY: Final = 0.7
 """weight of earlier distances in the usual one"""
+BEHIND: Final = 1.0
+"""seconds for which a partner is waited for before one of an earlier step may come in its place, at least"""
 LONGER: Final = 4.0
 """multiple of the longest exchange for which a partner is waited for"""
 FINER: Final = 4.0
@@ -61,6 +64,8 @@ class Closing:
         self._step = self._small = self._exchanges = 0
         self._partner: tuple[bytes, float] = b"", 0.0
         """of this step, and the weight; b"" if none is sought"""
+        self._earlier: set[bytes] = set()
+        """partners of earlier steps"""
         self._near: set[bytes] = set()
         """without a schedule: members within the tolerance since the last one beyond it"""
         self._since, self._longest, self._last = 0.0, 0.0, math.nan
@@ -136,6 +141,7 @@ class Closing:
         self.most = CYCLES * period + MORE
         self._step = self._small = 0
         self._near.clear()
+        self._earlier.clear()
         self._next(now)
 
     def _next(self, now: float) -> None:
@@ -160,8 +166,10 @@ class Closing:
         """Why an offer of `source` is refused, or ""."""
         if source not in self._others or self._exchanges >= 2 * self.most:
             return DONE
-        late = now >= self._since + self._wait
-        return "" if late or self._schedule is None or self._partner[0] in (b"", source) else BUSY
+        if self._schedule is None or self._partner[0] in (b"", source):
+            return ""
+        wait = max(BEHIND, self._longest) if source in self._earlier else self._wait
+        return "" if now >= self._since + wait else BUSY
 
     def refused(self, now: float) -> None:
         """The partner has no time. Without a schedule another one will do."""
@@ -193,8 +201,7 @@ class Closing:
             self._small = 0
             self._near.clear()
         if self._schedule is None or partner == self._partner[0]:
-            self._step += 1
-            self._next(now)
+            self._leave_step(now)
         elif not self._partner[0]:
             self._next(now)
 
@@ -211,5 +218,9 @@ class Closing:
         due = self.timer()
         if due is not None and now >= due:
             self._small = 0
-            self._step += 1
-            self._next(now)
+            self._leave_step(now)
+
+    def _leave_step(self, now: float) -> None:
+        self._earlier.add(self._partner[0])
+        self._step += 1
+        self._next(now)

@@ -7,7 +7,7 @@ from random import Random
 
 import pytest
 
-from gossipdp.protocol.pairwise.closing import CYCLES, FINER, LONGER, MORE, TOLERANCE, Closing
+from gossipdp.protocol.pairwise.closing import BEHIND, CYCLES, FINER, LONGER, MORE, TOLERANCE, Closing
 from gossipdp.protocol.pairwise.matching import BUSY, DONE
 from tests.protocol.pairwise.averaging_rig import A, B, C, D, member
 
@@ -50,6 +50,16 @@ def test_members_follow_one_schedule_until_one_cycle_and_two_near_exchanges_are_
         for me, machine in machines.items():
             machine.met(partners[me], FAR if step < 2 else NEAR, 1.0, 0.0)
     assert all(machine.closeness.agrees and machine.partner == (b"", 0.0) for machine in machines.values())
+
+
+def test_the_partner_of_an_earlier_step_is_let_in_soon_because_it_may_be_behind():
+    machine = closing(A, B, C, D)
+    (behind,) = walk(machine, [FAR])
+    partner, _ = machine.partner
+    (other,) = {B.id, C.id, D.id} - {behind, partner}
+    assert machine.objection(partner, 0.0) == ""
+    assert machine.objection(behind, 0.9 * BEHIND) == BUSY
+    assert machine.objection(behind, BEHIND) == "" and machine.objection(other, BEHIND) == BUSY
 
 
 def test_a_near_first_cycle_is_enough():
