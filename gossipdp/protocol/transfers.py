@@ -134,11 +134,9 @@ class Transfers:
         )
 
     def _givers(self) -> list[bytes]:
-        """Members to fetch the model from: those that train, if any does."""
+        """Members to fetch the model from: those of this peer's side."""
         apart, members = self.reunion.apart, self._terms.membership
-        live = [member.id for member in members.alive() if member.id not in apart and members.reaches(member.id)]
-        training = set(members.training())
-        return [peer for peer in live if peer in training] or live
+        return [member.id for member in members.alive() if member.id not in apart and members.reaches(member.id)]
 
     # -- how old the model is ---------------------------------------------------------------------------------
 
@@ -150,7 +148,9 @@ class Transfers:
     @property
     def held(self) -> bool:
         """The model is being replaced, or is to be before a training process begins with it."""
-        return bool(self.reunion.reason) or self.outdated
+        # The verdict names the side to fetch from, if this peer's own side has no newer model.
+        awaits = self.reunion.undecided and self.standby.outdated
+        return bool(self.reunion.reason) or self.outdated or awaits
 
     @property
     def outdated(self) -> bool:

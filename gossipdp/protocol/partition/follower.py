@@ -126,6 +126,11 @@ class Follower:
         return not self._taken
 
     @property
+    def busy(self) -> bool:
+        """A model is coming, or is taken in."""
+        return self._joiner is not None and self._joiner.busy
+
+    @property
     def complete(self) -> bool:
         """All of the other model is here."""
         return self._joiner is not None and self._joiner.done

@@ -12,7 +12,9 @@ line. So every peer climbs one finite order. Lost or late messages only delay th
 members that tell the same lie can make a network follow them. One member cannot, except for a peer that can hear only
 that member. A restarted founder is a peer like any other.
 
-A peer that has fallen behind (`lag`) follows the network in the same way. This file decides. `follower` fetches.
+A peer that has fallen behind (`lag`) follows the network in the same way. So does one whose training has not begun and
+whose model is old (`standby`). It turns to a greater line if its own side gives it no model. This file decides.
+`follower` fetches.
 """
 
 from __future__ import annotations
@@ -108,6 +110,7 @@ class Reunion:
             Action.FOLLOW_NETWORK: self._follow_network,
             Action.FOLLOW_AGREED: self._follow_agreed,
             Action.RENEW: self._renew,
+            Action.TURN: self._turn,
             Action.ADOPT: self._adopt,
             Action.KEEP: self._end,
         }
@@ -126,6 +129,11 @@ class Reunion:
     def line(self) -> Line:
         """The line that this peer holds."""
         return self._verdict.line
+
+    @property
+    def undecided(self) -> bool:
+        """Two sides have met, and the verdict is still to come."""
+        return math.isfinite(self._verdict.due_at)
 
     def present(self) -> list[bytes]:
         """Members held apart that are alive and can be heard."""
@@ -238,7 +246,7 @@ class Reunion:
     def timer(self) -> float | None:
         """When `handle_timer` wants to be called next, or None."""
         least, follower = self._tick_at, self.follower.timer()
-        if self.apart and not self.reason:
+        if self.apart and self._judges:
             least = min(least, self._verdict.due_at)
         if follower is not None:
             least = min(least, follower)
@@ -268,10 +276,11 @@ class Reunion:
         if self._sides.take_noticed():
             self._verdict.found_apart(now)
             self._tick_at = now
-        if self.reason:
-            self._fetch(now)
-        elif (self.apart or self._verdict.open) and self._verdict.judge(now):
+        outranked = self._judges and (self.apart or self._verdict.open) and self._verdict.judge(now)
+        if outranked and not self.follower.busy:
             self._course.fire(Event.OUTRANKED, now)
+        elif self.reason:
+            self._fetch(now)
         if not self.reason and self._astray:
             self._course.fire(Event.DIVERGED, now)
         elif not self.reason and self._standby is not None and self._standby.reason:
@@ -285,6 +294,11 @@ class Reunion:
             self._conclude(now)
 
     # -- the course -------------------------------------------------------------------------------------------
+
+    @property
+    def _judges(self) -> bool:
+        """Whether this peer follows a greater line as soon as one is proven."""
+        return not self.reason or self.reason in SPARE
 
     def _watch_lag(self, now: float) -> None:
         if self._membership.buried != self._buried:
@@ -325,6 +339,10 @@ class Reunion:
         assert standby is not None and standby.reason is not None
         self._follow(standby.reason, now, behind=standby.age, newer_than=standby.clock, keep=standby.trained)
 
+    def _turn(self, now: float) -> None:
+        self._end(now)
+        self._follow_side(now)
+
     def _follow(self, reason: Reason, now: float, *, behind: int = 0, newer_than: int = -1, keep: bool = True) -> None:
         self._tick_at = now + self._period
         members, others = 1 + len(self._sides.own()), len(self.present())
@@ -346,7 +364,9 @@ class Reunion:
         else:
             wanted = self._holders()
         alive = {member.id for member in self._membership.alive() if self._membership.reaches(member.id)}
-        return self.follower.fetch([peer for peer in wanted if peer in alive], now)
+        present, training = [peer for peer in wanted if peer in alive], set(self._membership.training())
+        # A member that does not train holds an older model.
+        return self.follower.fetch([peer for peer in present if peer in training] or present, now)
 
     def _conclude(self, now: float) -> None:
         self._course.fire(Event.FETCHED if self.follower.complete else Event.GAVE_UP, now)

@@ -69,6 +69,7 @@ class Action(enum.Enum):
     FOLLOW_NETWORK = "follow the vouchers (lag)"
     FOLLOW_AGREED = "follow its holders (diverged)"
     RENEW = "fetch it anew (idle, late)"
+    TURN = "follow that line in place of its own side (idle, late)"
     ADOPT = "take over model and line"
     KEEP = "take all back"
 
@@ -99,6 +100,7 @@ COURSE: Final[Table[Course, Event, Action]] = {
     (Course.ASKING, Event.DIVERGED): (Course.FOLLOWING, Action.FOLLOW_AGREED),
     (Course.CURRENT, Event.OUTDATED): (Course.FOLLOWING, Action.RENEW),
     (Course.ASKING, Event.OUTDATED): (Course.FOLLOWING, Action.RENEW),
+    (Course.FOLLOWING, Event.OUTRANKED): (Course.FOLLOWING, Action.TURN),
     (Course.FOLLOWING, Event.FETCHED): (Course.CURRENT, Action.ADOPT),
     (Course.FOLLOWING, Event.GAVE_UP): (Course.CURRENT, Action.KEEP),
 }

@@ -3,9 +3,10 @@
 Such a peer is idle: it has no training process, or one that has not made a round yet. It makes no exchanges, because an
 average with an old model would pull training peers back. It keeps a spare copy of the model instead. It fetches the
 model anew every `SPARE_ROUNDS` rounds, and before a training process begins with a model older than `MOST_ROUNDS`
-rounds. Such a process may then need long for its first round (data, a compiler, slow steps). Until then each fetch
-doubles the age that the next one waits for, up to `SPARE_ROUNDS`, because only the last fetch is of use. A peer whose
-transfers take longer than that cannot do better. So age counts only past twice the duration of the last transfer.
+rounds. If two sides of the network are just meeting, the process first waits until it is known whose model goes on.
+Such a process may then need long for its first round (data, a compiler, slow steps). Until then each fetch doubles the
+age that the next one waits for, up to `SPARE_ROUNDS`, because only the last fetch is of use. A peer whose transfers
+take longer than that cannot do better. So age counts only past twice the duration of the last transfer.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ class Standby:
         behind: Steps that the model was already old when it came, or when training ended.
         waits: Whether a training process waits for the model.
         begins: Whether a training process has the model.
-        givers: Members to fetch from. Only those that train, if any does.
+        givers: Members to fetch from.
         ends: Whether the run of this peer ends. A model with own training is then kept.
         last: Whether it ends and no member trains any more. A model without own training is then fetched a last time.
     """
@@ -81,6 +82,11 @@ class Standby:
     def clock(self) -> int:
         """The network's clock when the model here was current, in steps."""
         return max(0, self._clock() - self.age)
+
+    @property
+    def outdated(self) -> bool:
+        """Whether the model is too old for a training process to begin with it, if a newer one can be had."""
+        return self.idle and self.age > max(MOST_ROUNDS * self._every(), TRANSFERS * self.transfer)
 
     @property
     def reason(self) -> Reason | None:

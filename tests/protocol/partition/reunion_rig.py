@@ -11,6 +11,7 @@ from gossipdp.protocol.partition.lines import NO_LINE
 from gossipdp.protocol.partition.reunion import Reunion
 from gossipdp.protocol.partition.sides import FREEZE
 from gossipdp.protocol.partition.verdict import HEARING
+from gossipdp.protocol.rounds.standby import Standby
 from gossipdp.protocol.transfer.arrived import Arrived, Origin
 from gossipdp.protocol.wire.messages import Line, Lineage, Member, State
 
@@ -35,11 +36,14 @@ class View:
     def __init__(self, me):
         self.config, self.me, self.buried = LOCAL, record(me), 0
         self.members = {me: self.me}
-        self.silent = set()
+        self.silent, self.idle = set(), set()
 
     def alive(self):
         others = [member for member in self.members.values() if member.id != self.me.id]
         return sorted((m for m in others if m.state in (State.ALIVE, State.SUSPECT)), key=lambda m: m.id)
+
+    def training(self):
+        return [member.id for member in self.alive() if member.id not in self.idle]
 
     def reaches(self, peer):
         return True
@@ -83,18 +87,26 @@ FETCHED = Arrived(origin=Origin.RECEIVED, schema=b"", clock=300, rounds=30)
 class Side:
     """Peer B has the model, and A and C are of its side. The test speaks for all others."""
 
-    def __init__(self, side=(A, C), me=B, every=EVERY):
+    def __init__(self, side=(A, C), me=B, every=EVERY, *, waits=False):
+        """waits: a training process waits for a newer model, and A and C are to give it."""
         self.view, self.outputs, self.progress = View(me), Outputs(), ProgressBoard(me)
         self.now, self.own, self.held, self.quiet = 1000.0, Own(100, 20, 0, 0.0), [], True
         self.joiners, self.done, self.numbers = [], [], 0
         self.reunion = Reunion(
             self.view, self.progress, self.joiner, random=Random(3), outputs=self.outputs, apart_rounds=ROUNDS,
             every=every, me=lambda: self.own, hold=self.hold, done=lambda *what: self.done.append(what),
+            standby=self.standby(side) if waits else None,
         )  # fmt: skip
         self.astray = ()
         self.reunion.ready(b"", [], 0.0)
         for peer in side:
             self.see(peer, at=0.0)
+
+    def standby(self, side):
+        return Standby(
+            clock=lambda: self.own.clock, every=lambda: EVERY, behind=lambda: 0, waits=lambda: True,
+            begins=lambda: False, givers=lambda: [peer for peer in side if peer not in self.reunion.apart],
+        )  # fmt: skip
 
     def joiner(self, newer_than):
         self.joiners.append(Fetching())

@@ -20,6 +20,7 @@ from tests.protocol.partition.reunion_rig import (
     EVERY,
     FETCHED,
     GREATER,
+    HEARD,
     LONG,
     MINE,
     PERIOD,
@@ -101,6 +102,44 @@ def test_loser_goes_on_with_another_of_the_winning_side_when_its_source_is_gone(
     b.keep()
     b.see(D, State.FAILED)
     assert b.joiners[-1].sought == [E] and b.reunion.reason is Reason.APART
+
+
+def test_loser_fetches_from_members_that_train_if_any_does():
+    """Others hold a spare copy, which may be of the beginning."""
+    b = Side()
+    b.view.idle = {D}
+    b.divide(D, E)
+    for peer in (D, E):
+        b.hear(peer, GREATER)
+    b.wait(HEARD + PERIOD)
+    b.keep()
+    assert b.joiners[-1].sought == [E]
+    b.view.idle = {D, E}
+    b.step()
+    assert b.joiners[-1].sought == [D, E]
+
+
+@pytest.mark.parametrize("busy", [False, True])
+def test_peer_that_waits_for_a_model_of_its_own_side_turns_to_a_greater_one(busy):
+    """It keeps waiting without a gap. A model that is coming is taken first."""
+    b = Side(waits=True)
+    b.step()
+    assert b.reunion.reason is Reason.LATE and b.joiners[-1].sought == [A, C]
+    b.divide(D, E, rounds=ROUNDS)
+    for peer in (D, E):
+        b.hear(peer, GREATER)
+    assert b.reunion.undecided and b.reunion.timer() is not None
+    b.joiners[-1].busy = busy
+    b.wait(HEARD + PERIOD)
+    assert not b.reunion.undecided
+    if busy:
+        assert b.reunion.reason is Reason.LATE and not b.of(ResyncEnded)
+        b.joiners[-1].busy = False
+        b.step()
+    assert b.reunion.reason is Reason.APART
+    assert [(event.reason, event.complete) for event in b.of(ResyncEnded)] == [("late", False)]
+    b.keep()
+    assert b.joiners[-1].sought == [D, E]
 
 
 def test_loser_without_any_source_left_goes_on_with_its_own_model():

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from gossipdp.protocol.events import ResyncBegan, ResyncEnded, RoundDone, SessionOpened, StateReady
+from gossipdp.protocol.wire.messages import StateManifest
 from simulations.simulator.cluster import Cluster, Plan
 from simulations.simulator.network import Conditions
 
@@ -31,6 +32,8 @@ class Late(Cluster):
         plan = Plan(peers=peers, size=8192 + 300, conditions=weather, before=weather, every=8, window=2, preset=preset)
         super().__init__(7, plan if trains else replace(plan, lateness=(*[0.0] * (peers - 1), NEVER)))
         self.late = self.network.hosts[-1]
+        self.gives = True
+        """Manifests reach the hosts that ask for the model."""
         self.told: dict[int, list[object]] = {host.index: [] for host in self.network.hosts}
         self.listeners.append(lambda host, event: self.told[host.index].append(event))
         for host in self.network.hosts[:-1]:
@@ -44,6 +47,15 @@ class Late(Cluster):
         for trainer in self.trainers.values():
             trainer.optimum = trainer.optimum + DRIFT
         self.network.at(self.network.now + ROUND, "drift", None, self._drift)
+
+    def _passes(self, sender, target, message) -> bool:
+        return self.gives or not isinstance(message, StateManifest)
+
+    def cut_off(self, *hosts) -> None:
+        """Cut these hosts off for longer than `apart_rounds`."""
+        rest = [host for host in self.network.hosts if host not in hosts]
+        self.cut = self.network.links.cut(hosts, rest)
+        self.wait(15 * ROUND)
 
     def train(self, host) -> None:
         super().train(host)
@@ -200,3 +212,38 @@ def test_process_whose_first_step_comes_a_minute_after_it_attached__pulls_no_pee
     cluster.late.step_slowness = 1.0
     cluster.until(RoundDone)
     assert cluster.worst_error(10.0) < 1.3 * usual
+
+
+def test_training_process_that_comes_as_two_sides_meet__waits_for_the_verdict_and_gets_the_networks_model():
+    """All others are held apart, so this peer's side has nobody to fetch from."""
+    cluster = Late(4)
+    cluster.wait(5.0)
+    cluster.cut_off(cluster.late)
+    cluster.gives = False
+    cluster.network.links.heal(cluster.cut)
+    while len(cluster.late.running.replica.apart) < 3:
+        cluster.wait(0.01)
+    cluster.train(cluster.late)
+    cluster.until(ResyncEnded)
+    cluster.gives = True
+    assert cluster.until(SessionOpened) < 5.0
+    distance, moved = cluster.distances()
+    assert distance < 2.0 * moved
+    assert [(event.reason, event.complete) for event in cluster.of(ResyncEnded)] == [("idle", False), ("apart", True)]
+
+
+def test_training_process_whose_side_gives_no_model__gets_that_of_the_greater_side():
+    cluster = Late(5)
+    silent = cluster.others[-1]
+    cluster.wait(5.0)
+    cluster.cut_off(cluster.late, silent)
+    cluster.network.pause(silent, 60.0)
+    cluster.train(cluster.late)
+    cluster.wait(0.1)
+    cluster.network.links.heal(cluster.cut)
+    assert cluster.until(SessionOpened) < 5.0
+    ended = [(event.reason, event.complete) for event in cluster.of(ResyncEnded)]
+    assert ended[-2:] == [("late", False), ("apart", True)]
+    cluster.stop(silent)
+    distance, moved = cluster.distances()
+    assert distance < 2.0 * moved
