@@ -7,7 +7,15 @@ from functools import partial
 
 from gossipdp.codecs import CODECS
 from gossipdp.protocol.config import PeerConfig
-from gossipdp.protocol.events import CheckpointAhead, Event, Left, SessionOpened, SessionRefused, StateReady
+from gossipdp.protocol.events import (
+    CheckpointAhead,
+    Event,
+    Left,
+    ResyncEnded,
+    SessionOpened,
+    SessionRefused,
+    StateReady,
+)
 from gossipdp.protocol.jobs import Job
 from gossipdp.protocol.membership.config import PRESETS
 from gossipdp.protocol.outputs import Envelope
@@ -74,6 +82,8 @@ class ClusterProcesses:
         """the network has a model"""
         self.later_checkpoints: dict[int, list[Checkpoint]] = {}
         """host -> its checkpoints that were later than the model it fetched; a daemon pins them"""
+        self._replaced: dict[int, int] = {}
+        """host whose model another has replaced since its last checkpoint -> the least clock of training peers then"""
         self._random = self.network.random("script")
         self._trainer_numbers = 0
         self._older: dict[int, Checkpoint | None] = {}
@@ -134,6 +144,10 @@ class ClusterProcesses:
                 saved = host.checkpoint
                 assert saved is not None and (saved.clock, saved.rounds) == (clock, rounds), f"{host.name}: {event}"
                 self.later_checkpoints.setdefault(host.index, []).append(saved)
+            case ResyncEnded(complete=True):
+                up = [other.running.replica for other in self.network.hosts if other.peer is not None]
+                if clocks := [each.clock for each in up if each.rounds.trains]:
+                    self._replaced[host.index] = min(clocks)
             case SessionRefused(code, reason):
                 raise AssertionError(f"{host.name}: {code} {reason}")
             case Left():
@@ -146,7 +160,11 @@ class ClusterProcesses:
             self._nemesis.has_left(host)
 
     def save(self, host: Host) -> None:
-        """Write a checkpoint. It may not be older than the one before, unless the peer reported that (I14)."""
+        """Write a checkpoint. It may not be older than the one before, unless the peer reported that (I14).
+
+        A re-sync replaces the model. The network's clock reaches some peers later than others, so the new model's may
+        be lower. It may not be lower than that of each peer that trains.
+        """
         before = host.checkpoint
         host.save()
         after = host.checkpoint
@@ -154,7 +172,7 @@ class ClusterProcesses:
             return
         assert after is not None
         reported = any(before is checkpoint for checkpoint in self.later_checkpoints.get(host.index, ()))
-        lost = before.clock - after.clock
+        lost = min(before.clock, self._replaced.pop(host.index, before.clock)) - after.clock
         assert reported or lost <= 2 * self.plan.every, f"I14 {host.name}: {lost} steps are lost without a report"
 
     # -- what may happen ----------------------------------------------------------------------------------------

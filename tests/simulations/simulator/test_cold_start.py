@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from gossipdp.protocol.events import ResyncEnded
 from simulations.scenarios import cold_start
 from simulations.simulator.cluster import Cluster, Plan
 from simulations.simulator.host import Checkpoint
@@ -53,6 +54,27 @@ def test_later_checkpoint_overwritten_silently_is_noticed():
     saved = host.checkpoint
     host.checkpoint = Checkpoint(saved.schema, saved.clock + 1000, saved.rounds, saved.a, saved.v)
     with pytest.raises(AssertionError, match=r"I14 p1: .* steps are lost without a report"):
+        cluster.save(host)
+
+
+@pytest.mark.parametrize("behind", [0, 30])
+def test_model_of_another_peer_that_is_older_than_that_of_each_training_peer_is_noticed(behind, monkeypatch):
+    cluster = Cluster(1, Plan(peers=3, size=300, conditions=Conditions(), every=4, window=2))
+    for host in cluster.network.hosts:
+        cluster.restart(host)
+    cluster.network.run(10.0)
+    host, saved = cluster.network.hosts[1], []
+    least = min(each.running.replica.clock for each in cluster.network.hosts)
+    for clock in (least + 1000, least - behind):
+        ledger = host.algorithm.ledger
+        saved.append(Checkpoint(host.running.replica.model.schema_bytes, clock, 1, ledger.a, ledger.v))
+    host.checkpoint, after = saved
+    monkeypatch.setattr(host, "save", lambda: setattr(host, "checkpoint", after))
+    cluster._heard(host, ResyncEnded("lag", cluster.network.hosts[0].id, True, 0.1))
+    if behind:
+        with pytest.raises(AssertionError, match=r"I14 p1: 30 steps are lost without a report"):
+            cluster.save(host)
+    else:
         cluster.save(host)
 
 
