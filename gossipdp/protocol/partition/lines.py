@@ -16,12 +16,19 @@ NO_LINE: Final = Line(0, 0, 0, 0, b"")
 LAST: Final = 0xFFFF_FFFF
 """Greatest generation of a line: a larger one cannot be encoded."""
 
-Strength: TypeAlias = tuple[int, int, int, bytes, int]
+Strength: TypeAlias = tuple[bool, int, int, int, bytes, int]
 
 
 def strength(line: Line) -> Strength:
-    """Sort key of lines: members, clock, rounds, then the lower id of the maker, then the generation."""
-    return (line.members, line.clock, line.rounds, bytes(255 - byte for byte in line.maker), line.generation)
+    """Sort key of lines: training, members, clock, rounds, then the lower id of the maker, then the generation."""
+    return (
+        line.trains,
+        line.members,
+        line.clock,
+        line.rounds,
+        bytes(255 - byte for byte in line.maker),
+        line.generation,
+    )
 
 
 class HeldLine:
@@ -43,10 +50,10 @@ class HeldLine:
         """Hold a line that another peer named."""
         self.line, self.since, self.hearsay = line, now, False
 
-    def name(self, own: Own, now: float, *, members: int, hearsay: bool, corrects: bool) -> None:
+    def name(self, own: Own, now: float, *, members: int, trains: bool, hearsay: bool, corrects: bool) -> None:
         """Name this peer's side by its own progress. `corrects`: keep the generation of the line held."""
         generation = self.line.generation if corrects else self._next_generation()
-        self.line = Line(generation, members, own.clock, own.rounds, self._maker)
+        self.line = Line(generation, members, own.clock, own.rounds, self._maker, trains)
         self.since, self.hearsay = now, hearsay
 
     def recount(self, members: int, now: float) -> None:

@@ -5,12 +5,12 @@ a member that returns after `apart_rounds` of this peer's own rounds is held *ap
 has re-synced. Progress reports are the version vectors that reveal such a partition (Parker et al. 1983, "Detection of
 mutual inconsistency in distributed systems").
 
-A side is known by its `Line`: what the first of its members to notice said of it, once and for all. Lines are ordered,
-more members first. Within a side the greatest line replaces all others, as in an election by flooding (Lynch 1996,
-section 4.1). A peer that hears of a greater line across the gap fetches the model from a holder, and takes over its
-line. So every peer climbs one finite order. Lost or late messages only delay the end: one line, without a vote. Two
-members that tell the same lie can make a network follow them. One member cannot, except for a peer that can hear only
-that member. A restarted founder is a peer like any other.
+A side is known by its `Line`: what the first of its members to notice said of it, once and for all. Lines are ordered:
+sides that train first, then those of more members. Within a side the greatest line replaces all others, as in an
+election by flooding (Lynch 1996, section 4.1). A peer that hears of a greater line across the gap fetches the model
+from a holder, and takes over its line. So every peer climbs one finite order. Lost or late messages only delay the end:
+one line, without a vote. Two members that tell the same lie can make a network follow them. One member cannot, except
+for a peer that can hear only that member. A restarted founder is a peer like any other.
 
 A peer that has fallen behind (`lag`) follows the network in the same way. So does one whose training has not begun and
 whose model is old (`standby`). It turns to a greater line if its own side gives it no model. This file decides.
@@ -88,7 +88,15 @@ class Reunion:
         absences = Absences(progress, lambda: me().clock, self._steps)
         self._sides = Sides(membership, absences, self._period)
         self._lag = Lag(progress, every=every, period=self._period, me=me, side=self._sides.own)
-        self._verdict = Verdict(membership, self._sides, outputs, apart_rounds=apart_rounds, period=self._period, me=me)
+        self._verdict = Verdict(
+            membership,
+            self._sides,
+            outputs,
+            apart_rounds=apart_rounds,
+            period=self._period,
+            me=me,
+            trains=lambda: standby is None or standby.counts,
+        )
         self._course = Machine(COURSE, Course.JOINING, self._course_actions())
         self._astray: Sequence[bytes] = ()
         """Holders of the state that the network has agreed on, if this peer's differs."""

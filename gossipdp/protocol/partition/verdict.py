@@ -32,6 +32,7 @@ class Verdict:
         apart_rounds: Rounds of absence after which a member is held apart. The notice names them.
         period: Seconds.
         me: This peer's progress.
+        trains: Whether this peer trains, or has ended its part of the run.
     """
 
     def __init__(
@@ -43,9 +44,10 @@ class Verdict:
         apart_rounds: int,
         period: float,
         me: Callable[[], Own],
+        trains: Callable[[], bool],
     ) -> None:
         self._membership, self._sides, self._outputs = membership, sides, outputs
-        self._rounds, self._period, self._me = apart_rounds, period, me
+        self._rounds, self._period, self._me, self._trains = apart_rounds, period, me, trains
         self._held = HeldLine(membership.me.id)
         self._verdict_at = math.inf
         self._judged_at = -math.inf
@@ -133,7 +135,8 @@ class Verdict:
             # A peer that only heard that it is apart, because it was stopped itself, knows nothing of its side.
             settled = [peer for peer in self._sides.own() if self._sides.settled(peer, now)]
             members = 0 if hearsay else 1 + len(settled)
-            held.name(self._me(), now, members=members, hearsay=hearsay, corrects=corrects and not anew)
+            trains = self._trains() or not set(self._membership.training()).isdisjoint(settled)
+            held.name(self._me(), now, members=members, trains=trains, hearsay=hearsay, corrects=corrects and not anew)
         self._verdict_at = now + HEARING * self._period
 
     def _close(self, now: float) -> None:

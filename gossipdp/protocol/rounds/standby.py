@@ -84,6 +84,11 @@ class Standby:
         return max(0, self._clock() - self.age)
 
     @property
+    def counts(self) -> bool:
+        """Whether the model is more than a copy: this peer trains, or has ended its part of the run."""
+        return not self.idle or (self.trained and self._ends())
+
+    @property
     def outdated(self) -> bool:
         """Whether the model is too old for a training process to begin with it, if a newer one can be had."""
         return self.idle and self.age > max(MOST_ROUNDS * self._every(), TRANSFERS * self.transfer)

@@ -40,6 +40,10 @@ def test_more_members_then_clock_then_rounds_then_the_lower_id():
         assert (strength(one) > strength(other)) != (strength(other) > strength(one))
 
 
+def test_side_that_trains_is_more_than_one_that_holds_copies():
+    assert strength(Line(1, 2, 1, 1, A)) > strength(Line(1, 9, 9, 9, B, trains=False))
+
+
 def test_line_named_by_hearsay_is_less_than_a_side_of_one():
     assert strength(Line(9, 0, 999, 99, A)) < strength(Line(1, 1, 0, 0, B)) and strength(NO_LINE) < strength(GREATER)
 

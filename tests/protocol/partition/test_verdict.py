@@ -53,6 +53,19 @@ def test_side_with_the_smaller_line_follows_once_it_has_heard(theirs, follows):
     assert [event.code for event in b.of(Notice)] == ["GD-607"]
 
 
+@pytest.mark.parametrize(("idle", "follows"), [((), False), ((A, C), True)])
+def test_side_without_training_follows_one_that_trains_of_any_size(idle, follows):
+    b = Side(waits=True)
+    b.view.idle = set(idle)
+    b.divide(D, E)
+    assert b.line.trains != follows
+    theirs = Line(1, 2, 1, 1, D)
+    b.hear(D, theirs)
+    b.hear(E, theirs)
+    b.wait(HEARD + PERIOD)
+    assert (b.reunion.reason is Reason.APART) == follows
+
+
 def test_line_said_before_its_sender_noticed_counts_for_nothing():
     """It may be of an earlier reunion, when both peers were of one side."""
     b = Side()

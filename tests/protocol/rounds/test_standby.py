@@ -14,6 +14,7 @@ class Idle:
     """An idle peer whose model came at the network's clock 1,000, by a transfer that took no time."""
 
     def __init__(self, transfer=0):
+        self.ends = False
         self.clock, self.behind, self.waits, self.begins, self.givers = 1000, transfer, False, False, [b"a"]
         self.standby = Standby(
             clock=lambda: self.clock,
@@ -22,6 +23,7 @@ class Idle:
             waits=lambda: self.waits,
             begins=lambda: self.begins,
             givers=lambda: self.givers,
+            ends=lambda: self.ends,
         )
         self.standby.came(transfer)
 
@@ -66,6 +68,19 @@ def test_peer_that_trains_fetches_nothing_and_counts_how_old_its_model_was():
     assert peer.reason_after(100 * EVERY) is None and peer.standby.drift == 0
     peer.standby.trains(False)
     assert peer.standby.drift == 0 and peer.standby.trained
+
+
+def test_model_of_a_peer_that_does_not_train_counts_only_if_it_has_ended_its_part_of_the_run():
+    peer = Idle()
+    assert not peer.standby.counts
+    peer.standby.trains(True)
+    assert peer.standby.counts
+    peer.standby.trains(False)
+    assert not peer.standby.counts
+    peer.ends = True
+    assert peer.standby.counts
+    peer.standby.came(0)
+    assert not peer.standby.counts
 
 
 def test_model_after_a_long_transfer_is_not_fetched_again_before_it_is_twice_as_old():

@@ -89,13 +89,13 @@ class Late(Cluster):
         moved = max(host.running.rounds.movement for host in self.others)
         return float(np.sqrt(np.mean((self.late.algorithm.ledger.a - mean) ** 2))), max(apart, moved)
 
-    def worst_error(self, seconds: float) -> float:
-        """Largest distance of the others' replicas to the optimum in that time."""
+    def worst_error(self, seconds: float, hosts=None) -> float:
+        """Largest distance to the optimum of these hosts' replicas in that time, by default of all others'."""
         worst, end = 0.0, self.network.now + seconds
         while self.network.now < end:
             self.wait(0.1)
             optimum = self.trainers[0].optimum
-            errors = [np.sqrt(np.mean((host.algorithm.ledger.a - optimum) ** 2)) for host in self.others]
+            errors = [np.sqrt(np.mean((host.algorithm.ledger.a - optimum) ** 2)) for host in hosts or self.others]
             worst = max(worst, *map(float, errors))
         return worst
 
@@ -230,6 +230,22 @@ def test_training_process_that_comes_as_two_sides_meet__waits_for_the_verdict_an
     distance, moved = cluster.distances()
     assert distance < 2.0 * moved
     assert [(event.reason, event.complete) for event in cluster.of(ResyncEnded)] == [("idle", False), ("apart", True)]
+
+
+def test_two_peers_that_train_keep_their_model_when_three_idle_ones_return():
+    cluster = Late(5, trains=True)
+    training, idle = cluster.network.hosts[:2], cluster.network.hosts[2:]
+    cluster.wait(5.0)
+    for host in idle:
+        cluster.kill_trainer(host)
+    cluster.cut_off(*idle)
+    usual = cluster.worst_error(5.0, training)
+    cluster.network.links.heal(cluster.cut)
+    assert cluster.worst_error(15.0, training) < 1.3 * usual
+    assert not any(cluster.of(ResyncBegan, host.index) for host in training)
+    assert not any(host.running.replica.apart for host in cluster.network.hosts)
+    clocks = [host.running.replica.state_clock for host in cluster.network.hosts]
+    assert min(clocks) > max(clocks) - 2 * 10 * 8
 
 
 def test_training_process_whose_side_gives_no_model__gets_that_of_the_greater_side():

@@ -21,6 +21,8 @@ class Line(Struct, frozen=True, array_like=True):
     clock: U63
     rounds: U32
     maker: Annotated[bytes, Meta(max_length=32)]
+    trains: bool = True
+    """a member of that side trained when the line was made; otherwise all of them held copies"""
 
 
 class Lineage(Message, frozen=True):
