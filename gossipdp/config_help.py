@@ -150,8 +150,8 @@ HELP: Final[dict[str, Help]] = {
     ),
     "exchange.partners": Help(
         'Choice of partners while the view is complete and fresh. "hypercube" applies in early rounds if N is a '
-        'power of two, "base2" in all rounds for any N. Otherwise, and with "random", the partner is a random '
-        "member.",
+        'power of two, and wherever an exchange fills half a round. "base2" always applies. '
+        'Otherwise, and with "random", the partner is a random member.',
         "",
         "Use random if hosts come and go all the time, or to compare the schedules.",
     ),

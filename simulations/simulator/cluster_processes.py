@@ -196,7 +196,7 @@ class ClusterProcesses:
         old = self.trainers.get(host.index)
         if host.peer is not None and (old is None or not old.alive):
             self._trainer_numbers += 1
-            config = TrainerConfig(step_time=self.plan.step_time, tells=self.plan.moments)
+            config = TrainerConfig(step_time=self.plan.step_time, rate=self.plan.pull, tells=self.plan.moments)
             trainer = Trainer(self.network, host, self.schema, config, self._trainer_numbers, self.books.touched)
             self.trainers[host.index] = trainer
             self.books.trains(trainer)

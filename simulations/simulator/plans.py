@@ -34,6 +34,8 @@ class Plan:
     """whether there is a fourth act"""
     step_time: float = 0.2
     """seconds per step of a training process"""
+    pull: float = 0.05
+    """share of the distance to its optimum that a step of a training process moves"""
     slowness: tuple[float, ...] = ()
     """factor of each host's step time; empty: 1 for all"""
     preset: str = "local"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from random import Random
 from types import SimpleNamespace
 from typing import Any
@@ -21,7 +22,7 @@ def surroundings(membership: Any, **changes: Any) -> Surroundings:
     given: dict[str, Any] = {
         "progress": None,
         "outputs": Outputs(),
-        "pacing": SimpleNamespace(usual_every=50, every=50, speed=1.0, warming_up=False),
+        "pacing": SimpleNamespace(usual_every=50, every=50, speed=1.0, warming_up=False, room=math.inf),
         "random": Random(0),
         "now": 0.0,
         "sign": lambda data: bytes(64),

@@ -88,8 +88,15 @@ class Averaging:
         self._model = model
         self._offers.ready(model)
 
-    def want(self, exchanges: int, now: float, number: int = 0, schedule: Schedule | None = None) -> None:
-        """Round `number` of the network has begun: look for `exchanges` partners.
+    def want(
+        self,
+        exchanges: int,
+        now: float,
+        number: int = 0,
+        schedule: Schedule | None = None,
+        patience: float = 0.0,
+    ) -> None:
+        """Round `number` of the network has begun: look for `exchanges` partners, along `schedule` if there is one.
 
         An exchange that has lasted longer than a round ends. A scheduled exchange of this round is not repeated if the
         partner has made it early.
@@ -100,7 +107,7 @@ class Averaging:
                 active.finish_early(now)
             else:
                 active.close("cut", now, "round")
-        self._offers.begin_round(exchanges, now, number, schedule)
+        self._offers.begin_round(exchanges, now, number, schedule, patience)
         self.step(now)
 
     def stop(self, now: float) -> None:
@@ -146,6 +153,12 @@ class Averaging:
     def company(self) -> set[bytes]:
         """The other live members, without those known to be idle."""
         return self._offers.company
+
+    @property
+    def whole(self) -> float:
+        """Seconds that an exchange of all chunks usually takes; 0 while unknown."""
+        known = self._model is not None and math.isfinite(self._timing.pace)
+        return self._timing.pace * self._model.chunks if self._model is not None and known else 0.0
 
     @property
     def satisfied(self) -> bool:
@@ -316,6 +329,7 @@ class Averaging:
             size=self._model.schema.trainable,
             now=now,
             timing=self._timing,
+            until=math.inf if self.closing.begun else now + self._surroundings.pacing.room,
         )
         self._start(initiator, source)
 

@@ -38,6 +38,7 @@ class Initiator(Side):
         size: trainable parameters of the model.
         now: seconds.
         timing: answer times of all of this peer's exchanges.
+        until: when to open no more chunks, seconds.
     """
 
     initiator = True
@@ -54,9 +55,10 @@ class Initiator(Side):
         size: int,
         now: float,
         timing: Timing,
+        until: float = math.inf,
     ) -> None:
         super().__init__(terms, outputs, chunks, size, now)
-        self._me, self._deadlines, self._timing = me, deadlines, timing
+        self._me, self._deadlines, self._until, self._timing = me, deadlines, until, timing
         self._next: Iterator[int] = iter([(first + i) % chunks for i in range(chunks)])
         self.next_first = first
         """the chunk that the next exchange begins with: the first that this one left out, or its own first chunk"""
@@ -77,7 +79,9 @@ class Initiator(Side):
         return sum(chunk.doubtful for chunk in self._open.values())
 
     def open_chunks(self, now: float) -> None:
-        """Open as many chunks as the window and the rate allow."""
+        """Open as many chunks as the window and the rate allow, and none after `until`."""
+        if now >= self._until:
+            self.finish_early(now)
         while self._has_room() and now >= self._affordable_at():
             number = next(self._next, None)
             if number is None:

@@ -148,11 +148,18 @@ class Matching:
         """members refused for lack of time in this round or the last, and the round of it"""
         self._sought_at: float | None = None
         """since when this peer looks for a partner"""
+        self._patience = config.patience
+        """seconds for which the scheduled partner of this round is waited for"""
         self._scheduled: tuple[bytes, float] | None = None
         """the partner that the schedule names, and until when to wait for it"""
 
-    def want(self, exchanges: int, now: float) -> None:
-        """A round of `exchanges` exchanges has begun. Want those that were not made ahead."""
+    def want(self, exchanges: int, now: float, patience: float = 0.0) -> None:
+        """A round of `exchanges` exchanges has begun. Want those that were not made ahead.
+
+        Args:
+            patience: seconds for which the scheduled partner is waited for, if more than usual.
+        """
+        self._patience = max(self._config.patience, patience)
         # Start again with short pauses: a round may be shorter than the longest pause, and other members always busy.
         self._refused = 0
         if self.wanted:
@@ -207,7 +214,7 @@ class Matching:
             self._sought_at = now
         if scheduled is not None and scheduled not in excluded:
             if self._scheduled is None or self._scheduled[0] != scheduled:
-                self._scheduled = scheduled, now + self._config.patience + 4.0 * (rtt(scheduled) or 0.0)
+                self._scheduled = scheduled, now + self._patience + 4.0 * (rtt(scheduled) or 0.0)
             if now < self._scheduled[1]:
                 return scheduled
         there = {member.id for member in alive}

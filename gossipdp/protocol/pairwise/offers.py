@@ -61,11 +61,13 @@ class Offers:
         """The model is here: exchanges may begin."""
         self._model = model
 
-    def begin_round(self, exchanges: int, now: float, number: int, schedule: Schedule | None) -> None:
+    def begin_round(
+        self, exchanges: int, now: float, number: int = 0, schedule: Schedule | None = None, patience: float = 0.0
+    ) -> None:
         """Round `number` of the network begins: look for `exchanges` partners, along `schedule` if there is one."""
         self.round += 1
         self._position.begin(schedule, number, exchanges)
-        self._matching.want(exchanges, now)
+        self._matching.want(exchanges, now, patience)
 
     def close(self, others: Sequence[Member], seed: bytes, now: float) -> None:
         """Training is over: seek exchanges with `others` alone."""
@@ -141,7 +143,7 @@ class Offers:
         if not partner:
             return self._matching.want_none()
         if not self.wants:
-            self.begin_round(1, now, 0, None)
+            self.begin_round(1, now)
         if not self._matching.looks(now):
             return None
         if partner in unsettled or not self._membership.reaches(partner):

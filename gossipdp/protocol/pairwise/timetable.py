@@ -1,18 +1,51 @@
-"""How many exchanges a round makes, and along which schedule, if any."""
+"""How many exchanges a round makes, and along which schedule, if any.
+
+Peers that follow a schedule must agree on the number of the round. Their rounds last about as long, and begin at
+different moments. So each counts its own rounds, and compares the count with the median clock of all members. If it is
+more than a round off, it takes the median's. That holds at unequal speeds, because the median peer makes the usual
+steps in a round.
+"""
 
 from __future__ import annotations
+
+from collections.abc import Sequence
+from statistics import median_low
+from typing import Final, NamedTuple
 
 from gossipdp.protocol.membership.membership import Membership
 from gossipdp.protocol.membership.progress import ProgressBoard
 from gossipdp.protocol.pairwise.schedule import Schedule
-from gossipdp.protocol.rounds.pacing import Pacing
+from gossipdp.protocol.rounds.pacing import FULL, Pacing
 
-__all__ = ["Timetable", "exchanges_per_round"]
+__all__ = ["CROWDED", "RoundPlan", "Timetable", "exchanges_per_round"]
+
+CROWDED: Final = 0.5
+"""share of a round that an exchange fills, from which all rounds follow a schedule"""
+PATIENT: Final = 0.5
+"""share of a crowded round for which the scheduled partner is waited for. After a few rounds the exchanges of all peers
+begin together"""
 
 
-def exchanges_per_round(members: int, early: bool) -> int:
-    """m = min(3, ceil(log2 N)) while the learning rate is high, then 1 (algorithms section 6)."""
-    return min(3, max(1, (members - 1).bit_length())) if early else 1
+class RoundPlan(NamedTuple):
+    """The exchanges of one round."""
+
+    exchanges: int
+    schedule: Schedule | None
+    """None: partners are random"""
+    number: int
+    """of the round, the same at all peers that follow the schedule"""
+    patience: float
+    """seconds for which the scheduled partner is waited for, at least"""
+
+
+def exchanges_per_round(members: int, early: bool, fill: float = 0.0) -> int:
+    """m = min(3, ceil(log2 N)) while the learning rate is high, then 1 (algorithms section 6), if so many fit.
+
+    Args:
+        fill: share of a round that one exchange takes.
+    """
+    several = min(3, max(1, (members - 1).bit_length())) if early else 1
+    return max(1, min(several, int(FULL / fill))) if fill > 0.0 else several
 
 
 class Timetable:
@@ -37,34 +70,49 @@ class Timetable:
         self._membership, self._progress, self._pacing = membership, progress, pacing
         self._policy, self._early_steps, self._most = policy, early_steps, most
         self._followed: Schedule | None = None
+        self._number = 0
 
-    def plan(self, members: int, seed: bytes, now: float) -> tuple[int, Schedule | None]:
-        """Exchanges of the round that begins, and the schedule they follow.
+    def plan(self, members: int, seed: bytes, fill: float, now: float) -> RoundPlan:
+        """Plan the round that begins.
 
         Args:
             members: peers that exchange, this one included.
             seed: the same for all peers of the network.
+            fill: share of a round that one exchange takes; 0 if unknown.
         """
-        clock = self._progress.mine.clock
-        early = max(clock, self._progress.clock()) < self._early_steps
-        # Later, at one exchange a round, random matching agrees nearly as well and favours near members. A peer whose
-        # rounds are of another length cannot keep step with a schedule.
-        follows = (early or self._policy == "base2") and self._pacing.speed == 1.0
-        schedule = self._schedule(clock, seed, now) if follows else None
-        return min(exchanges_per_round(members, early), self._most), schedule
+        early = max(self._progress.mine.clock, self._progress.clock()) < self._early_steps
+        exchanges = min(exchanges_per_round(members, early, fill), self._most)
+        # Where an exchange fills its round, the few members that come free at one moment would meet again and again. In
+        # other late rounds random matching agrees nearly as well, and favours near members.
+        crowded = fill >= CROWDED
+        follows = self._policy == "base2" or (self._policy == "hypercube" and (early or crowded))
+        schedule = self._schedule(seed, now, any_number=crowded or self._policy == "base2") if follows else None
+        patience = PATIENT * self._pacing.usual_round if crowded and schedule else 0.0
+        return RoundPlan(exchanges, schedule, self._number, patience)
 
-    def _schedule(self, clock: int, seed: bytes, now: float) -> Schedule | None:
-        """The schedule of this round while the view is complete and fresh, and all peers keep step."""
-        members = self._membership.settled(now)
-        if not self._policy or self._pacing.warming_up or not members:
+    def _schedule(self, seed: bytes, now: float, *, any_number: bool) -> Schedule | None:
+        """The schedule of this round while the view is complete and fresh.
+
+        Args:
+            any_number: of members. Otherwise a power of two: the Base-2 graph leaves more noise between rounds than
+                random matching does (simulations.lab.theory.matchings).
+        """
+        me = self._progress.mine
+        reports = [self._progress.of(peer) for peer in self._membership.settled(now)]
+        training = [report for report in reports if report is not None and report.steps > 0]
+        members = tuple(report.id for report in training)
+        if self._pacing.warming_up or me.id not in members or (len(members) & (len(members) - 1) and not any_number):
             return None
-        if self._policy == "hypercube" and len(members) & (len(members) - 1):
-            # The Base-2 graph leaves more noise between rounds than random matching does
-            # (simulations.lab.theory.matchings).
-            return None
-        reports = [self._progress.of(peer) for peer in members]
-        if any(report is None or abs(report.clock - clock) > 2 * self._pacing.every for report in reports):
-            return None
+        self._count(me.clock, [report.clock for report in training])
         if self._followed is None or self._followed.members != members:
             self._followed = Schedule(members, seed)
         return self._followed
+
+    def _count(self, clock: int, clocks: Sequence[int]) -> None:
+        """Count this round, and stay with the others. A peer may be one ahead until the median peer's round ends."""
+        middle = median_low(clocks)
+        usual = middle // self._pacing.usual_every
+        if self._number + 1 - usual in (0, 1):
+            self._number += 1
+        else:
+            self._number = usual + (clock > middle)

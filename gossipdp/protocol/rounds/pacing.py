@@ -19,7 +19,7 @@ from gossipdp.protocol.outputs import Outputs
 from gossipdp.protocol.rounds.consensus_ratio import ConsensusRatio
 from gossipdp.protocol.rounds.speed import Speed
 
-__all__ = ["ALONE_AFTER", "WARMUP_EVERY", "Pacing", "PacingConfig"]
+__all__ = ["ALONE_AFTER", "FULL", "WARMUP_EVERY", "Pacing", "PacingConfig"]
 
 WARMUP_EVERY: Final = 5
 """H during the warm start of a peer of the usual speed, at least"""
@@ -31,6 +31,8 @@ STANDS_STILL: Final = 3.0
 """usual rounds without a round after which others may move this peer on at full weight"""
 USUAL_ROUND: Final = 30.0
 """seconds, while the step time is unknown"""
+FULL: Final = 0.93
+"""share of a round that an exchange may take, so that both peers are free when their next rounds begin"""
 AGAINST_EXCHANGE: Final = 4.0
 """duration of a transfer as a multiple of an exchange's: 2 bytes a parameter instead of half a byte"""
 
@@ -152,6 +154,12 @@ class Pacing:
         """Seconds that a round usually takes, at least 1."""
         return max(1.0, self.every * self._step_time) if self._step_time > 0.0 else USUAL_ROUND
 
+    @property
+    def room(self) -> float:
+        """Seconds that an exchange of a round may take; infinite while unknown, and if rounds wait for exchanges."""
+        unknown = self._step_time == 0.0 or self._config.sync
+        return math.inf if unknown else FULL * self.every * self._step_time
+
     def timer(self) -> float:
         """When `watch` is to be called at the latest."""
         return self._still_at
@@ -258,7 +266,7 @@ class Pacing:
         """H, proportional to speed.
 
         In the warm start H is short, but at least as long as an exchange if that is no longer than usual. After it, an
-        exchange that outlasts its round goes on in the next round, and is cut in the one after.
+        exchange mixes the chunks for which a round has room.
         """
         every = max(1, round(self.speed * self._config.every))
         if not self.warming_up:

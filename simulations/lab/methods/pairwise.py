@@ -27,8 +27,8 @@ from gossipdp.algorithms.pairwise import CLIP_FACTOR, Pairwise
 from gossipdp.protocol.jobs import Turn
 from gossipdp.protocol.model import Outer
 from gossipdp.protocol.pairwise.schedule import Schedule
-from gossipdp.protocol.pairwise.timetable import exchanges_per_round
-from gossipdp.protocol.rounds.pacing import ALONE_AFTER, WARMUP_EVERY
+from gossipdp.protocol.pairwise.timetable import CROWDED, exchanges_per_round
+from gossipdp.protocol.rounds.pacing import ALONE_AFTER, FULL, WARMUP_EVERY
 from simulations.lab.core import Lab
 from simulations.lab.methods.replica import Dialogue, Replica, greeting_bytes
 
@@ -59,12 +59,12 @@ class PairwiseOptions:
     fragments: int = 1
     """M: an exchange averages every M-th chunk, in turn"""
     schedule: str = "hypercube"
-    """how partners are chosen: "hypercube" in early rounds if N is a power of two; "base2" in all rounds; "" at random
-    """
+    """how partners are chosen: "hypercube" in early rounds if N is a power of two, and where an exchange fills half a
+    round; "base2" in all rounds; "" at random"""
     early: float = 0.4
     """share of the rounds that count as early, with several exchanges each"""
     early_exchanges: int = 0
-    """exchanges of an early round; 0 for min(3, ceil(log2 N))"""
+    """exchanges of an early round; 0 for min(3, ceil(log2 N)), or as many as fit"""
     exchanges: int = 1
     """exchanges of a later round"""
     warmup_steps: int = 0
@@ -92,7 +92,7 @@ class Tally:
     exchanges: int = 0
     failed: int = 0
     cut: int = 0
-    """ended before the last chunk, because they lasted longer than a round"""
+    """ended before the last chunk, because their round was over"""
     chunks: int = 0
     clipped: int = 0
     blocks: int = 0
@@ -138,6 +138,8 @@ class OpenExchange:
     """when the next chunk begins, or when the last one ended; seconds"""
     left: list[int]
     """chunks still to average, the next one last"""
+    until: float = math.inf
+    """when to begin no more chunks, seconds"""
     mixed: int = 0
     """chunks averaged"""
 
@@ -194,8 +196,8 @@ class PairwiseGossip:
         """the last step that this round allows"""
         self._began, self._duration = 0.0, 1.0
         """begin and length of the current round, seconds"""
-        self._last_seconds = 0.0
-        """seconds of the last exchange"""
+        self._whole = 0.0
+        """seconds that the last exchange would have taken, had it not been cut"""
 
     # -- what the laboratory asks for -------------------------------------------------------------------------
 
@@ -210,7 +212,7 @@ class PairwiseGossip:
         left, several = options.warmup_steps, options.warmup_exchanges or exchanges_per_round(lab.peers, early=True)
         while left > 0:
             # A short round lasts at least as long as an exchange, so exchanges run back to back.
-            steps_of_exchange = math.ceil(self._last_seconds / lab.setting.step_seconds)
+            steps_of_exchange = math.ceil(self._whole / lab.setting.step_seconds)
             every = min(left, lab.setting.every, max(WARMUP_EVERY, steps_of_exchange))
             left -= every
             self._play(lab, every, Outer(1.0, 0.0), several, scheduled=False)
@@ -221,9 +223,12 @@ class PairwiseGossip:
     def round(self, lab: Lab) -> None:
         options = self.options
         early = self._rounds - self._first_round < options.early * lab.setting.rounds
-        several = options.early_exchanges or exchanges_per_round(lab.peers, early=True)
+        waits = options.landing == "waiting"
+        fill = 0.0 if waits else self._whole / (lab.setting.every * lab.setting.step_seconds)
+        several = options.early_exchanges or exchanges_per_round(lab.peers, True, fill)
         even = lab.peers & (lab.peers - 1) == 0
-        scheduled = options.schedule == "base2" or (options.schedule == "hypercube" and early and even)
+        helps = (early and even) or fill >= CROWDED
+        scheduled = options.schedule == "base2" or (options.schedule == "hypercube" and helps)
         outer = Outer(options.lr, options.momentum)
         self._play(lab, lab.setting.every, outer, several if early else options.exchanges, scheduled=scheduled)
 
@@ -325,10 +330,11 @@ class PairwiseGossip:
         left = [chunk for chunk in reversed(order) if chunk % parts == self._rounds % parts]
         setting = lab.setting
         delay = 0.0 if self.options.landing == "at once" else setting.link.seconds(0.0, TURNS)
+        until = math.inf if self.options.landing == "waiting" else lab.seconds + FULL * self._duration
         one.begin_exchange()
         other.begin_exchange()
         self._open_exchanges.append(
-            OpenExchange((first, second), dialogue, self._rounds, lab.seconds, lab.seconds + delay, left)
+            OpenExchange((first, second), dialogue, self._rounds, lab.seconds, lab.seconds + delay, left, until)
         )
         self._received(lab, self._open_exchanges[-1], *greeting_bytes(self._codec))
 
@@ -341,6 +347,10 @@ class PairwiseGossip:
 
     def _average_chunk(self, lab: Lab, exchange: OpenExchange) -> None:
         """Average the next chunk. The chunk counts at its begin; the one after it begins when its transfer ends."""
+        if exchange.at >= exchange.until and exchange.mixed:
+            exchange.cut()
+            self.tally.count_cut()
+            return
         chunk = exchange.left.pop()
         down, up, turn = exchange.dialogue.chunk(chunk)
         self._received(lab, exchange, down, up)
@@ -357,5 +367,8 @@ class PairwiseGossip:
         self._open_exchanges.remove(exchange)
         for replica in (exchange.dialogue.initiator, exchange.dialogue.responder):
             replica.end_exchange(mixed=exchange.mixed > 0)
-        self._last_seconds = lab.seconds - exchange.began
-        self.tally.count_landed(self._last_seconds / self._duration)
+        lasted = lab.seconds - exchange.began
+        if exchange.mixed:
+            chunks = exchange.dialogue.initiator.ledger.chunks
+            self._whole = lasted * (chunks // self.options.fragments) / exchange.mixed
+        self.tally.count_landed(lasted / self._duration)

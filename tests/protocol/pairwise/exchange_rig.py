@@ -77,7 +77,7 @@ class Side:
 class Pair:
     """Both machines and the wire between them. Every message is decoded from its frames."""
 
-    def __init__(self, codec="modulo8", window=2, spread=0.1, rate=float("inf"), usual=None):
+    def __init__(self, codec="modulo8", window=2, spread=0.1, rate=float("inf"), usual=None, ends=math.inf):
         self.now, self.tempo = 0.0, Timing(DEADLINES.ask)
         if usual is not None:
             self.tempo.exchanged(1, usual)
@@ -95,6 +95,7 @@ class Pair:
             DEADLINES,
             first=1,
             timing=self.tempo,
+            until=ends,
             **size,
         )
         self.wire: deque[tuple[Side, object]] = deque()

@@ -55,6 +55,26 @@ def test_initiator_ends_at_a_chunk_boundary_and_mixed_chunks_stay_mixed(after, w
     assert pair.responder.machine.settled
 
 
+@pytest.mark.parametrize("ends", [0.0, 0.05, 0.35, 0.65])
+@pytest.mark.parametrize("window", [1, 2])
+def test_no_chunk_begins_after_the_end_of_its_round_and_those_that_began_are_mixed(ends, window):
+    pair = Pair(window=window, ends=ends)
+    opened = {}
+
+    def mangle(at, item, wire):
+        pair.now += 0.1
+        for chunk in pair.initiator.machine._open:
+            opened.setdefault(chunk, pair.now)
+        return [item]
+
+    pair.play(mangle)
+    assert all(at <= ends + 0.2 for at in opened.values())
+    pair.check(set(opened))
+    (ended,) = pair.initiator.of(ExchangeEnded)
+    assert (ended.result, ended.chunks) == ("done" if len(opened) == CHUNKS else "cut", len(opened))
+    assert pair.responder.machine.settled
+
+
 @pytest.mark.parametrize("number", range(MESSAGES))
 def test_open_chunks_are_void_and_nothing_is_lost_when_the_responder_leaves(number):
     pair = Pair()

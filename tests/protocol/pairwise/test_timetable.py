@@ -1,55 +1,119 @@
-"""A schedule is followed only while the view is fresh and all peers keep step."""
+"""How many exchanges a round makes, when peers follow a schedule, and how they agree on the number of a round."""
 
 from __future__ import annotations
 
+import itertools
 from types import SimpleNamespace
 
 import pytest
 
-from gossipdp.protocol.pairwise.timetable import Timetable
+from gossipdp.protocol.pairwise.timetable import CROWDED, PATIENT, Timetable, exchanges_per_round
+
+IDS = [bytes([number]) * 32 for number in range(8)]
+EVERY = 10
+
+
+class Network:
+    """Members as peer 0 knows them. A clock of None: no report has come."""
+
+    def __init__(self, members: int = 8, policy: str = "hypercube", early_steps: int = 1000, **pacing: object) -> None:
+        self.members = members
+        self.clocks: dict[int, int | None] = dict.fromkeys(range(8), 100)
+        self.steps = dict.fromkeys(range(8), 100)
+        self.pacing = SimpleNamespace(**{"usual_every": EVERY, "warming_up": False, "usual_round": 20.0} | pacing)
+        membership = SimpleNamespace(settled=lambda now: tuple(IDS[: self.members]))
+        self.timetable = Timetable(membership, self, self.pacing, policy=policy, early_steps=early_steps, most=3)  # type: ignore[arg-type]
+
+    def of(self, peer: bytes) -> SimpleNamespace | None:
+        clock = self.clocks[peer[0]]
+        return None if clock is None else SimpleNamespace(id=peer, clock=clock, steps=self.steps[peer[0]])
+
+    @property
+    def mine(self) -> SimpleNamespace:
+        report = self.of(IDS[0])
+        assert report is not None
+        return report
+
+    def clock(self) -> int:
+        return max(clock for clock in self.clocks.values() if clock is not None)
+
+    def plan(self, fill: float = 0.0):
+        return self.timetable.plan(self.members, bytes(16), fill, 1.0)
+
+
+@pytest.mark.parametrize(("members", "early", "exchanges"), [(2, True, 1), (4, True, 2), (64, True, 3), (64, False, 1)])
+def test_early_rounds_make_up_to_three_exchanges(members: int, early: bool, exchanges: int) -> None:
+    assert exchanges_per_round(members, early) == exchanges
+
+
+@pytest.mark.parametrize(("fill", "exchanges"), [(0.3, 3), (0.32, 2), (0.46, 2), (0.47, 1), (3.0, 1)])
+def test_early_rounds_make_as_many_exchanges_as_fit(fill: float, exchanges: int) -> None:
+    assert exchanges_per_round(8, True, fill) == exchanges
 
 
 @pytest.mark.parametrize(
-    ("settled", "clocks", "followed"),
+    ("policy", "early", "fill", "members", "follows"),
     [
-        (8, {}, True),
-        (8, {5: 120, 6: 80}, True),
-        (8, {5: 121}, False),
-        (8, {5: 79}, False),
-        (8, {5: None}, False),
-        (7, {}, False),
-        (0, {}, False),
+        ("hypercube", True, 0.1, 8, True),
+        ("hypercube", True, 0.1, 7, False),
+        ("hypercube", False, 0.1, 8, False),
+        ("hypercube", False, CROWDED, 8, True),
+        ("hypercube", False, CROWDED, 7, True),
+        ("base2", False, 0.1, 7, True),
+        ("", True, 1.0, 8, False),
+        ("hypercube", True, 1.0, 0, False),
     ],
-    ids=["in-step", "two-rounds-off", "ahead", "behind", "unheard", "no-power-of-two", "in-doubt"],
+    ids=["early", "no power of two", "late", "crowded", "crowded, 7", "base2", "random", "view in doubt"],
 )
-def test_schedule_is_followed_only_while_the_view_is_fresh_and_all_keep_step(
-    settled: int, clocks: dict[int, int | None], followed: bool
-) -> None:
-    ids = [bytes([number]) * 32 for number in range(8)]
-
-    def report(peer: bytes) -> SimpleNamespace | None:
-        clock = clocks.get(peer[0], 100)
-        return None if clock is None else SimpleNamespace(clock=clock)
-
-    pacing = SimpleNamespace(every=10, warming_up=False, speed=1.0)
-    membership = SimpleNamespace(settled=lambda now: tuple(ids[:settled]))
-    progress = SimpleNamespace(clock=lambda: 100, of=report, mine=SimpleNamespace(clock=100))
-    timetable = Timetable(membership, progress, pacing, policy="hypercube", early_steps=1000, most=3)
-    exchanges, schedule = timetable.plan(8, bytes(16), 1.0)
-    assert (exchanges, schedule is not None) == (3, followed)
+def test_when_a_schedule_is_followed(policy: str, early: bool, fill: float, members: int, follows: bool) -> None:
+    network = Network(members, policy, 1000 if early else 100)
+    assert (network.plan(fill).schedule is not None) == follows
 
 
-@pytest.mark.parametrize(("policy", "follows"), [("base2", True), ("hypercube", False), ("", False)])
-def test_after_the_early_steps_only_the_base2_graph_is_followed_with_one_exchange(policy: str, follows: bool) -> None:
-    ids = tuple(bytes([number]) * 32 for number in range(8))
-    report = SimpleNamespace(clock=100)
-    timetable = Timetable(
-        SimpleNamespace(settled=lambda now: ids),
-        SimpleNamespace(clock=lambda: 100, of=lambda peer: report, mine=report),
-        SimpleNamespace(every=10, warming_up=False, speed=1.0),
-        policy=policy,
-        early_steps=100,
-        most=3,
-    )
-    exchanges, schedule = timetable.plan(8, bytes(16), 1.0)
-    assert (exchanges, schedule is not None) == (1, follows)
+def test_the_partner_of_a_crowded_round_is_waited_for_half_a_round() -> None:
+    network = Network()
+    assert network.plan(0.1).patience == 0.0
+    assert network.plan(CROWDED).patience == PATIENT * 20.0
+
+
+def test_members_that_have_not_trained_are_no_partners_of_the_schedule() -> None:
+    network = Network()
+    network.clocks[7], network.steps[6] = None, 0
+    schedule = network.plan(CROWDED).schedule
+    assert schedule is not None and schedule.members == tuple(IDS[:6])
+    network.steps[0] = 0
+    assert network.plan(CROWDED).schedule is None, "this peer trains nothing"
+
+
+def test_no_schedule_is_followed_during_the_warm_start() -> None:
+    assert Network(warming_up=True).plan().schedule is None
+
+
+def test_a_round_has_one_number_at_peers_that_begin_it_at_different_moments() -> None:
+    first, last = Network(), Network()
+    for step in range(110, 200, EVERY):
+        first.clocks[0] = step
+        numbers = [first.plan(CROWDED).number]
+        for network in (first, last):
+            network.clocks.update(dict.fromkeys(range(1, 8), step))
+        last.clocks[0] = step
+        numbers.append(last.plan(CROWDED).number)
+        assert numbers == [step // EVERY] * 2
+
+
+def test_peers_of_other_speeds_count_the_rounds_of_the_median() -> None:
+    slow = Network()
+    for round in range(1, 20):
+        slow.clocks.update(dict.fromkeys(range(1, 8), 100 + EVERY * round))
+        slow.clocks[0] = 100 + EVERY * round // 4
+        assert slow.plan(CROWDED).number == 10 + round
+
+
+def test_a_peer_whose_rounds_are_shorter_repeats_a_number_now_and_then() -> None:
+    network, numbers = Network(), []
+    for round in range(1, 40):
+        network.clocks[0] = 100 + EVERY * round
+        network.clocks.update(dict.fromkeys(range(1, 8), 100 + EVERY * int(0.9 * round)))
+        numbers.append(network.plan(CROWDED).number)
+        assert numbers[-1] - (10 + int(0.9 * round)) in (0, 1)
+    assert all(later - earlier in (0, 1) for earlier, later in itertools.pairwise(numbers))
