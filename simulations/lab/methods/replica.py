@@ -76,12 +76,17 @@ class Replica:
         self.first = 0
         """first chunk of the next exchange"""
         self.busy = False
+        self._away = False
 
     def with_algorithm(self, algorithm: Pairwise) -> Replica:
         """A copy that shares everything but its algorithm."""
         twin = copy(self)
         twin.algorithm = algorithm
         return twin
+
+    def set_away(self, away: bool) -> None:
+        """Say whether the host is missing. Such a replica takes no outer step."""
+        self._away = away
 
     def begin_exchange(self) -> None:
         self.busy = True
@@ -99,6 +104,8 @@ class Replica:
 
     def outer(self, wanted: Outer) -> None:
         """The outer step at the end of a round; a plain one after rounds without an exchange (algorithms section 1)."""
+        if self._away:
+            return
         chunks = range(self.ledger.chunks)
         self.buffers.submit()
         if all(self.algorithm.run(jobs.Check(chunk)).finite for chunk in chunks):

@@ -24,7 +24,24 @@ from simulations.lab.pages.report import OVERVIEW, About, commit, overview, page
 from simulations.lab.runs.answers import SUFFIX, Answer, Answers, pack
 from simulations.lab.runs.fingerprints import ROOT, SourceSnapshot
 from simulations.lab.runs.runs import AT_START, Task, code_of, name_of, play_all
-from simulations.lab.suites import b1, b2, b3, b4, b5, b6, b7, b8, b9, clock, defaults, outer, scale, trials, warmstart
+from simulations.lab.suites import (
+    b1,
+    b2,
+    b3,
+    b4,
+    b5,
+    b6,
+    b7,
+    b8,
+    b9,
+    clock,
+    defaults,
+    failures,
+    outer,
+    scale,
+    trials,
+    warmstart,
+)
 from simulations.lab.suites.base import Arm, Findings, Outcome, Results, Scale, Suite
 from simulations.lab.suites.figures import formatted
 
@@ -32,14 +49,18 @@ __all__ = ["SUITES", "SuiteError", "lab", "main", "pack_suite", "play_arms", "ta
 
 SUITES: dict[str, Suite] = {
     module.SUITE.name: module.SUITE
-    for module in (b1, b2, b3, b4, b5, b6, b7, b8, b9, clock, scale, warmstart, defaults, outer, trials)
+    for module in (b1, b2, b3, b4, b5, b6, b7, b8, b9, clock, failures, scale, warmstart, defaults, outer, trials)
 }
 
 RESULTS: Final = Path(__file__).resolve().parents[2] / "results"
 ANSWERS: Final = "answers"
 """folder beside the pages"""
 KEPT: Final = Path("runs/lab")
-EVERYTHING: Final = ("simulations.lab.runs.registry", "simulations.lab.theory.consensus")
+EVERYTHING: Final = (
+    "simulations.lab.failures.runs",
+    "simulations.lab.runs.registry",
+    "simulations.lab.theory.consensus",
+)
 """modules that import everything that can be played"""
 
 
