@@ -184,7 +184,7 @@ HELP: Final[dict[str, Help]] = {
     ),
     "exchange.apart_rounds": Help(
         "Rounds of separate training after which two sides of a healed partition are not averaged. The smaller "
-        "side saves its model and fetches that of the larger side.",
+        "side, or one that does not train, saves its model and fetches the other's.",
         "rounds",
         "Raise it if partitions last long and the smaller side must not lose its work. Averaging may then cost loss.",
     ),

@@ -142,8 +142,8 @@ CODES: Final[Mapping[str, Code]] = {
     ),
     "GD-607": Code(
         "This peer follows another side",
-        "Two sides of the network trained apart. This side is the smaller one, or is behind: it keeps a pinned"
-        " checkpoint of its model and fetches the other side's. Training goes on meanwhile.",
+        "Two sides of the network trained apart. This side does not train, is the smaller one, or is"
+        " behind: it keeps a pinned checkpoint of its model and fetches the other side's. Training goes on meanwhile.",
         "nothing; delete the pinned checkpoint when you no longer want it",
     ),
     "GD-608": Code(
