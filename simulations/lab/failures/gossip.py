@@ -126,6 +126,14 @@ class FailingPairwise(ChurningPairwise):
         self._tried.add(frozenset((first, second)))
         self.tally.count_failed()
 
+    def _end_exchange(self, lab: Lab, exchange: OpenExchange) -> None:
+        usual = self._whole
+        super()._end_exchange(lab, exchange)
+        hosts = hosted(lab).hosts
+        if any(hosts.silence(host, exchange.began, SILENCE) <= lab.seconds for host in exchange.pair):
+            # It stood still, so it does not tell how long an exchange lasts.
+            self._whole = usual
+
     def _received(self, lab: Lab, exchange: OpenExchange, down: int, up: int) -> None:
         lab.received[list(exchange.pair)] += down, up
         hosts = hosted(lab).hosts

@@ -26,11 +26,12 @@ class Watched(FailingPairwise):
 
     def __init__(self):
         super().__init__()
-        self.met = []
+        self.met, self.usual = [], []
 
     def _end_exchange(self, lab, exchange):
         self.met.append((set(exchange.pair), exchange.began, lab.seconds, exchange.mixed))
         super()._end_exchange(lab, exchange)
+        self.usual.append(self._whole)
 
 
 def played(*events, **changed):
@@ -84,6 +85,7 @@ def test_an_exchange_with_a_host_that_dies_in_it_holds_its_partner_for_the_silen
     (other,) = partner - {2}
     assert not [one for one in method.met if other in one[0] and began < one[1] < ended]
     assert method.tally.cut == 1
+    assert max(method.usual) < 5.0, "the silence is no part of an exchange's usual length"
 
 
 def test_a_paused_host_goes_on_where_it_was_and_no_other_stops():
