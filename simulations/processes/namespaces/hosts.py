@@ -98,6 +98,10 @@ class Host:
             finally:
                 libc.setns(here.fileno(), CLONE_NEWNET)
 
+    def processes(self) -> list[int]:
+        """Ids of all processes in this host's network."""
+        return [int(word) for word in _ip("netns", "pids", self.namespace).split()]
+
     def counters(self) -> Counters:
         (link,) = json.loads(_ip("-n", self.namespace, "-j", "-s", "link", "show", "dev", "eth0"))
         sent, received = link["stats64"]["tx"], link["stats64"]["rx"]
@@ -173,10 +177,15 @@ class Lab:
         """Change the weather of packets to this host. Only in a lab that was made with weather."""
         self._tell_wire(host, **asdict(weather))
 
-    def set_rate(self, host: Host, rate: str) -> None:
-        """Change the rate of this host's cable in both directions."""
+    def set_rate(self, host: Host, rate: str, *, burst: str = BURST, queue: str = QUEUE) -> None:
+        """Change the rate of this host's cable in both directions.
+
+        Args:
+            burst: what passes at once after a rest, in tc's words; a few packets for rates below some Mbit/s.
+            queue: packets that the token bucket holds before it drops, as a time.
+        """
         for namespace, device in ((host.namespace, "eth0"), (self._switch, f"port{host.number}")):
-            bucket = ("root", "tbf", "rate", rate, "burst", BURST, "latency", QUEUE)
+            bucket = ("root", "tbf", "rate", rate, "burst", burst, "latency", queue)
             _run("tc", "-n", namespace, "qdisc", "replace", "dev", device, *bucket)
 
     def break_connections(self, host: Host, seconds: float = 0.05) -> None:

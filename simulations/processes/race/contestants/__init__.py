@@ -1,0 +1,1 @@
+"""Training scripts, one a contestant. A real interpreter runs each on its host."""

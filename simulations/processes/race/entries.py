@@ -1,0 +1,150 @@
+"""How each contestant is started on the hosts, and what happens to it while the race runs."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Protocol
+
+from simulations.processes.namespaces.processes import Host, Process, until
+from simulations.processes.race.hosts import Grid
+from simulations.processes.race.rules import HOSTS, SLOWER, Condition, Rules
+
+__all__ = ["ENTRIES", "Entry", "Setting"]
+
+PORT, STORE = 4710, 29400
+SETTLED = 120.0
+"""seconds within which a daemon tells of its network"""
+PACKAGE = "simulations.processes.race.contestants"
+
+
+@dataclass(frozen=True)
+class Setting:
+    """One run: where, under which condition, and with which seed."""
+
+    grid: Grid
+    folder: Path
+    condition: Condition
+    rules: Rules
+    seed: int
+
+    def command(self, module: str, host: int, *more: str, life: int = 0) -> list[str]:
+        """The command of a training script on the host `host`."""
+        slow = self.condition.slow and host == HOSTS - 1
+        pace = self.rules.step * (SLOWER if slow else 1.0)
+        argv = [sys.executable, "-m", f"{PACKAGE}.{module}", "--folder", str(self.folder), "--pace", str(pace)]
+        return [*argv, "--host", str(host), "--life", str(life), "--seed", str(self.seed), *more]
+
+
+class Entry(Protocol):
+    """A contestant in one run."""
+
+    hosts: int
+    """how many take part"""
+    events: list[tuple[str, float]]
+    """what happened, and when on the monotonic clock"""
+
+    def start(self) -> None:
+        """Start everything that belongs to it."""
+
+    def tend(self, dead: set[int]) -> None:
+        """Look after it during the race. `dead` hosts have no power."""
+
+
+class Alone:
+    """One host."""
+
+    hosts = 1
+
+    def __init__(self, setting: Setting) -> None:
+        self._setting = setting
+        self.events: list[tuple[str, float]] = []
+
+    def start(self) -> None:
+        self._setting.grid.start(0, self._setting.command("alone", 0))
+
+    def tend(self, dead: set[int]) -> None:
+        pass
+
+
+class Gossip:
+    """`gossipdp up` on the first host, `gossipdp join` with its invite on the others. Nobody looks after them."""
+
+    hosts = HOSTS
+
+    def __init__(self, setting: Setting) -> None:
+        self._setting = setting
+        self.events: list[tuple[str, float]] = []
+        self._peers = [
+            Host(
+                setting.folder,
+                f"h{number}",
+                founder=number == 0,
+                address=host.address,
+                port=PORT,
+                within=host.command,
+                preset="wan",
+            )
+            for number, host in enumerate(setting.grid.hosts)
+        ]
+
+    def start(self) -> None:
+        founder, *joiners = self._peers
+        founder.start_supervised(self._setting.command("gossip", 0))
+        until("the invite", (founder.home / "invite").exists, SETTLED, [founder])
+        for number, peer in enumerate(joiners, 1):
+            peer.start_supervised(self._setting.command("gossip", number), join="@" + str(founder.home / "invite"))
+
+    def tend(self, dead: set[int]) -> None:
+        pass
+
+
+@dataclass
+class Group:
+    """A process group of Gloo. If a member fails, all live members are started again from the last checkpoint.
+
+    This is what torchrun's elastic agents do: any failure or change of membership stops all workers, and they start
+    again with the members that are left. The agents' own rendezvous, 30 s by default, is not played.
+    """
+
+    setting: Setting
+    module: str
+    hosts: int = HOSTS
+    events: list[tuple[str, float]] = field(default_factory=list)
+    _members: dict[int, Process] = field(default_factory=dict)
+    _life: int = 0
+
+    def start(self) -> None:
+        self._start(range(self.hosts))
+
+    def tend(self, dead: set[int]) -> None:
+        for number in dead:
+            self._members.pop(number, None)
+        if all(member.code is None for member in self._members.values()):
+            return
+        self.events.append(("a member fails", time.monotonic()))
+        for member in self._members.values():
+            member.kill()
+        self._life += 1
+        self._start(list(self._members))
+
+    def _start(self, numbers: range | list[int]) -> None:
+        setting = self.setting
+        store = f"{setting.grid.hosts[0].address}:{STORE + self._life}"
+        more = ("--store", store, "--world", str(len(numbers)), "--timeout", str(setting.condition.timeout))
+        for number in numbers:
+            command = setting.command(self.module, number, *more, life=self._life)
+            self._members[number] = setting.grid.start(number, command)
+
+
+ENTRIES: dict[str, tuple[str, Callable[[Setting], Entry]]] = {
+    "gossip": ("gossipdp", Gossip),
+    "ddp": ("DDP, fp16", lambda setting: Group(setting, "ddp")),
+    "local_sgd": ("local SGD", lambda setting: Group(setting, "local_sgd")),
+    "diloco": ("DiLoCo", lambda setting: Group(setting, "diloco")),
+    "alone": ("one host alone", Alone),
+}
+"""name -> title, and how to make it for a run"""

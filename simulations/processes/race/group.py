@@ -1,0 +1,31 @@
+"""A process group of Gloo across the hosts, as torchrun would make it, and the trainer of this host."""
+
+from __future__ import annotations
+
+import argparse
+from datetime import timedelta
+
+import torch.distributed as dist
+
+from simulations.processes.race.training import Trainer
+
+__all__ = ["join_group"]
+
+TOGETHER = 180.0
+"""seconds within which all members come"""
+
+
+def join_group() -> Trainer:
+    """Read the options of a member, join the group, and make the trainer of this host."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--store", required=True, help="host:port of rank 0")
+    parser.add_argument("--world", type=int, required=True)
+    parser.add_argument("--timeout", type=float, required=True, help="seconds")
+    trainer, options = Trainer.of_command_line(parser)
+    host, _, port = options.store.rpartition(":")
+    together = timedelta(seconds=TOGETHER)
+    # The store waits for slow starts, so that the time-out of collectives need not.
+    store = dist.TCPStore(host, int(port), options.world, options.host == 0, together, wait_for_workers=True)
+    timeout = timedelta(seconds=options.timeout)
+    dist.init_process_group("gloo", store=store, rank=options.host, world_size=options.world, timeout=timeout)
+    return trainer

@@ -1,0 +1,124 @@
+"""The page of the race: a table for each network and condition, and a picture for each network."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from simulations.lab.pages.pictures import draw
+from simulations.lab.suites.base import Graph
+from simulations.processes.race.entries import ENTRIES
+from simulations.processes.race.rules import CONDITIONS, NETWORKS, QUICK, RULES, SCALE, Condition, Network
+from simulations.processes.race.summary import curve_of, line_of, load_runs, seconds_to, spread
+
+__all__ = ["GOAL", "write_page"]
+
+GOAL = 2.4
+"""held-out nats a byte"""
+MEGABYTE = 1e6
+TEXT = f"""\
+# The race: real processes on slow links
+
+gossipdp, DDP, local SGD and DiLoCo train the same model side by side, each on four hosts of its own. Hosts are network
+namespaces, with real daemons, real training processes and the kernel's TCP. `make race` as root plays it.
+
+    {{command}}
+
+{{about}}
+
+## What is raced
+
+* **Model.** `byte_gpt` of 0.246 million parameters, on the sources of the standard library: {RULES.batch} windows of
+  {RULES.context} bytes a step and host. AdamW, {RULES.warmup} steps of warm-up, then a constant rate of {RULES.lr:g}.
+* **Links.** Four hosts and their contestants share two cores, so the model is small. The links are slower by a factor of
+  {SCALE:g}, so that bytes, rate and step time have the ratio of 10 million parameters with steps of {RULES.step:g} s on
+  the named link, or of 100 million with steps of 1 s. Round trips are not scaled.
+* **Steps.** A step lasts at least {RULES.step:g} s, as on a GPU: training sleeps for most of it. Communication may hide
+  behind the time of one step in full. The host that trains alone shows whether the cores were enough.
+* **Clock.** It starts when all hosts are ready to train; set-up runs on cables without a limit. Losses are computed from
+  snapshots after the run. All contestants of a heat start together, on networks of their own.
+* **Slow host.** It sleeps until a step has lasted four times as long.
+* **Loss of power.** After a third of the run all processes of a host get SIGKILL and its cable is cut. A Gloo group waits
+  until its time-out of {CONDITIONS[2].timeout:g} s (torch's default is 30 minutes) and fails. It is started again with
+  three members from the last checkpoint, which costs no transfer, with the start of the processes on the clock.
+  torchrun's own rendezvous, 30 s by default, is not played. Nobody touches gossipdp.
+
+| contestant | settings |
+|---|---|
+| gossipdp | defaults: `gossipdp up`, `gossipdp join`, and `attach` in the script |
+| DDP, fp16 | default buckets and torch's `fp16_compress_hook` |
+| local SGD | torch's `PeriodicModelAverager`, every 16 steps (Lin et al. 2018) |
+| DiLoCo | fp32, every 50 steps, Nesterov at 0.7 and 0.9 (Douillard et al. 2023) |
+| one host alone | nothing is sent |
+
+## Results
+
+Mean of the repeats, and their range. *Seconds* are those until the mean loss of the healthy hosts' models is at most
+{GOAL:g} nats a byte, held out. *Loss* is that mean at the end. *Pause* is the longest time between two steps of a healthy
+host. *Sent* is what a healthy host's interface counted in the run.
+"""
+
+
+def write_page(runs: Path, folder: Path) -> Path:
+    """Write `race.md` and its pictures from the runs in `runs`.
+
+    Raises:
+        ValueError: there are no runs.
+    """
+    kept = load_runs(runs)
+    if not kept:
+        raise ValueError(f"no runs in {runs}")
+    every = [run for group in kept.values() for run in group]
+    quick = any(run["quick"] for run in every)
+    command = "python -m simulations.processes.race" + (" --quick" if quick else "")
+    lines = [TEXT.format(command=command, about=_about(every, quick))]
+    for network in NETWORKS:
+        panels = {}
+        tables: list[str] = []
+        for condition in CONDITIONS:
+            of = {name: kept[key] for name in ENTRIES if (key := (network.name, condition.name, name)) in kept}
+            if of:
+                panels[condition.title] = {
+                    ENTRIES[name][0]: line_of(group, (QUICK if quick else RULES).slot) for name, group in of.items()
+                }
+                tables += _table(network, condition, of)
+        if panels:
+            title = f"Held-out loss on links of {network.title}"
+            graph = Graph(f"race-{network.name}", title, "seconds", "held-out loss, nats a byte", panels)
+            draw(graph, folder / f"{graph.name}.png")
+            lines += ["", f"![{title}]({graph.name}.png)", *tables]
+    path = folder / "race.md"
+    path.write_text("\n".join(lines) + "\n")
+    return path
+
+
+def _table(network: Network, condition: Condition, of: dict[str, list[dict[str, Any]]]) -> list[str]:
+    length = next(iter(of.values()))[0]["seconds"]
+    lines = ["", f"### {network.title}: {condition.title}, {length:g} s", ""]
+    lines += [
+        f"| contestant | seconds to {GOAL:g} | loss at the end | steps a second | longest pause, s | sent, MB a host |",
+        "|---|---:|---:|---:|---:|---:|",
+    ]
+    for name, runs in of.items():
+        curves = [curve_of(run) for run in runs]
+        cells = [
+            ENTRIES[name][0],
+            spread([seconds_to(GOAL, curve) for curve in curves], 0),
+            spread([curve[-1][1] if curve else math.inf for curve in curves], 3),
+            spread([run["rate"] for run in runs], 2),
+            spread([run["pause"] for run in runs], 1),
+            spread([sum(run["sent"]) / len(run["sent"]) / MEGABYTE for run in runs], 1),
+        ]
+        lines.append("| " + " | ".join(cells) + " |")
+    return lines
+
+
+def _about(every: Sequence[dict[str, Any]], quick: bool) -> str:
+    repeats = len({run["repeat"] for run in every})
+    commits, machines, days = ({run[key] for run in every} for key in ("commit", "machine", "on"))
+    told = f"{len(every)} runs, repeats: {repeats}. Commit {' and '.join(sorted(commits))}, {' to '.join(sorted(days))}. "
+    told += f"{' and '.join(sorted(machines))}."
+    return f"{told}\n\n**A short run: its figures mean nothing.**" if quick else told
+
