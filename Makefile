@@ -20,7 +20,7 @@ WHEELS_PYTHON ?= 3.12
 LIST_WHEELS := import pathlib, tomllib; p = tomllib.loads(pathlib.Path("pyproject.toml").read_text()); \
   print(*(each for each in p["project"]["dependencies"] + p["build-system"]["requires"] if "torch" not in each), sep="\n")
 
-.PHONY: demo test test-long lint docs bench gpu gpu-wheels lab mutants system clean
+.PHONY: demo test test-long lint docs bench race gpu gpu-wheels lab mutants system clean
 .DEFAULT_GOAL := test
 
 # A torch in the allowed range that PYTHON's installation has is kept: the environment then sees its packages. Tests run
@@ -78,6 +78,9 @@ docs: $(SITE)  ## the site, in build/docs; a broken link or anchor is an error
 
 bench: $(DEV_READY)  ## measure ratios to the alternatives, side by side
 	$(BIN)/python -m simulations.processes.benchmarks
+
+race: $(DEV_READY) system  ## gossipdp, DDP, local SGD and DiLoCo as real processes on slow links, as root; RACE=--quick for less
+	$(BIN)/python -m simulations.processes.race $(RACE)
 
 gpu: $(GPU_READY)  ## tests and benchmark on a GPU, 9 minutes at most, into build/gpu.txt; WHEELS=build/wheels: no registry is asked
 	$(BIN)/python .ci/gpu_run.py $(GPU)

@@ -1,1 +1,1 @@
-"""The race: gossipdp and three rivals train one model as real processes on emulated slow links. Needs Linux and root."""
+"""The race: gossipdp and its rivals train one model, as real processes on emulated slow links. It needs root."""

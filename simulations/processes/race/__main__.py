@@ -4,8 +4,8 @@
     python -m simulations.processes.race --page     the page alone, from the runs that are kept
     python -m simulations.processes.race --quick    one repeat of short runs, whose figures mean nothing
 
-Each finished run is a file in `runs/race`. A race that was stopped goes on after the last finished heat. Repeats are the
-outermost loop, so that what the machine does over the hours meets all networks and conditions alike.
+Each finished run is a file in `runs/race`. A race that was stopped goes on after the last finished heat. Repeats are
+the outermost loop, so that what the machine does over the hours meets all networks and conditions alike.
 """
 
 from __future__ import annotations

@@ -53,6 +53,9 @@ class Entry(Protocol):
     def tend(self, dead: set[int]) -> None:
         """Look after it during the race. `dead` hosts have no power."""
 
+    def reap(self) -> None:
+        """Wait for its processes, which have been killed."""
+
 
 class Alone:
     """One host."""
@@ -63,11 +66,17 @@ class Alone:
         self._setting = setting
         self.events: list[tuple[str, float]] = []
 
+        self._process: Process | None = None
+
     def start(self) -> None:
-        self._setting.grid.start(0, self._setting.command("alone", 0))
+        self._process = self._setting.grid.start(0, self._setting.command("alone", 0))
 
     def tend(self, dead: set[int]) -> None:
         pass
+
+    def reap(self) -> None:
+        if self._process is not None:
+            self._process.kill()
 
 
 class Gossip:
@@ -101,6 +110,11 @@ class Gossip:
     def tend(self, dead: set[int]) -> None:
         pass
 
+    def reap(self) -> None:
+        for peer in self._peers:
+            if peer.supervisor is not None:
+                peer.supervisor.kill()
+
 
 @dataclass
 class Group:
@@ -115,14 +129,14 @@ class Group:
     hosts: int = HOSTS
     events: list[tuple[str, float]] = field(default_factory=list)
     _members: dict[int, Process] = field(default_factory=dict)
+    _dead: list[Process] = field(default_factory=list)
     _life: int = 0
 
     def start(self) -> None:
         self._start(range(self.hosts))
 
     def tend(self, dead: set[int]) -> None:
-        for number in dead:
-            self._members.pop(number, None)
+        self._dead += [self._members.pop(number) for number in dead & self._members.keys()]
         if all(member.code is None for member in self._members.values()):
             return
         self.events.append(("a member fails", time.monotonic()))
@@ -130,6 +144,10 @@ class Group:
             member.kill()
         self._life += 1
         self._start(list(self._members))
+
+    def reap(self) -> None:
+        for process in (*self._members.values(), *self._dead):
+            process.kill()
 
     def _start(self, numbers: range | list[int]) -> None:
         setting = self.setting

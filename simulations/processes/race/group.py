@@ -25,7 +25,8 @@ def join_group() -> Trainer:
     host, _, port = options.store.rpartition(":")
     together = timedelta(seconds=TOGETHER)
     # The store waits for slow starts, so that the time-out of collectives need not.
-    store = dist.TCPStore(host, int(port), options.world, options.host == 0, together, wait_for_workers=True)
+    first = options.host == 0
+    store = dist.TCPStore(host, int(port), options.world, first, together, True)  # type: ignore[attr-defined]
     timeout = timedelta(seconds=options.timeout)
     dist.init_process_group("gloo", store=store, rank=options.host, world_size=options.world, timeout=timeout)
     return trainer

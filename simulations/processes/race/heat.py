@@ -61,8 +61,7 @@ class Heat:
         for lane in lanes:
             lane.set_up()
         deadline = time.monotonic() + READY
-        # `all` would not look at those behind one that is not ready.
-        while not all([lane.ready() for lane in lanes]):
+        while not all(lane.ready() for lane in lanes):
             if time.monotonic() > deadline:
                 raise RuntimeError("not all became ready" + "".join(lane.logs() for lane in lanes if not lane.ready()))
             time.sleep(SLOW_LOOK)

@@ -41,8 +41,7 @@ class Grid:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         try:
-            for host in self.hosts:
-                self.kill(host)
+            self.kill_all()
         finally:
             self._lab.__exit__(kind, error, trace)
 
@@ -61,22 +60,32 @@ class Grid:
         """Bytes that each host has sent since its start."""
         return [host.counters().sent_bytes for host in self.hosts]
 
-    def lose_power(self, number: int) -> None:
-        """Cut the cable and kill all processes: nobody says goodbye."""
-        self._lab.unplug(self.hosts[number])
-        self.kill(self.hosts[number])
+    def lose_power(self, number: int) -> bool:
+        """Cut the cable and kill all processes: nobody says goodbye. Call again until it returns True.
 
-    def kill(self, host: Host) -> None:
-        """Kill all processes of a host.
+        Returns:
+            whether no process is left.
+        """
+        self._lab.unplug(self.hosts[number])
+        return self._killed(self.hosts[number])
+
+    def kill_all(self) -> None:
+        """Kill all processes of all hosts.
 
         Raises:
             LabError: some are still there after ten seconds.
         """
         deadline = time.monotonic() + GONE
-        while there := host.processes():
+        left = list(self.hosts)
+        while left := [host for host in left if not self._killed(host)]:
             if time.monotonic() > deadline:
-                raise LabError(f"{host.namespace}: processes {there} do not end")
-            for pid in there:
-                with contextlib.suppress(ProcessLookupError):
-                    os.kill(pid, signal.SIGKILL)
+                raise LabError(f"{[host.namespace for host in left]}: processes do not end")
             time.sleep(0.02)
+
+    def _killed(self, host: Host) -> bool:
+        """Kill what runs on a host, and tell whether nothing ran."""
+        there = host.processes()
+        for pid in there:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        return not there

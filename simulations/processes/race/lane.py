@@ -41,6 +41,7 @@ class Lane:
         self._grid = Grid(network, folder)
         self._entry = make(Setting(self._grid, folder, condition, rules, seed))
         self._dead: set[int] = set()
+        self._gone = False
         self._before: list[int] = []
         self._sent: list[int] = []
 
@@ -51,7 +52,10 @@ class Lane:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._grid.__exit__(kind, error, trace)
+        try:
+            self._grid.__exit__(kind, error, trace)
+        finally:
+            self._entry.reap()
 
     def set_up(self) -> None:
         """Start the processes."""
@@ -80,17 +84,17 @@ class Lane:
         """Look after the processes `seconds` after the start."""
         fatal = self._condition.dies and self._entry.hosts == HOSTS
         if fatal and not self._dead and seconds >= self._rules.length(self._condition) / 3:
-            self._dead.add(HOSTS - 1)
-            self._grid.lose_power(HOSTS - 1)
             self._entry.events.append(("a host loses power", time.monotonic()))
+            self._dead.add(HOSTS - 1)
+        if self._dead and not self._gone:
+            self._gone = self._grid.lose_power(HOSTS - 1)
         self._entry.tend(self._dead)
 
     def stop(self) -> None:
         """End the race: read the counters, and kill everything."""
         sent = zip(self._grid.sent(), self._before, strict=True)
         self._sent = [after - before for after, before in sent][: self._entry.hosts]
-        for host in self._grid.hosts:
-            self._grid.kill(host)
+        self._grid.kill_all()
 
     def figures(self, start: float) -> dict[str, Any]:
         """What the notes and snapshots say of the hosts that are healthy from start to end."""

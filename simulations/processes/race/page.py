@@ -32,17 +32,17 @@ namespaces, with real daemons, real training processes and the kernel's TCP. `ma
 
 * **Model.** `byte_gpt` of 0.246 million parameters, on the sources of the standard library: {RULES.batch} windows of
   {RULES.context} bytes a step and host. AdamW, {RULES.warmup} steps of warm-up, then a constant rate of {RULES.lr:g}.
-* **Links.** Four hosts and their contestants share two cores, so the model is small. The links are slower by a factor of
-  {SCALE:g}, so that bytes, rate and step time have the ratio of 10 million parameters with steps of {RULES.step:g} s on
-  the named link, or of 100 million with steps of 1 s. Round trips are not scaled.
+* **Links.** Four hosts and their contestants share two cores, so the model is small. The links are slower by a factor
+  of {SCALE:g}, so that bytes, rate and step time have the ratio of 10 million parameters with steps of {RULES.step:g} s
+  on the named link, or of 100 million with steps of 1 s. Round trips are not scaled.
 * **Steps.** A step lasts at least {RULES.step:g} s, as on a GPU: training sleeps for most of it. Communication may hide
   behind the time of one step in full. The host that trains alone shows whether the cores were enough.
-* **Clock.** It starts when all hosts are ready to train; set-up runs on cables without a limit. Losses are computed from
-  snapshots after the run. All contestants of a heat start together, on networks of their own.
+* **Clock.** It starts when all hosts are ready to train; set-up runs on cables without a limit. Losses are computed
+  from snapshots after the run. All contestants of a heat start together, on networks of their own.
 * **Slow host.** It sleeps until a step has lasted four times as long.
-* **Loss of power.** After a third of the run all processes of a host get SIGKILL and its cable is cut. A Gloo group waits
-  until its time-out of {CONDITIONS[2].timeout:g} s (torch's default is 30 minutes) and fails. It is started again with
-  three members from the last checkpoint, which costs no transfer, with the start of the processes on the clock.
+* **Loss of power.** After a third of the run all processes of a host get SIGKILL and its cable is cut. A Gloo group
+  waits until its time-out of {CONDITIONS[2].timeout:g} s (torch's default is 30 minutes) and fails. It is started again
+  with three members from the last checkpoint, which costs no transfer, with the start of the processes on the clock.
   torchrun's own rendezvous, 30 s by default, is not played. Nobody touches gossipdp.
 
 | contestant | settings |
@@ -56,8 +56,8 @@ namespaces, with real daemons, real training processes and the kernel's TCP. `ma
 ## Results
 
 Mean of the repeats, and their range. *Seconds* are those until the mean loss of the healthy hosts' models is at most
-{GOAL:g} nats a byte, held out. *Loss* is that mean at the end. *Pause* is the longest time between two steps of a healthy
-host. *Sent* is what a healthy host's interface counted in the run.
+{GOAL:g} nats a byte, held out. *Loss* is that mean at the end. *Pause* is the longest time between two steps of a
+healthy host. *Sent* is what a healthy host's interface counted in the run.
 """
 
 
@@ -88,7 +88,7 @@ def write_page(runs: Path, folder: Path) -> Path:
             title = f"Held-out loss on links of {network.title}"
             graph = Graph(f"race-{network.name}", title, "seconds", "held-out loss, nats a byte", panels)
             draw(graph, folder / f"{graph.name}.png")
-            lines += ["", f"![{title}]({graph.name}.png)", *tables]
+            lines += [f"![{title}]({graph.name}.png)", *tables]
     path = folder / "race.md"
     path.write_text("\n".join(lines) + "\n")
     return path
@@ -118,7 +118,6 @@ def _table(network: Network, condition: Condition, of: dict[str, list[dict[str, 
 def _about(every: Sequence[dict[str, Any]], quick: bool) -> str:
     repeats = len({run["repeat"] for run in every})
     commits, machines, days = ({run[key] for run in every} for key in ("commit", "machine", "on"))
-    told = f"{len(every)} runs, repeats: {repeats}. Commit {' and '.join(sorted(commits))}, {' to '.join(sorted(days))}. "
-    told += f"{' and '.join(sorted(machines))}."
+    played = f"Commit {' and '.join(sorted(commits))}, {' to '.join(sorted(days))}"
+    told = f"{len(every)} runs, repeats: {repeats}. {played}. {' and '.join(sorted(machines))}."
     return f"{told}\n\n**A short run: its figures mean nothing.**" if quick else told
-

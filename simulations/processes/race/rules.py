@@ -1,4 +1,4 @@
-"""What every contestant meets: the model, the pace of a step, the networks, the conditions, and their scale.
+"""What all contestants have in common: the model, the pace of a step, the networks, the conditions, and their scale.
 
 Four hosts share two cores here, so the model is small: 0.246 million parameters. The links are slower by a factor
 `SCALE`, so that bytes, step time and rate have the ratio of a larger model. A step lasts at least `STEP` seconds, as a
@@ -90,5 +90,5 @@ class Rules:
 
 
 RULES = Rules()
-QUICK = replace(RULES, seconds=6.0, longer=24.0, slot=1.0, windows=8)
+QUICK = replace(RULES, seconds=6.0, longer=36.0, slot=1.0, windows=8)
 """runs whose figures mean nothing"""

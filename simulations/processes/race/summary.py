@@ -30,7 +30,7 @@ def curve_of(run: Mapping[str, Any]) -> Curve:
     curves: list[Curve] = [[tuple(point) for point in curve] for curve in run["curves"].values()]
     if not all(curves):
         return []
-    latest = {host: math.nan for host in range(len(curves))}
+    latest = dict.fromkeys(range(len(curves)), math.nan)
     found: Curve = []
     for seconds, host, loss in sorted((at, host, loss) for host, curve in enumerate(curves) for at, loss in curve):
         latest[host] = loss
