@@ -6,6 +6,7 @@ import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Protocol
 
@@ -158,11 +159,39 @@ class Group:
             self._members[number] = setting.grid.start(number, command)
 
 
+class Torchft:
+    """torchft on each host: its managers and its lighthouse settle a loss by themselves."""
+
+    hosts = HOSTS
+
+    def __init__(self, setting: Setting) -> None:
+        self._setting = setting
+        self.events: list[tuple[str, float]] = []
+        self._processes: list[Process] = []
+
+    def start(self) -> None:
+        setting, hosts = self._setting, self._setting.grid.hosts
+        # Its time-out is of a whole all-reduce, that of Gloo of one part.
+        timeout = setting.condition.timeout + setting.grid.all_reduce
+        for number, host in enumerate(hosts):
+            more = ("--address", host.address, "--first", hosts[0].address, "--timeout", str(timeout))
+            command = setting.command("torchft_diloco", number, *more)
+            self._processes.append(setting.grid.start(number, command))
+
+    def tend(self, dead: set[int]) -> None:
+        pass
+
+    def reap(self) -> None:
+        for process in self._processes:
+            process.kill()
+
+
 ENTRIES: dict[str, tuple[str, Callable[[Setting], Entry]]] = {
     "gossip": ("gossipdp", Gossip),
     "ddp": ("DDP, fp16", lambda setting: Group(setting, "ddp")),
     "local_sgd": ("local SGD", lambda setting: Group(setting, "local_sgd")),
     "diloco": ("DiLoCo", lambda setting: Group(setting, "diloco")),
+    **({"torchft": ("DiLoCo, torchft", Torchft)} if find_spec("torchft") else {}),
     "alone": ("one host alone", Alone),
 }
 """name -> title, and how to make it for a run"""

@@ -51,6 +51,7 @@ namespaces, with real daemons, real training processes and the kernel's TCP. `ma
 | DDP, fp16 | default buckets and torch's `fp16_compress_hook` |
 | local SGD | torch's `PeriodicModelAverager`, every 16 steps (Lin et al. 2018) |
 | DiLoCo | fp32, every 50 steps, Nesterov at 0.7 and 0.9 (Douillard et al. 2023) |
+| DiLoCo, torchft | the same rounds; lighthouse and manager as torchft's documentation advises; {{torchft}} |
 | one host alone | nothing is sent |
 
 ## Results
@@ -73,7 +74,7 @@ def write_page(runs: Path, folder: Path) -> Path:
     every = [run for group in kept.values() for run in group]
     quick = any(run["quick"] for run in every)
     command = "python -m simulations.processes.race" + (" --quick" if quick else "")
-    lines = [TEXT.format(command=command, about=_about(every, quick))]
+    lines = [TEXT.format(command=command, about=_about(every, quick), torchft=_torchft(every))]
     for network in NETWORKS:
         panels = {}
         tables: list[str] = []
@@ -113,6 +114,11 @@ def _table(network: Network, condition: Condition, of: dict[str, list[dict[str, 
         ]
         lines.append("| " + " | ".join(cells) + " |")
     return lines
+
+
+def _torchft(every: Sequence[dict[str, Any]]) -> str:
+    raced = any(run["entry"] == "torchft" for run in every)
+    return "installed by `pip install torchft`" if raced else "not raced, because it was not installed"
 
 
 def _about(every: Sequence[dict[str, Any]], quick: bool) -> str:

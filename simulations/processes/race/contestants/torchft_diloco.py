@@ -1,0 +1,66 @@
+"""DiLoCo as torchft has it: a lighthouse on the first host, a manager on each, and Gloo groups that are made anew.
+
+It races only where torchft is installed. The lighthouse has the settings of torchft's README. DiLoCo asks for a synchronous
+quorum, and its quorum may wait ten minutes: the documentation wants that time longer than a round. `init_sync` is off, as
+it advises where all weights begin equal. Rounds and outer step are those of `diloco`.
+"""
+
+from __future__ import annotations
+
+import argparse
+from datetime import timedelta
+
+import torch
+import torch.distributed as dist
+from torchft.coordination import LighthouseServer
+from torchft.local_sgd import DiLoCo
+from torchft.manager import Manager
+from torchft.process_group import ProcessGroupGloo
+
+from simulations.processes.race.contestants.diloco import ROUND
+from simulations.processes.race.training import Trainer
+
+LIGHTHOUSE, STORE = 29510, 29600
+"""ports"""
+QUORUM = timedelta(minutes=10)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--address", required=True, help="of this host")
+    parser.add_argument("--first", required=True, help="address of the first host")
+    parser.add_argument("--timeout", type=float, required=True, help="of a collective, in seconds")
+    trainer, options = Trainer.of_command_line(parser)
+    kept: list[object] = []
+    if options.host == 0:
+        bind = f"0.0.0.0:{LIGHTHOUSE}"
+        kept.append(LighthouseServer(bind=bind, min_replicas=1, quorum_tick_ms=100, join_timeout_ms=10_000))
+    timeout = timedelta(seconds=options.timeout)
+    # The manager finds its host's store by address.
+    kept.append(dist.TCPStore(options.address, STORE, None, True, wait_for_workers=False))  # type: ignore[attr-defined]
+    manager = Manager(
+        pg=ProcessGroupGloo(timeout=timeout),
+        load_state_dict=trainer.model.load_state_dict,
+        state_dict=trainer.model.state_dict,
+        min_replica_size=1,
+        use_async_quorum=False,
+        timeout=timeout,
+        quorum_timeout=QUORUM,
+        rank=0,
+        world_size=1,
+        store_addr=options.address,
+        store_port=STORE,
+        lighthouse_addr=f"http://{options.first}:{LIGHTHOUSE}",
+        replica_id=f"host-{options.host}",
+        hostname=options.address,
+        init_sync=False,
+    )
+    outer = torch.optim.SGD(trainer.model.parameters(), lr=0.7, momentum=0.9, nesterov=True)
+    with DiLoCo(manager, [trainer.model], trainer.optimizer, outer, sync_every=ROUND, use_bucketization=True):
+        for _ in trainer.steps():
+            if trainer.step % ROUND == 0:
+                trainer.snapshot()
+
+
+if __name__ == "__main__":
+    main()
