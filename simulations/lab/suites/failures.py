@@ -123,7 +123,7 @@ def _read(results: Results) -> Findings:
     ]
     tables = [
         Table(
-            "Held-out loss of the model, (nats behind the same method where nothing goes wrong), idle time of hosts",
+            "Held-out loss of one replica (behind the same method where nothing goes wrong), and the hosts' idle time",
             ("method", *results.groups),
             summary,
         ),
@@ -151,9 +151,10 @@ def _percent(outcome: Outcome, fact: str) -> str:
 
 
 def _cell(outcome: Outcome, calm: Outcome, *, told: bool) -> str:
-    behind = float(_behind(outcome, calm))
+    behind = float(outcome.replica_loss - calm.replica_loss)
     added = f" ({behind:+.3f})" if told and math.isfinite(behind) else ""
-    return f"{formatted(float(outcome.loss))}{added}, idle {formatted(float(100.0 * outcome.fact('idle')), 0, ' %')}"
+    idle = formatted(float(100.0 * outcome.fact("idle")), 0, " %")
+    return f"{formatted(float(outcome.replica_loss))}{added}, idle {idle}"
 
 
 def _table(group: str, outcomes: Mapping[str, Outcome], calm: Mapping[str, Outcome]) -> Table:
@@ -190,6 +191,7 @@ def _table(group: str, outcomes: Mapping[str, Outcome], calm: Mapping[str, Outco
 NOTES: Final = (
     "Idle is the share of a host's time there in which it computes nothing. The time after its death, or of its pause, "
     "does not count. Computing whose steps were lost is no idle time and is shown beside it.",
+    "The first table has what a peer holds, so that it compares with README's. DiLoCo's and DDP's replicas are equal.",
     "A host is healthy if nothing happens to it. Under churn only one is.",
     "DDP's all-reduce lasts longer than a step with 100 million parameters. It is also shown with 10 million, where it "
     "fits behind the backward pass.",

@@ -1,0 +1,64 @@
+"""The suite `failures`: its events are those that its page tells, and all methods see the same."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import pytest
+
+from simulations.lab.failures.hosts import Hosts
+from simulations.lab.suites.base import Outcome, Results
+from simulations.lab.suites.failures import CALM, CHURN, CONDITIONS, DIES, PAUSES, SLOW, SUITE, events_of
+from tests.simulations.lab.sample_runs import answered, grid_of
+
+SECONDS = 1200.0
+
+
+def hosts(condition):
+    return Hosts(8, grid_of("failures")[0].task.setting.link, events_of(condition))
+
+
+def away(condition):
+    return [SECONDS - hosts(condition).present_seconds(host, 0.0, SECONDS) for host in range(8)]
+
+
+def test_events_are_those_of_the_page():
+    assert sum(away(CALM)) == sum(away(SLOW)) == 0.0
+    assert away(DIES) == [0.0] * 5 + [800.0] + [0.0] * 2
+    assert away(PAUSES) == [0.0] * 5 + [240.0] + [0.0] * 2
+    slowly, well = (hosts(SLOW).transfer((0, host), 900.0, 1e6, 0) - 900.0 for host in (5, 1))
+    assert slowly == pytest.approx(10.0 * well)
+
+
+def test_under_churn_seven_hosts_are_replaced_once_each_and_all_train_at_the_end():
+    events = events_of(CHURN)
+    assert len({event.host for event in events}) == len(events) == 7
+    apart = [after.begin - before.begin for before, after in pairwise(events)]
+    assert sum(apart) / 6 == pytest.approx(150.0, abs=10.0)
+    assert all(event.end - event.begin == pytest.approx(60.0) for event in events)
+    assert max(event.end for event in events) < SECONDS - 30.0
+
+
+@pytest.mark.parametrize("scale", ["quick", "normal", "full"])
+def test_all_methods_of_a_condition_see_the_same_events(scale):
+    grid = SUITE.arms(scale)
+    assert len({(arm.group, arm.task.setting.events) for arm in grid}) == len(CONDITIONS)
+    assert len({arm.task.setting.seconds for arm in grid}) == 1
+
+
+def test_the_two_kinds_of_diloco_are_one_run_where_no_host_is_missing():
+    tasks = {(arm.group, arm.label): arm.task for arm in grid_of("failures")}
+    for condition in CONDITIONS:
+        same = tasks[condition, "DiLoCo, waits"] == tasks[condition, "DiLoCo, quorum"]
+        assert same is (condition in (CALM, SLOW))
+
+
+def test_the_first_table_has_single_replicas_and_what_a_condition_costs():
+    outcomes = []
+    for arm in SUITE.arms("quick"):
+        answer = answered(arm, 2.0 + 0.25 * (arm.group == DIES), 0)
+        answer.result["facts"] |= {"idle": 0.125}
+        outcomes.append(Outcome(arm, [answer]))
+    first = SUITE.read(Results(outcomes)).tables[0]
+    row = dict(zip(first.columns, first.rows[0], strict=True))
+    assert row[CALM] == "5.000, idle 12 %" and row[DIES] == "5.250 (+0.250), idle 12 %"
