@@ -168,10 +168,11 @@ def play(peers: int, lateness: float, speeds: Sequence[float], policy: str, *, r
 
     Args:
         lateness: length of an exchange of all chunks in rounds, about; 0: the fast link.
-        speeds: of the hosts, repeated up to `peers`; 1 is the usual speed.
+        speeds: of the hosts, relative to each other, repeated up to `peers`.
         policy: a key of `POLICIES`.
         rounds: on the slow link.
     """
+    each = np.resize(np.array(speeds, np.float64), peers)
     slow = replace(FAST, jitter=0.5, bandwidth=BYTES * SIZE / (lateness * EVERY * STEP)) if lateness else FAST
     plan = Plan(
         peers=peers,
@@ -182,7 +183,7 @@ def play(peers: int, lateness: float, speeds: Sequence[float], policy: str, *, r
         window=2,
         forming=FORMING,
         step_time=STEP,
-        slowness=tuple(1.0 / speed for speed in np.resize(np.array(speeds), peers)),
+        slowness=tuple(np.median(each) / each),
         preset="lan",
         pull=0.0005,
     )

@@ -155,12 +155,6 @@ class Averaging:
         return self._offers.company
 
     @property
-    def whole(self) -> float:
-        """Seconds that an exchange of all chunks usually takes; 0 while unknown."""
-        known = self._model is not None and math.isfinite(self._timing.pace)
-        return self._timing.pace * self._model.chunks if self._model is not None and known else 0.0
-
-    @property
     def satisfied(self) -> bool:
         """This round's exchanges are over, or no live member is left to exchange or to settle with."""
         alive = self.company

@@ -72,8 +72,7 @@ class PairwiseStrategy:
         assert self._model is not None
         members = 1 + len(self._averaging.company)
         if members > 1:
-            fill = 0.0 if self._surroundings.sync else self._averaging.whole / self._pacing.usual_round
-            plan = self._timetable.plan(members, self._model.schema.digest, fill, now)
+            plan = self._timetable.plan(members, self._model.schema.digest, now)
             self._averaging.want(plan.exchanges, now, plan.number, plan.schedule, plan.patience)
 
     def want(self, exchanges: int, now: float) -> None:

@@ -72,14 +72,14 @@ class Timetable:
         self._followed: Schedule | None = None
         self._number = 0
 
-    def plan(self, members: int, seed: bytes, fill: float, now: float) -> RoundPlan:
+    def plan(self, members: int, seed: bytes, now: float) -> RoundPlan:
         """Plan the round that begins.
 
         Args:
             members: peers that exchange, this one included.
             seed: the same for all peers of the network.
-            fill: share of a round that one exchange takes; 0 if unknown.
         """
+        fill = self._pacing.fill
         early = max(self._progress.mine.clock, self._progress.clock()) < self._early_steps
         exchanges = min(exchanges_per_round(members, early, fill), self._most)
         # Where an exchange fills its round, the few members that come free at one moment would meet again and again. In

@@ -16,7 +16,7 @@ from gossipdp.protocol.events import Pace
 from gossipdp.protocol.membership.progress import Own
 from gossipdp.protocol.model import Outer
 from gossipdp.protocol.outputs import Outputs
-from gossipdp.protocol.rounds.consensus_ratio import ConsensusRatio
+from gossipdp.protocol.rounds.consensus_ratio import ConsensusRatio, mean
 from gossipdp.protocol.rounds.speed import Speed
 
 __all__ = ["ALONE_AFTER", "FULL", "WARMUP_EVERY", "Pacing", "PacingConfig"]
@@ -85,6 +85,8 @@ class Pacing:
         self._movement = math.nan
         """RMS of the last outer step, per parameter"""
         self._step_time = self._exchange_time = self._transfer_time = 0.0
+        self._usual_exchange = math.nan
+        """mean seconds of the last exchanges, those of all chunks"""
         self._submitted_at: float | None = None
         self._unsure = 0
         """snapshots whose time of making is unknown"""
@@ -153,6 +155,12 @@ class Pacing:
     def usual_round(self) -> float:
         """Seconds that a round usually takes, at least 1."""
         return max(1.0, self.every * self._step_time) if self._step_time > 0.0 else USUAL_ROUND
+
+    @property
+    def fill(self) -> float:
+        """Share of a round that an exchange usually takes; 0 while unknown, and if rounds wait for exchanges."""
+        unknown = self._step_time == 0.0 or math.isnan(self._usual_exchange) or self._config.sync
+        return 0.0 if unknown else self._usual_exchange / self.usual_round
 
     @property
     def room(self) -> float:
@@ -249,7 +257,8 @@ class Pacing:
         self._ratio.exchanged(distance)
         self._alone = 0
         self._fresh = False
-        self._exchange_time = duration or self._exchange_time
+        if duration:
+            self._exchange_time, self._usual_exchange = duration, mean(self._usual_exchange, duration)
         self._changed()
 
     # -- what follows -----------------------------------------------------------------------------------------

@@ -38,7 +38,8 @@ class Network:
         return max(clock for clock in self.clocks.values() if clock is not None)
 
     def plan(self, fill: float = 0.0):
-        return self.timetable.plan(self.members, bytes(16), fill, 1.0)
+        self.pacing.fill = fill
+        return self.timetable.plan(self.members, bytes(16), 1.0)
 
 
 @pytest.mark.parametrize(("members", "early", "exchanges"), [(2, True, 1), (4, True, 2), (64, True, 3), (64, False, 1)])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from types import SimpleNamespace
 
 import pytest
@@ -12,7 +13,7 @@ from gossipdp.protocol.membership.config import LOCAL
 from gossipdp.protocol.outputs import Outputs
 from gossipdp.protocol.pairwise.config import PairwiseConfig
 from gossipdp.protocol.pairwise.terms import ExchangeTerms
-from gossipdp.protocol.rounds.pacing import AGAINST_EXCHANGE, Pacing
+from gossipdp.protocol.rounds.pacing import AGAINST_EXCHANGE, FULL, Pacing
 
 CHUNKS = 16
 PAIRWISE = PairwiseConfig(fineness={})
@@ -89,6 +90,20 @@ def test_expected_transfer_time_follows_exchanges_and_the_last_transfer() -> Non
     assert paced.pacing.own(700).transfer == pytest.approx(40.0 / 0.5)
     paced.mixed(30.0)
     assert paced.pacing.own(700).transfer == pytest.approx(AGAINST_EXCHANGE * 30.0 / 0.5)
+
+
+def test_what_an_exchange_fills_of_a_round_is_a_mean_and_its_room_is_a_little_less_than_a_round() -> None:
+    paced, sync = Paced(), Paced(sync=True)
+    assert (paced.pacing.fill, paced.pacing.room) == (0.0, math.inf)
+    for each in (paced, sync):
+        each.pacing.submitted(10, 100.0)
+        each.pacing.submitted(10, 105.0)
+        each.mixed(2.0)
+        each.mixed(4.0)
+        each.mixed(0.0)
+    assert paced.pacing.fill == pytest.approx((0.7 * 2.0 + 0.3 * 4.0) / 5.0)
+    assert paced.pacing.room == pytest.approx(FULL * 5.0)
+    assert (sync.pacing.fill, sync.pacing.room) == (0.0, math.inf), "rounds wait for their exchanges"
 
 
 def test_h_follows_speed_in_the_warm_start_and_is_at_least_one_step() -> None:
