@@ -6,26 +6,54 @@ import json
 import math
 from pathlib import Path
 
+import numpy as np
 import pytest
+import torch
+from safetensors.torch import save_file
 
+from peers.jobs import byte_gpt
 from simulations.processes.namespaces.hosts import Weather, unavailable
 from simulations.processes.race.__main__ import main
+from simulations.processes.race.evaluation import Evaluation
+from simulations.processes.race.rules import QUICK
 from simulations.processes.race.summary import curve_of, line_of, seconds_to, spread
 
 WHY_NOT = unavailable(Weather())
 
 
-def run(seconds: float, *curves: list[tuple[float, float]]) -> dict[str, object]:
-    return {"seconds": seconds, "curves": dict(enumerate(curves))}
+def run(seconds: float, *curve: tuple[float, float]) -> dict[str, object]:
+    return {"seconds": seconds, "curve": curve}
 
 
-def test_the_loss_of_a_run_is_the_mean_of_models_that_hold_until_the_next_snapshot() -> None:
-    played = run(10.0, [(0.0, 5.0), (4.0, 3.0), (10.5, 1.0)], [(1.0, 7.0), (6.0, 4.0)])
-    assert curve_of(played) == [(1.0, 6.0), (4.0, 5.0), (6.0, 3.5)]
+def snapshot(folder: Path, host: int, seconds: float, size: str, seed: int) -> dict[str, torch.Tensor]:
+    state = byte_gpt.build_model(size, seed).state_dict()
+    save_file(state, folder / f"model-{host}-{seconds:.3f}.safetensors")
+    return state
 
 
-def test_a_host_without_a_snapshot_leaves_the_run_without_a_loss() -> None:
-    assert curve_of(run(10.0, [(0.0, 5.0)], [])) == []
+def loss_of(*states: dict[str, torch.Tensor]) -> float:
+    model = byte_gpt.build_model(QUICK.size)
+    model.load_state_dict({name: sum(state[name] for state in states) / len(states) for name in states[0]})
+    return byte_gpt.evaluate(model, byte_gpt.validation_windows(QUICK.windows, QUICK.context))
+
+
+def test_the_model_of_a_run_is_the_mean_of_its_hosts_and_holds_until_the_next_snapshot(tmp_path: Path) -> None:
+    first, second = (snapshot(tmp_path, 0, seconds, QUICK.size, seed) for seconds, seed in ((0.5, 1), (3.0, 2)))
+    other = snapshot(tmp_path, 1, 0.75, QUICK.size, 3)
+    evaluation = Evaluation(tmp_path, QUICK, [0, 1])
+    expected = [(0.5, loss_of(first, other)), (3.0, loss_of(second, other))]
+    assert np.allclose(evaluation.curve(), expected, atol=1e-4)
+    assert evaluation.single() == pytest.approx((loss_of(second) + loss_of(other)) / 2, abs=1e-4)
+
+
+def test_a_host_without_a_snapshot_leaves_the_run_without_a_loss(tmp_path: Path) -> None:
+    snapshot(tmp_path, 0, 0.5, QUICK.size, 1)
+    evaluation = Evaluation(tmp_path, QUICK, [0, 1])
+    assert evaluation.curve() == [] and math.isnan(evaluation.single())
+
+
+def test_what_comes_after_the_end_does_not_count() -> None:
+    assert curve_of(run(10.0, (4.0, 3.0), (10.5, 1.0))) == [(4.0, 3.0)]
 
 
 def test_seconds_to_a_loss_are_those_of_the_first_snapshot_that_reaches_it() -> None:
@@ -40,7 +68,7 @@ def test_a_figure_tells_how_many_repeats_reached_it() -> None:
 
 
 def test_a_line_has_points_where_all_repeats_have_a_loss() -> None:
-    line = line_of([run(6.0, [(0.5, 4.0), (3.5, 2.0)]), run(6.0, [(2.5, 6.0)])], 2.0)
+    line = line_of([run(6.0, (0.5, 4.0), (3.5, 2.0)), run(6.0, (2.5, 6.0))], 2.0)
     assert (line.x, line.y, line.low, line.high) == ([4.0, 6.0], [4.0, 4.0], [2.0, 2.0], [6.0, 6.0])
 
 
@@ -54,15 +82,15 @@ def test_all_contestants_race_and_a_lost_host_stops_all_groups_but_not_gossip(tm
     runs = {run["entry"]: run for run in map(json.loads, (path.read_text() for path in tmp_path.glob("*.json")))}
     assert {"gossip", "ddp", "local_sgd", "diloco", "alone"} <= set(runs)
     for name, run in runs.items():
-        assert run["rate"] > 0 and all(run["curves"].values()), name
+        assert run["rate"] > 0 and run["curve"], name
         assert name == "alone" or min(run["sent"]) > 100_000, name
     for name in ("ddp", "local_sgd", "diloco"):
         assert [what for what, _ in runs[name]["events"][:2]] == ["a host loses power", "a member fails"], name
         assert runs[name]["pause"] > runs["gossip"]["pause"], name
     assert [what for what, _ in runs["gossip"]["events"]] == ["a host loses power"]
     # Replicas of DDP are equal at every step, those of gossip are not.
-    last = {name: {curve[-1][1] for curve in runs[name]["curves"].values()} for name in ("ddp", "gossip")}
-    assert len(last["ddp"]) == 1 and len(last["gossip"]) == 3
+    assert runs["ddp"]["single"] == pytest.approx(runs["ddp"]["curve"][-1][1], abs=1e-3)
+    assert runs["gossip"]["single"] > runs["gossip"]["curve"][-1][1]
     page = (tmp_path / "race.md").read_text()
     assert "| gossipdp | " in page and "its figures mean nothing" in page
     assert (tmp_path / "race-100mbit.png").stat().st_size > 10_000

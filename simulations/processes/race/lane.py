@@ -13,7 +13,7 @@ from types import TracebackType
 from typing import Any
 
 from simulations.processes.race.entries import Entry, Setting
-from simulations.processes.race.evaluation import held_out_losses
+from simulations.processes.race.evaluation import Evaluation
 from simulations.processes.race.hosts import Grid
 from simulations.processes.race.rules import HOSTS, Condition, Network, Rules
 
@@ -107,13 +107,15 @@ class Lane:
             within = [at for at in times if at <= seconds]
             rates.append(len(within) / seconds)
             pauses.append(max(later - earlier for earlier, later in itertools.pairwise([0.0, *within, seconds])))
+        evaluation = Evaluation(self._folder, self._rules, healthy)
         return {
             "seconds": seconds,
             "rate": round(statistics.mean(rates), 4),
             "pause": round(max(pauses), 3),
             "sent": [self._sent[host] for host in healthy],
             "events": [(what, round(at - start, 2)) for what, at in self._entry.events],
-            "curves": held_out_losses(self._folder, self._rules, healthy),
+            "curve": evaluation.curve(),
+            "single": evaluation.single(),
         }
 
     def logs(self) -> str:

@@ -56,9 +56,10 @@ namespaces, with real daemons, real training processes and the kernel's TCP. `ma
 
 ## Results
 
-Mean of the repeats, and their range. *Seconds* are those until the mean loss of the healthy hosts' models is at most
-{GOAL:g} nats a byte, held out. *Loss* is that mean at the end. *Pause* is the longest time between two steps of a
-healthy host. *Sent* is what a healthy host's interface counted in the run.
+Mean of the repeats, and their range. Losses are held out, in nats a byte. The *loss* of a run is that of the mean of
+its healthy hosts' parameters, at the end: what `gossipdp finish`, or one more averaging, would leave. A *single* model
+is a host's own at that time. *Seconds* are those until the loss is at most {GOAL:g}. *Pause* is the longest time between two
+steps of a healthy host. *Sent* is what the interface of a healthy host counted in the run, its mean over hosts.
 """
 
 
@@ -99,8 +100,8 @@ def _table(network: Network, condition: Condition, of: dict[str, list[dict[str, 
     length = next(iter(of.values()))[0]["seconds"]
     lines = ["", f"### {network.title}: {condition.title}, {length:g} s", ""]
     lines += [
-        f"| contestant | seconds to {GOAL:g} | loss at the end | steps a second | longest pause, s | sent, MB a host |",
-        "|---|---:|---:|---:|---:|---:|",
+        f"| contestant | seconds to {GOAL:g} | loss | single | steps a second | pause, s | sent, MB |",
+        "|---|---:|---:|---:|---:|---:|---:|",
     ]
     for name, runs in of.items():
         curves = [curve_of(run) for run in runs]
@@ -108,6 +109,7 @@ def _table(network: Network, condition: Condition, of: dict[str, list[dict[str, 
             ENTRIES[name][0],
             spread([seconds_to(GOAL, curve) for curve in curves], 0),
             spread([curve[-1][1] if curve else math.inf for curve in curves], 3),
+            spread([run["single"] for run in runs], 3),
             spread([run["rate"] for run in runs], 2),
             spread([run["pause"] for run in runs], 1),
             spread([sum(run["sent"]) / len(run["sent"]) / MEGABYTE for run in runs], 1),

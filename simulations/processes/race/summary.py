@@ -26,21 +26,12 @@ def load_runs(folder: Path) -> Runs:
 
 
 def curve_of(run: Mapping[str, Any]) -> Curve:
-    """(seconds, mean loss of the healthy hosts' models) at each snapshot. A model holds until the host's next one."""
-    curves: list[Curve] = [[tuple(point) for point in curve] for curve in run["curves"].values()]
-    if not all(curves):
-        return []
-    latest = dict.fromkeys(range(len(curves)), math.nan)
-    found: Curve = []
-    for seconds, host, loss in sorted((at, host, loss) for host, curve in enumerate(curves) for at, loss in curve):
-        latest[host] = loss
-        if not any(math.isnan(each) for each in latest.values()) and seconds <= run["seconds"]:
-            found.append((seconds, sum(latest.values()) / len(latest)))
-    return found
+    """(seconds, loss of the mean model) of a run, up to its end."""
+    return [(seconds, loss) for seconds, loss in run["curve"] if seconds <= run["seconds"]]
 
 
 def seconds_to(loss: float, curve: Curve) -> float:
-    """When the mean loss is first at `loss` or below; infinity if never."""
+    """When the loss is first at `loss` or below; infinity if never."""
     return next((seconds for seconds, value in curve if value <= loss), math.inf)
 
 
