@@ -71,7 +71,7 @@ class Rules:
     """Lengths of a run. All times are in seconds."""
 
     size: str = "0.25M"
-    batch: int = 4
+    batch: int = 2
     """windows a step and host"""
     context: int = 64
     """bytes a window"""
