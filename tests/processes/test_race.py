@@ -16,7 +16,7 @@ from simulations.processes.namespaces.hosts import Weather, unavailable
 from simulations.processes.race.__main__ import main
 from simulations.processes.race.evaluation import Evaluation
 from simulations.processes.race.rules import QUICK
-from simulations.processes.race.summary import curve_of, line_of, seconds_to, spread
+from simulations.processes.race.summary import line_of, seconds_to, spread
 
 WHY_NOT = unavailable(Weather())
 
@@ -40,7 +40,8 @@ def loss_of(*states: dict[str, torch.Tensor]) -> float:
 def test_the_model_of_a_run_is_the_mean_of_its_hosts_and_holds_until_the_next_snapshot(tmp_path: Path) -> None:
     first, second = (snapshot(tmp_path, 0, seconds, QUICK.size, seed) for seconds, seed in ((0.5, 1), (3.0, 2)))
     other = snapshot(tmp_path, 1, 0.75, QUICK.size, 3)
-    evaluation = Evaluation(tmp_path, QUICK, [0, 1])
+    snapshot(tmp_path, 0, 6.0, QUICK.size, 4)  # after the end
+    evaluation = Evaluation(tmp_path, QUICK, [0, 1], 5.0)
     expected = [(0.5, loss_of(first, other)), (3.0, loss_of(second, other))]
     assert np.allclose(evaluation.curve(), expected, atol=1e-4)
     assert evaluation.single() == pytest.approx((loss_of(second) + loss_of(other)) / 2, abs=1e-4)
@@ -48,12 +49,8 @@ def test_the_model_of_a_run_is_the_mean_of_its_hosts_and_holds_until_the_next_sn
 
 def test_a_host_without_a_snapshot_leaves_the_run_without_a_loss(tmp_path: Path) -> None:
     snapshot(tmp_path, 0, 0.5, QUICK.size, 1)
-    evaluation = Evaluation(tmp_path, QUICK, [0, 1])
+    evaluation = Evaluation(tmp_path, QUICK, [0, 1], 5.0)
     assert evaluation.curve() == [] and math.isnan(evaluation.single())
-
-
-def test_what_comes_after_the_end_does_not_count() -> None:
-    assert curve_of(run(10.0, (4.0, 3.0), (10.5, 1.0))) == [(4.0, 3.0)]
 
 
 def test_seconds_to_a_loss_are_those_of_the_first_snapshot_that_reaches_it() -> None:

@@ -13,22 +13,23 @@ import torch
 from safetensors.torch import load_file
 
 from peers.jobs import byte_gpt
-from simulations.processes.race.rules import Rules
+from simulations.processes.race.rules import TOGETHER, Rules
 
 __all__ = ["Evaluation"]
 
-TOGETHER = 0.3
-"""seconds: snapshots of one slot, or of one averaging, lie no further apart"""
-
 
 class Evaluation:
-    """Of the hosts `hosts`, from the snapshots in `folder`."""
+    """Of the hosts `hosts`, from the snapshots in `folder` of the first `seconds`."""
 
-    def __init__(self, folder: Path, rules: Rules, hosts: Sequence[int]) -> None:
+    def __init__(self, folder: Path, rules: Rules, hosts: Sequence[int], seconds: float) -> None:
         torch.set_num_threads(1)
         self._windows = byte_gpt.validation_windows(rules.windows, rules.context)
         self._model = byte_gpt.build_model(rules.size)
-        self._snapshots = {host: sorted((_seconds(path), path) for path in _paths(folder, host)) for host in hosts}
+        until = seconds + TOGETHER
+        self._snapshots = {
+            host: sorted((at, path) for path in _paths(folder, host) if (at := _seconds(path)) <= until)
+            for host in hosts
+        }
 
     def curve(self) -> list[tuple[float, float]]:
         """(seconds since the start, held-out nats a byte of the mean model) at each snapshot of the first host."""

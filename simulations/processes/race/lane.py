@@ -107,7 +107,7 @@ class Lane:
             within = [at for at in times if at <= seconds]
             rates.append(len(within) / seconds)
             pauses.append(max(later - earlier for earlier, later in itertools.pairwise([0.0, *within, seconds])))
-        evaluation = Evaluation(self._folder, self._rules, healthy)
+        evaluation = Evaluation(self._folder, self._rules, healthy, seconds)
         return {
             "seconds": seconds,
             "rate": round(statistics.mean(rates), 4),

@@ -11,7 +11,7 @@ from simulations.lab.pages.pictures import draw
 from simulations.lab.suites.base import Graph
 from simulations.processes.race.entries import ENTRIES
 from simulations.processes.race.rules import CONDITIONS, NETWORKS, QUICK, RULES, SCALE, Condition, Network
-from simulations.processes.race.summary import curve_of, line_of, load_runs, seconds_to, spread
+from simulations.processes.race.summary import line_of, load_runs, seconds_to, spread
 
 __all__ = ["GOAL", "write_page"]
 
@@ -60,8 +60,8 @@ namespaces, with real daemons, real training processes and the kernel's TCP. `ma
 
 Mean of the repeats, and their range. Losses are held out, in nats a byte. The *loss* of a run is that of the mean of
 its healthy hosts' parameters, at the end: what `gossipdp finish`, or one more averaging, would leave. A *single* model
-is a host's own at that time. *Seconds* are those until the loss is at most {GOAL:g}. *Pause* is the longest time between
-two steps of a healthy host. *Sent* is what the interface of a healthy host counted in the run, its mean over hosts.
+is a host's own at that time. *Seconds* are those until the loss is at most {GOAL:g}. *Pause* is the longest time
+between two steps of a healthy host. *Sent* is what the interface of a healthy host counted in the run, its mean over hosts.
 """
 
 
@@ -106,7 +106,7 @@ def _table(network: Network, condition: Condition, of: dict[str, list[dict[str, 
         "|---|---:|---:|---:|---:|---:|---:|",
     ]
     for name, runs in of.items():
-        curves = [curve_of(run) for run in runs]
+        curves = [run["curve"] for run in runs]
         cells = [
             ENTRIES[name][0],
             spread([seconds_to(GOAL, curve) for curve in curves], 0),

@@ -10,9 +10,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-__all__ = ["CONDITIONS", "HOSTS", "NETWORKS", "QUICK", "RULES", "SLOWER", "Condition", "Network", "Rules"]
+__all__ = ["CONDITIONS", "HOSTS", "NETWORKS", "QUICK", "RULES", "SLOWER", "TOGETHER", "Condition", "Network", "Rules"]
 
 HOSTS = 4
+TOGETHER = 0.3
+"""seconds: snapshots of one slot, or of one averaging, lie no further apart"""
 PARAMETERS = 246_240
 SCALE = 40.0
 """the named rate divided by the emulated one; 0.246 million parameters stand for 10 million"""

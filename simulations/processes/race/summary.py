@@ -9,8 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from simulations.lab.suites.base import Line
+from simulations.processes.race.rules import TOGETHER
 
-__all__ = ["Runs", "curve_of", "line_of", "load_runs", "seconds_to", "spread"]
+__all__ = ["Runs", "line_of", "load_runs", "seconds_to", "spread"]
 
 Curve = list[tuple[float, float]]
 Runs = dict[tuple[str, str, str], list[dict[str, Any]]]
@@ -23,11 +24,6 @@ def load_runs(folder: Path) -> Runs:
         run = json.loads(path.read_text())
         runs.setdefault((run["network"], run["condition"], run["entry"]), []).append(run)
     return runs
-
-
-def curve_of(run: Mapping[str, Any]) -> Curve:
-    """(seconds, loss of the mean model) of a run, up to its end."""
-    return [(seconds, loss) for seconds, loss in run["curve"] if seconds <= run["seconds"]]
 
 
 def seconds_to(loss: float, curve: Curve) -> float:
@@ -49,7 +45,7 @@ def spread(values: Sequence[float], digits: int) -> str:
 
 def line_of(runs: Sequence[Mapping[str, Any]], step: float) -> Line:
     """Mean and range of the runs' curves, every `step` seconds."""
-    curves, length = [curve_of(run) for run in runs], min(run["seconds"] for run in runs)
+    curves, length = [run["curve"] for run in runs], min(run["seconds"] for run in runs)
     x, y, low, high = [], [], [], []
     for count in range(1, int(length / step) + 1):
         at = count * step
@@ -63,4 +59,5 @@ def line_of(runs: Sequence[Mapping[str, Any]], step: float) -> Line:
 
 
 def _at(curve: Curve, seconds: float) -> float:
-    return next((loss for at, loss in reversed(curve) if at <= seconds), math.nan)
+    """The loss of the slot that is due at `seconds`, or the last one before."""
+    return next((loss for at, loss in reversed(curve) if at <= seconds + TOGETHER), math.nan)
