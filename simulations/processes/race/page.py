@@ -61,7 +61,7 @@ namespaces, with real daemons, real training processes and the kernel's TCP. `ma
 Mean of the repeats, and their range. Losses are held out, in nats a byte. The *loss* of a run is that of the mean of
 its healthy hosts' parameters, at the end: what `gossipdp finish`, or one more averaging, would leave. A *single* model
 is a host's own at that time. *Seconds* are those until the loss is at most {GOAL:g}. *Pause* is the longest time
-between two steps of a healthy host. *Sent* is what the interface of a healthy host counted in the run, its mean over hosts.
+between two steps of a healthy host. *Sent* is what its interface counted in the run, a mean over the healthy hosts.
 """
 
 
