@@ -127,6 +127,7 @@ class Group:
 
     setting: Setting
     module: str
+    options: tuple[str, ...] = ()
     hosts: int = HOSTS
     events: list[tuple[str, float]] = field(default_factory=list)
     _members: dict[int, Process] = field(default_factory=dict)
@@ -153,7 +154,15 @@ class Group:
     def _start(self, numbers: range | list[int]) -> None:
         setting = self.setting
         store = f"{setting.grid.hosts[0].address}:{STORE + self._life}"
-        more = ("--store", store, "--world", str(len(numbers)), "--timeout", str(setting.condition.timeout))
+        more = (
+            *self.options,
+            "--store",
+            store,
+            "--world",
+            str(len(numbers)),
+            "--timeout",
+            str(setting.condition.timeout),
+        )
         for number in numbers:
             command = setting.command(self.module, number, *more, life=self._life)
             self._members[number] = setting.grid.start(number, command)
@@ -190,7 +199,8 @@ ENTRIES: dict[str, tuple[str, Callable[[Setting], Entry]]] = {
     "gossip": ("gossipdp", Gossip),
     "ddp": ("DDP, fp16", lambda setting: Group(setting, "ddp")),
     "local_sgd": ("local SGD", lambda setting: Group(setting, "local_sgd")),
-    "diloco": ("DiLoCo", lambda setting: Group(setting, "diloco")),
+    "diloco": ("DiLoCo, H 50", lambda setting: Group(setting, "diloco")),
+    "diloco200": ("DiLoCo, H 200", lambda setting: Group(setting, "diloco", ("--round", "200"))),
     **({"torchft": ("DiLoCo, torchft", Torchft)} if find_spec("torchft") else {}),
     "alone": ("one host alone", Alone),
 }

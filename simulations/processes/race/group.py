@@ -15,9 +15,9 @@ TOGETHER = 180.0
 """seconds within which all members come"""
 
 
-def join_group() -> Trainer:
+def join_group(parser: argparse.ArgumentParser | None = None) -> tuple[Trainer, argparse.Namespace]:
     """Read the options of a member, join the group, and make the trainer of this host."""
-    parser = argparse.ArgumentParser()
+    parser = parser or argparse.ArgumentParser()
     parser.add_argument("--store", required=True, help="host:port of rank 0")
     parser.add_argument("--world", type=int, required=True)
     parser.add_argument("--timeout", type=float, required=True, help="seconds")
@@ -29,4 +29,4 @@ def join_group() -> Trainer:
     store = dist.TCPStore(host, int(port), options.world, first, together, True)  # type: ignore[attr-defined]
     timeout = timedelta(seconds=options.timeout)
     dist.init_process_group("gloo", store=store, rank=options.host, world_size=options.world, timeout=timeout)
-    return trainer
+    return trainer, options

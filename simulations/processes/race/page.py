@@ -52,9 +52,9 @@ namespaces, with real daemons, real training processes and the kernel's TCP. `ma
 | gossipdp | defaults: `gossipdp up`, `gossipdp join`, and `attach` in the script |
 | DDP, fp16 | default buckets and torch's `fp16_compress_hook` |
 | local SGD | torch's `PeriodicModelAverager`, every 16 steps (Lin et al. 2018) |
-| DiLoCo | fp32, every 50 steps, Nesterov at 0.7 and 0.9 (Douillard et al. 2023) |
-| DiLoCo, torchft | the same rounds; lighthouse and manager as torchft's documentation advises; {{torchft}} |
-| one host alone | nothing is sent |
+| DiLoCo | fp32, every 50 or 200 steps (H), Nesterov at 0.7 and 0.9 (Douillard et al. 2023) |
+| DiLoCo, torchft | every 50 steps; lighthouse and manager as torchft's documentation advises; {{torchft}} |
+| one host alone | nothing is sent, and no condition touches it |
 
 ## Results
 
@@ -92,7 +92,7 @@ def write_page(runs: Path, folder: Path) -> Path:
             title = f"Held-out loss on links of {network.title}"
             graph = Graph(f"race-{network.name}", title, "seconds", "held-out loss, nats a byte", panels)
             draw(graph, folder / f"{graph.name}.png")
-            lines += [f"![{title}]({graph.name}.png)", *tables]
+            lines += ["", f"![{title}]({graph.name}.png)", *tables]
     path = folder / "race.md"
     path.write_text("\n".join(lines) + "\n")
     return path

@@ -14,7 +14,7 @@ from simulations.processes.race.group import join_group
 
 
 def main() -> None:
-    trainer = join_group()
+    trainer, _ = join_group()
     trainer.restore()
     replica = DistributedDataParallel(trainer.model, init_sync=False)
     replica.register_comm_hook(None, fp16_compress_hook)

@@ -1,11 +1,13 @@
 """DiLoCo over Gloo: AdamW inside, one all-reduce in fp32 a round, an outer step of SGD with Nesterov momentum.
 
 Outer learning rate 0.7 and momentum 0.9 are those of the paper (Douillard et al. 2023, arXiv 2311.08105). Its rounds
-have 500 of 64,000 steps or more. Here a round has 50 steps, the least that its ablation of H tries, because a run has
-some hundreds. It is also the round of gossipdp's defaults.
+have 500 of 64,000 steps or more, and a run of the race has some hundreds. So a round has 50 steps, the least that its
+ablation tries and gossipdp's default, or with `--round` more, where links are slow.
 """
 
 from __future__ import annotations
+
+import argparse
 
 import torch
 import torch.distributed as dist
@@ -18,7 +20,9 @@ ROUND = 50
 
 
 def main() -> None:
-    trainer = join_group()
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--round", type=int, default=ROUND, help="steps between two outer steps")
+    trainer, options = join_group(parser)
     restored = trainer.restore()
     parameters = list(trainer.model.parameters())
     sizes = [parameter.numel() for parameter in parameters]
@@ -27,7 +31,7 @@ def main() -> None:
     if restored:
         outer_optimizer.load_state_dict(restored["outer"])
     for _ in trainer.steps():
-        if trainer.step % ROUND:
+        if trainer.step % options.round:
             continue
         with torch.no_grad():
             progress = outer - parameters_to_vector(parameters)

@@ -16,7 +16,7 @@ PERIOD = 16
 
 
 def main() -> None:
-    trainer = join_group()
+    trainer, _ = join_group()
     trainer.restore()
     # The averager's warm-up only keeps it from averaging equal models at the first step.
     averager = PeriodicModelAverager(period=PERIOD, warmup_steps=PERIOD)
