@@ -122,7 +122,9 @@ class Group:
     """A process group of Gloo. If a member fails, all live members are started again from the last checkpoint.
 
     This is what torchrun's elastic agents do: any failure or change of membership stops all workers, and they start
-    again with the members that are left. The agents' own rendezvous, 30 s by default, is not played.
+    again with the members that are left. The agents' own rendezvous, 30 s by default, is not played. Where a host will
+    die, the interpreters of the first restart are there before the race, because nine that start at once on two cores
+    would take longer than each on its own host.
     """
 
     setting: Setting
@@ -131,11 +133,14 @@ class Group:
     hosts: int = HOSTS
     events: list[tuple[str, float]] = field(default_factory=list)
     _members: dict[int, Process] = field(default_factory=dict)
+    _spares: dict[int, Process] = field(default_factory=dict)
     _dead: list[Process] = field(default_factory=list)
     _life: int = 0
 
     def start(self) -> None:
-        self._start(range(self.hosts))
+        self._members = self._processes(range(self.hosts), 0)
+        if self.setting.condition.dies:
+            self._spares = self._processes(range(self.hosts - 1), 1)
 
     def tend(self, dead: set[int]) -> None:
         self._dead += [self._members.pop(number) for number in dead & self._members.keys()]
@@ -145,27 +150,21 @@ class Group:
         for member in self._members.values():
             member.kill()
         self._life += 1
-        self._start(list(self._members))
+        self._dead += self._members.values()
+        self._members, self._spares = self._spares or self._processes(list(self._members), self._life), {}
+        (self.setting.folder / f"life-{self._life}").touch()
 
     def reap(self) -> None:
-        for process in (*self._members.values(), *self._dead):
+        for process in (*self._members.values(), *self._spares.values(), *self._dead):
             process.kill()
 
-    def _start(self, numbers: range | list[int]) -> None:
+    def _processes(self, numbers: range | list[int], life: int) -> dict[int, Process]:
         setting = self.setting
-        store = f"{setting.grid.hosts[0].address}:{STORE + self._life}"
-        more = (
-            *self.options,
-            "--store",
-            store,
-            "--world",
-            str(len(numbers)),
-            "--timeout",
-            str(setting.condition.timeout),
-        )
-        for number in numbers:
-            command = setting.command(self.module, number, *more, life=self._life)
-            self._members[number] = setting.grid.start(number, command)
+        store = f"{setting.grid.hosts[0].address}:{STORE + life}"
+        more = (*self.options, "--store", store, "--world", str(len(numbers)))
+        more = (*more, "--timeout", str(setting.condition.timeout))
+        commands = {number: setting.command(self.module, number, *more, life=life) for number in numbers}
+        return {number: setting.grid.start(number, command) for number, command in commands.items()}
 
 
 class Torchft:

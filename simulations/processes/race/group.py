@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import time
 from datetime import timedelta
 
 import torch.distributed as dist
@@ -11,6 +12,8 @@ from simulations.processes.race.training import Trainer
 
 __all__ = ["join_group"]
 
+LOOK = 0.02
+"""seconds"""
 TOGETHER = 180.0
 """seconds within which all members come"""
 
@@ -22,6 +25,9 @@ def join_group(parser: argparse.ArgumentParser | None = None) -> tuple[Trainer, 
     parser.add_argument("--world", type=int, required=True)
     parser.add_argument("--timeout", type=float, required=True, help="seconds")
     trainer, options = Trainer.of_command_line(parser)
+    # A spare has started beforehand and waits for its life to begin.
+    while options.life and not (options.folder / f"life-{options.life}").exists():
+        time.sleep(LOOK)
     host, _, port = options.store.rpartition(":")
     together = timedelta(seconds=TOGETHER)
     # The store waits for slow starts, so that the time-out of collectives need not.

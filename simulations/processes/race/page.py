@@ -44,7 +44,8 @@ namespaces, with real daemons, real training processes and the kernel's TCP. `ma
 * **Slow host.** It sleeps until a step has lasted four times as long.
 * **Loss of power.** After a third of the run all processes of a host get SIGKILL and its cable is cut. A Gloo group
   waits until its time-out of {CONDITIONS[2].timeout:g} s (torch's default is 30 minutes) and fails. It is started again
-  with three members from the last checkpoint, which costs no transfer, with the start of the processes on the clock.
+  with three members from the last checkpoint, which costs no transfer.
+  The interpreters of the restart wait beforehand, because two cores would start nine of them slowly.
   torchrun's own rendezvous, 30 s by default, is not played. Nobody touches gossipdp.
 
 | contestant | settings |
