@@ -94,14 +94,16 @@ class Timetable:
         """The schedule of this round while the view is complete and fresh.
 
         Args:
-            any_number: of members. Otherwise a power of two: the Base-2 graph leaves more noise between rounds than
-                random matching does (simulations.lab.theory.matchings).
+            any_number: of members that train. Otherwise all members must, and their number be a power of two: the
+                Base-2 graph leaves more noise between rounds than random matching does
+                (simulations.lab.theory.matchings).
         """
         me = self._progress.mine
         reports = [self._progress.of(peer) for peer in self._membership.settled(now)]
         training = [report for report in reports if report is not None and report.steps > 0]
         members = tuple(report.id for report in training)
-        if self._pacing.warming_up or me.id not in members or (len(members) & (len(members) - 1) and not any_number):
+        exact = len(members) == len(reports) and not len(members) & (len(members) - 1)
+        if self._pacing.warming_up or me.id not in members or not (any_number or exact):
             return None
         self._count(me.clock, [report.clock for report in training])
         if self._followed is None or self._followed.members != members:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import Final
 
-__all__ = ["ConsensusRatio", "mean"]
+__all__ = ["ConsensusRatio"]
 
 RATIO_DECAY: Final = 0.7
 """weight of the old mean, at each round or exchange"""
@@ -37,14 +37,13 @@ class ConsensusRatio:
     def exchanged(self, distance: float) -> None:
         """An exchange of the whole vector has measured the distance of the two anchors, RMS per parameter."""
         if math.isfinite(distance) and self._movement > 0.0:
-            self._distance = mean(self._distance, min(distance, FARTHEST * math.sqrt(2.0) * self._movement))
+            self._distance = _mean(self._distance, min(distance, FARTHEST * math.sqrt(2.0) * self._movement))
 
     def stepped(self, movement: float) -> None:
         """An outer step has moved the anchor. movement: RMS per parameter."""
         if math.isfinite(movement):
-            self._movement = mean(self._movement, movement)
+            self._movement = _mean(self._movement, movement)
 
 
-def mean(before: float, latest: float) -> float:
-    """Exponential mean, after `before`; NaN before the first value."""
-    return latest if math.isnan(before) else RATIO_DECAY * before + (1.0 - RATIO_DECAY) * latest
+def _mean(mean: float, latest: float) -> float:
+    return latest if math.isnan(mean) else RATIO_DECAY * mean + (1.0 - RATIO_DECAY) * latest

@@ -7,8 +7,10 @@ exchange are the strategy's. No message or vector is handled here.
 from __future__ import annotations
 
 import math
+from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
+from statistics import median_low
 from typing import Final
 
 from gossipdp.protocol import jobs
@@ -16,7 +18,7 @@ from gossipdp.protocol.events import Pace
 from gossipdp.protocol.membership.progress import Own
 from gossipdp.protocol.model import Outer
 from gossipdp.protocol.outputs import Outputs
-from gossipdp.protocol.rounds.consensus_ratio import ConsensusRatio, mean
+from gossipdp.protocol.rounds.consensus_ratio import ConsensusRatio
 from gossipdp.protocol.rounds.speed import Speed
 
 __all__ = ["ALONE_AFTER", "FULL", "WARMUP_EVERY", "Pacing", "PacingConfig"]
@@ -33,6 +35,10 @@ USUAL_ROUND: Final = 30.0
 """seconds, while the step time is unknown"""
 FULL: Final = 0.93
 """share of a round that an exchange may take, so that both peers are free when their next rounds begin"""
+MEDIAN_OF: Final = 5
+"""exchanges whose median is the usual length: the first ones have finer codes, and one partner may be slow"""
+KNOWN_FROM: Final = 3
+"""exchanges after which the usual length is known"""
 AGAINST_EXCHANGE: Final = 4.0
 """duration of a transfer as a multiple of an exchange's: 2 bytes a parameter instead of half a byte"""
 
@@ -85,8 +91,8 @@ class Pacing:
         self._movement = math.nan
         """RMS of the last outer step, per parameter"""
         self._step_time = self._exchange_time = self._transfer_time = 0.0
-        self._usual_exchange = math.nan
-        """mean seconds of the last exchanges, those of all chunks"""
+        self._exchanges: deque[float] = deque(maxlen=MEDIAN_OF)
+        """seconds that all chunks of each of the last exchanges would have taken"""
         self._submitted_at: float | None = None
         self._unsure = 0
         """snapshots whose time of making is unknown"""
@@ -159,8 +165,8 @@ class Pacing:
     @property
     def fill(self) -> float:
         """Share of a round that an exchange usually takes; 0 while unknown, and if rounds wait for exchanges."""
-        unknown = self._step_time == 0.0 or math.isnan(self._usual_exchange) or self._config.sync
-        return 0.0 if unknown else self._usual_exchange / self.usual_round
+        unknown = self._step_time == 0.0 or len(self._exchanges) < KNOWN_FROM or self._config.sync
+        return 0.0 if unknown else median_low(self._exchanges) / self.usual_round
 
     @property
     def room(self) -> float:
@@ -258,7 +264,8 @@ class Pacing:
         self._alone = 0
         self._fresh = False
         if duration:
-            self._exchange_time, self._usual_exchange = duration, mean(self._usual_exchange, duration)
+            self._exchange_time = duration
+            self._exchanges.append(duration)
         self._changed()
 
     # -- what follows -----------------------------------------------------------------------------------------

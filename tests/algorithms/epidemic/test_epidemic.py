@@ -104,8 +104,8 @@ def test_messages_without_delay_give_sparseloco(compressor):
             messages.append(message)
         spread(messages, peers)
         assert all(peer.state() == peers[0].state() for peer in peers)
-        # The last bit of fp32 may decide a tie, or the level of a value.
-        assert np.mean(np.abs(peers[0].ledger.a - a) > 1e-6) < 2e-3
+        # The last bit of fp32 may decide a tie, or the level of a value. A value of a factor concerns a whole row.
+        assert np.mean(np.abs(peers[0].ledger.a - a) > 1e-6) < (1e-2 if compressor == "lowrank4" else 2e-3)
         for number, peer in enumerate(peers):
             assert np.abs(peer.x - peer.ledger.a).max() < 1e-6
             a[:], e[number] = peer.ledger.a, peer.ledger.v

@@ -82,6 +82,8 @@ def test_members_that_have_not_trained_are_no_partners_of_the_schedule() -> None
     network.clocks[7], network.steps[6] = None, 0
     schedule = network.plan(CROWDED).schedule
     assert schedule is not None and schedule.members == tuple(IDS[:6])
+    network.steps[4] = network.steps[5] = 0
+    assert network.plan(0.1).schedule is None, "four that train, of eight"
     network.steps[0] = 0
     assert network.plan(CROWDED).schedule is None, "this peer trains nothing"
 

@@ -92,16 +92,20 @@ def test_expected_transfer_time_follows_exchanges_and_the_last_transfer() -> Non
     assert paced.pacing.own(700).transfer == pytest.approx(AGAINST_EXCHANGE * 30.0 / 0.5)
 
 
-def test_what_an_exchange_fills_of_a_round_is_a_mean_and_its_room_is_a_little_less_than_a_round() -> None:
+def test_what_an_exchange_fills_of_a_round_is_a_median_and_its_room_is_a_little_less_than_a_round() -> None:
     paced, sync = Paced(), Paced(sync=True)
     assert (paced.pacing.fill, paced.pacing.room) == (0.0, math.inf)
     for each in (paced, sync):
         each.pacing.submitted(10, 100.0)
         each.pacing.submitted(10, 105.0)
-        each.mixed(2.0)
-        each.mixed(4.0)
-        each.mixed(0.0)
-    assert paced.pacing.fill == pytest.approx((0.7 * 2.0 + 0.3 * 4.0) / 5.0)
+        for duration in (9.0, 4.0, 0.0):
+            each.mixed(duration)
+        assert each.pacing.fill == 0.0, "two exchanges say little"
+        for duration in (2.0, 2.5, 40.0):
+            each.mixed(duration)
+    assert paced.pacing.fill == pytest.approx(4.0 / 5.0)
+    paced.mixed(2.0)
+    assert paced.pacing.fill == pytest.approx(2.5 / 5.0)
     assert paced.pacing.room == pytest.approx(FULL * 5.0)
     assert (sync.pacing.fill, sync.pacing.room) == (0.0, math.inf), "rounds wait for their exchanges"
 
