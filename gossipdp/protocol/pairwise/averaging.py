@@ -89,12 +89,7 @@ class Averaging:
         self._offers.ready(model)
 
     def want(
-        self,
-        exchanges: int,
-        now: float,
-        number: int = 0,
-        schedule: Schedule | None = None,
-        patience: float = 0.0,
+        self, exchanges: int, now: float, number: int = 0, schedule: Schedule | None = None, patience: float = 0.0
     ) -> None:
         """Round `number` of the network has begun: look for `exchanges` partners, along `schedule` if there is one.
 

@@ -34,7 +34,7 @@ SMALL: Final = 2
 """exchanges in a row within the tolerance, after a whole cycle"""
 CYCLES: Final = 6
 """cycles after which a peer stops to seek agreement"""
-MORE: Final = 18
+MORE: Final = 48
 """steps beyond these cycles: replicas far apart come together by a bounded distance an exchange"""
 DECAY: Final = 0.7
 """weight of earlier distances in the usual one"""
