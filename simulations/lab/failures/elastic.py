@@ -59,7 +59,7 @@ def restart(
 
     Returns:
         When training begins, who trains, and who of these held what is stored. A failure or an arrival before that
-        begins it anew. If nobody holds it, training begins never.
+        begins it anew. If no host holds it, training does not begin.
     """
     while True:
         here = hosts.there(at)

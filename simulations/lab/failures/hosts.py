@@ -35,7 +35,7 @@ class Event:
 
 @dataclass(frozen=True, kw_only=True)
 class FailureSetting(Setting):
-    """A setting with events, for a given time. `rounds` is what a run without events has."""
+    """A setting with events, for a given time. `rounds` counts those of a run without events."""
 
     seconds: float
     """simulated seconds of the run"""

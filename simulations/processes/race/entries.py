@@ -81,7 +81,7 @@ class Alone:
 
 
 class Gossip:
-    """`gossipdp up` on the first host, `gossipdp join` with its invite on the others. Nobody looks after them."""
+    """`gossipdp up` on the first host, `gossipdp join` with its invite on the others, left unattended."""
 
     hosts = HOSTS
 

@@ -62,7 +62,7 @@ class Grid:
         return [host.counters().sent_bytes for host in self.hosts]
 
     def lose_power(self, number: int) -> bool:
-        """Cut the cable and kill all processes: nobody says goodbye. Call again until it returns True.
+        """Cut the cable and kill all processes. No process can say that it leaves. Call again until it returns True.
 
         Returns:
             whether no process is left.

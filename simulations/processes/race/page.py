@@ -46,7 +46,7 @@ namespaces, with real daemons, real training processes and the kernel's TCP. `ma
   waits until its time-out of {CONDITIONS[2].timeout:g} s (torch's default is 30 minutes) and fails. It is started again
   with three members from the last checkpoint, which costs no transfer.
   The interpreters of the restart wait beforehand, because two cores would start nine of them slowly.
-  torchrun's own rendezvous, 30 s by default, is not played. Nobody touches gossipdp.
+  torchrun's own rendezvous, 30 s by default, is not played. gossipdp runs on unattended.
 
 | contestant | settings |
 |---|---|

@@ -1,4 +1,4 @@
-"""Where an exchange fills its round: figures of who meets whom, and a network that keeps together."""
+"""Where an exchange fills its round: repeated partners, the spectral gap, and the distance of replicas."""
 
 from __future__ import annotations
 

@@ -215,7 +215,7 @@ def test_process_whose_first_step_comes_a_minute_after_it_attached__pulls_no_pee
 
 
 def test_training_process_that_comes_as_two_sides_meet__waits_for_the_verdict_and_gets_the_networks_model():
-    """All others are held apart, so this peer's side has nobody to fetch from."""
+    """All others are held apart, so this peer's side has no source."""
     cluster = Late(4)
     cluster.wait(5.0)
     cluster.cut_off(cluster.late)
