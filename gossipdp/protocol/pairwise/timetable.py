@@ -39,7 +39,7 @@ class RoundPlan(NamedTuple):
 
 
 def exchanges_per_round(members: int, early: bool, fill: float = 0.0) -> int:
-    """m = min(3, ceil(log2 N)) while the learning rate is high, then 1; fewer if they do not fit (algorithms section 6).
+    """m = min(3, ceil(log2 N)) while the learning rate is high, then 1, and fewer if they do not fit (algorithms 6).
 
     Args:
         fill: share of a round that one exchange takes.
