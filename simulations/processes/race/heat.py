@@ -45,6 +45,7 @@ class Heat:
         Raises:
             RuntimeError: not all training processes became ready.
         """
+        rules = rules.on(self.network)
         with contextlib.ExitStack() as stack:
             place = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="gossipdp-race-")))
             lanes: dict[str, Lane] = {}

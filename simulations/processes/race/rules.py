@@ -29,6 +29,8 @@ class Network:
     """Mbit/s of each host's cable and way, as named"""
     rtt: float
     """seconds between any two hosts"""
+    lasts: float = 1.0
+    """length of a run here, in those of `Rules`: slow links give a group few rounds"""
 
     @property
     def emulated(self) -> str:
@@ -60,7 +62,7 @@ class Condition:
         return 60.0 if self.slow else 15.0
 
 
-NETWORKS = (Network("100mbit", 100.0, 0.05), Network("20mbit", 20.0, 0.15))
+NETWORKS = (Network("100mbit", 100.0, 0.05), Network("20mbit", 20.0, 0.15, lasts=5 / 3))
 CONDITIONS = (
     Condition("equal", "equal hosts"),
     Condition("slow", "one host four times slower", slow=True),
@@ -92,6 +94,10 @@ class Rules:
     """shortest time between two checkpoints of a group"""
     windows: int = 64
     """held-out windows"""
+
+    def on(self, network: Network) -> Rules:
+        """The rules with the lengths of runs on this network."""
+        return replace(self, seconds=self.seconds * network.lasts, longer=self.longer * network.lasts)
 
     def length(self, condition: Condition) -> float:
         return self.longer if condition.dies else self.seconds
