@@ -183,6 +183,7 @@ class Torchft:
         timeout = setting.condition.timeout + setting.grid.all_reduce
         for number, host in enumerate(hosts):
             more = ("--address", host.address, "--first", hosts[0].address, "--timeout", str(timeout))
+            more = (*more, "--join", str(setting.condition.join))
             command = setting.command("torchft_diloco", number, *more)
             self._processes.append(setting.grid.start(number, command))
 

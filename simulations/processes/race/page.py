@@ -41,7 +41,7 @@ namespaces, with real daemons, real training processes and the kernel's TCP. `ma
   behind the time of one step in full. The host that trains alone shows whether the cores were enough.
 * **Clock.** It starts when all hosts are ready to train; set-up runs on cables without a limit. Losses are computed
   from snapshots after the run. All contestants of a heat start together, on networks of their own.
-* **Slow host.** It sleeps until a step has lasted four times as long.
+* **Slow host.** It sleeps until a step has lasted four times as long. Time-outs of the groups outlast a wait for it.
 * **Loss of power.** After a third of the run all processes of a host get SIGKILL and its cable is cut. A Gloo group
   waits until its time-out of {CONDITIONS[2].timeout:g} s (torch's default is 30 minutes) and fails. It is started again
   with three members from the last checkpoint, which costs no transfer.

@@ -58,8 +58,13 @@ class Condition:
 
     @property
     def timeout(self) -> float:
-        """Seconds that a collective may wait. It has to outlast a wait for the slow host."""
-        return 60.0 if self.slow else 15.0
+        """Seconds that a collective may wait. It must outlast a wait for the slow host: 60 s for DiLoCo with H 200."""
+        return 180.0 if self.slow else 15.0
+
+    @property
+    def join(self) -> float:
+        """Seconds for which torchft's lighthouse waits for hosts that are alive: as its README has it, or longer."""
+        return 60.0 if self.slow else 10.0
 
 
 NETWORKS = (Network("100mbit", 100.0, 0.05), Network("20mbit", 20.0, 0.15, lasts=5 / 3))

@@ -1,8 +1,8 @@
 """DiLoCo as torchft has it: a lighthouse on the first host, a manager on each, and Gloo groups that are made anew.
 
-It races only where torchft is installed. The lighthouse has the settings of its README. The quorum is synchronous,
-because DiLoCo asks for that, and may wait ten minutes: the documentation wants that time longer than a round.
-`init_sync` is off, as it advises where all weights begin equal. Rounds and outer step are those of `diloco`.
+It races only where torchft is installed. The lighthouse has the settings of its README; where a host is slow, it waits
+longer for hosts that are alive. The quorum is synchronous, because DiLoCo asks for that, and may wait ten minutes: the
+documentation wants that time longer than a round. `init_sync` is off, as it advises where all weights begin equal. Rounds and outer step are those of `diloco`.
 """
 
 from __future__ import annotations
@@ -30,11 +30,13 @@ def main() -> None:
     parser.add_argument("--address", required=True, help="of this host")
     parser.add_argument("--first", required=True, help="address of the first host")
     parser.add_argument("--timeout", type=float, required=True, help="of a collective, in seconds")
+    parser.add_argument("--join", type=float, required=True, help="seconds that the lighthouse waits for live hosts")
     trainer, options = Trainer.of_command_line(parser)
     kept: list[object] = []
     if options.host == 0:
         bind = f"0.0.0.0:{LIGHTHOUSE}"
-        kept.append(LighthouseServer(bind=bind, min_replicas=1, quorum_tick_ms=100, join_timeout_ms=10_000))
+        join = round(1000.0 * options.join)
+        kept.append(LighthouseServer(bind=bind, min_replicas=1, quorum_tick_ms=100, join_timeout_ms=join))
     timeout = timedelta(seconds=options.timeout)
     # The manager finds its host's store by address.
     kept.append(dist.TCPStore(options.address, STORE, None, True, wait_for_workers=False))  # type: ignore[attr-defined]
