@@ -1,8 +1,9 @@
 """DiLoCo as torchft has it: a lighthouse on the first host, a manager on each, and Gloo groups that are made anew.
 
-It races only where torchft is installed. The lighthouse has the settings of its README; where a host is slow, it waits
-longer for hosts that are alive. The quorum is synchronous, because DiLoCo asks for that, and may wait ten minutes: the
-documentation wants that time longer than a round. `init_sync` is off, as it advises where all weights begin equal. Rounds and outer step are those of `diloco`.
+It races only where torchft is installed. The lighthouse has the settings of its README; where a host is slow, it
+waits longer for hosts that are alive. The quorum is synchronous, because DiLoCo asks for that, and may wait ten
+minutes: the documentation wants that time longer than a round. `init_sync` is off, as it advises where all weights
+begin equal. Rounds and outer step are those of `diloco`.
 """
 
 from __future__ import annotations
