@@ -69,6 +69,16 @@ def test_a_line_has_points_where_all_repeats_have_a_loss() -> None:
     assert (line.x, line.y, line.low, line.high) == ([4.0, 6.0], [4.0, 4.0], [2.0, 2.0], [6.0, 6.0])
 
 
+@pytest.mark.parametrize("name", ["README.md", "docs/performance.md"])
+def test_a_page_shows_the_figures_of_the_race_that_was_played(name: str) -> None:
+    root = Path(__file__).parents[2]
+    played = (root / "simulations" / "results" / "race.md").read_text().split("## Results")[0].splitlines()
+    titles = tuple(f"| {title} | " for title in ("gossipdp", "DDP, fp16", "DiLoCo, H 200", "DiLoCo, torchft"))
+    table = (root / name).read_text().split("longest pause, s |\n")[1].split("\n\n")[0].splitlines()[1:]
+    assert len([line for line in table if line.startswith(titles)]) == len(titles)
+    assert set(table) <= set(played)
+
+
 @pytest.mark.long
 @pytest.mark.processes
 @pytest.mark.namespaces

@@ -182,8 +182,8 @@ class Torchft:
         # Its time-out is of a whole all-reduce, that of Gloo of one part.
         timeout = setting.condition.timeout + setting.grid.all_reduce
         for number, host in enumerate(hosts):
-            more = ("--address", host.address, "--first", hosts[0].address, "--timeout", str(timeout))
-            more = (*more, "--join", str(setting.condition.join))
+            limits = ("--timeout", str(timeout), "--join", str(setting.condition.join))
+            more = ("--address", host.address, "--first", hosts[0].address, *limits)
             command = setting.command("torchft_diloco", number, *more)
             self._processes.append(setting.grid.start(number, command))
 

@@ -11,9 +11,9 @@ from simulations.lab.pages.pictures import draw
 from simulations.lab.suites.base import Graph
 from simulations.processes.race.entries import ENTRIES
 from simulations.processes.race.rules import CONDITIONS, NETWORKS, QUICK, RULES, SCALE, Condition, Network
-from simulations.processes.race.summary import line_of, load_runs, seconds_to, spread
+from simulations.processes.race.summary import Runs, line_of, load_runs, seconds_to, spread
 
-__all__ = ["GOAL", "write_page"]
+__all__ = ["GOAL", "short_table", "write_page"]
 
 GOAL = 2.5
 """held-out nats a byte"""
@@ -57,6 +57,12 @@ namespaces, with real daemons, real training processes and the kernel's TCP. `ma
 | DiLoCo, torchft | every 50 steps; lighthouse and manager as torchft's documentation advises; {{torchft}} |
 | one host alone | nothing is sent, and no condition touches it |
 
+## In short
+
+Loss at the end, and the longest pause of a healthy host in all runs. [Below](#results) is what each means.
+
+{{short}}
+
 ## Results
 
 Mean of the repeats, and their range. Losses are held out, in nats a byte. The *loss* of a run is that of the mean of
@@ -78,7 +84,8 @@ def write_page(runs: Path, folder: Path) -> Path:
     every = [run for group in kept.values() for run in group]
     quick = any(run["quick"] for run in every)
     command = "python -m simulations.processes.race" + (" --quick" if quick else "")
-    lines = [TEXT.format(command=command, about=_about(every, quick), torchft=_torchft(every))]
+    short = "\n".join(short_table(kept))
+    lines = [TEXT.format(command=command, about=_about(every, quick), torchft=_torchft(every), short=short)]
     for network in NETWORKS:
         panels = {}
         tables: list[str] = []
@@ -97,6 +104,26 @@ def write_page(runs: Path, folder: Path) -> Path:
     path = folder / "race.md"
     path.write_text("\n".join(lines) + "\n")
     return path
+
+
+def short_table(kept: Runs) -> list[str]:
+    """One line a contestant: mean loss at the end by network and condition, and the longest pause."""
+    places = [(network, condition) for network in NETWORKS for condition in CONDITIONS]
+    titles = [f"{network.rate:g} Mbit/s, {condition.short}" for network, condition in places]
+    lines = ["| contestant | " + " | ".join(titles) + " | longest pause, s |"]
+    lines.append("|---" + "|---:" * (len(places) + 1) + "|")
+    for name, (title, _) in ENTRIES.items():
+        groups = [kept.get((network.name, condition.name, name), []) for network, condition in places]
+        if any(groups):
+            losses = [_mean_loss(group) for group in groups]
+            pause = max(run["pause"] for group in groups for run in group)
+            lines.append("| " + " | ".join([title, *losses, f"{pause:.1f}"]) + " |")
+    return lines
+
+
+def _mean_loss(runs: Sequence[dict[str, Any]]) -> str:
+    losses = [run["curve"][-1][1] for run in runs if run["curve"]]
+    return f"{sum(losses) / len(losses):.2f}" if losses else "-"
 
 
 def _table(network: Network, condition: Condition, of: dict[str, list[dict[str, Any]]]) -> list[str]:

@@ -51,6 +51,8 @@ class Network:
 class Condition:
     name: str
     title: str
+    short: str
+    """title in a narrow table"""
     slow: bool = False
     """the last host's steps are `SLOWER` times longer"""
     dies: bool = False
@@ -69,9 +71,9 @@ class Condition:
 
 NETWORKS = (Network("100mbit", 100.0, 0.05), Network("20mbit", 20.0, 0.15, lasts=5 / 3))
 CONDITIONS = (
-    Condition("equal", "equal hosts"),
-    Condition("slow", "one host four times slower", slow=True),
-    Condition("power", "one host loses power at a third", dies=True),
+    Condition("equal", "equal hosts", "equal hosts"),
+    Condition("slow", "one host four times slower", "one slow", slow=True),
+    Condition("power", "one host loses power at a third", "one lost", dies=True),
 )
 
 
