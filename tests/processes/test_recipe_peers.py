@@ -79,6 +79,7 @@ def command(recipe: str, ranks: int, out: Path, short: str) -> list[str]:
     ("recipe", "needs", "ranks", "loss"),
     [
         ("plain", "", 1, loss_of_bytes),
+        ("muon", "", 1, loss_of_bytes),
         ("ddp", "", 2, loss_of_bytes),
         ("fsdp", "", 2, loss_of_bytes),
         ("hf_trainer", "transformers", 1, loss_of_transformers),

@@ -5,11 +5,11 @@ from torch.utils.data import DataLoader
 
 import gossipdp
 from peers.jobs.byte_gpt import build_model, window_loss
-from peers.jobs.recipes.text import Windows, options, save
+from peers.jobs.recipes.text import Windows, options, save, size
 
 BATCH = 8
 steps, out = options()
-model = build_model("0.25M")
+model = build_model(size())
 optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
 peer = gossipdp.attach(model, optimizer, samples_per_step=BATCH)
 

@@ -1,6 +1,6 @@
 """Data and arguments of the recipes. The data are bytes of the standard library's sources.
 
-A recipe takes `[STEPS] [OUT.safetensors]`. Nothing here may know of gossip.
+A recipe takes `[STEPS] [OUT.safetensors]`, and some a size of byte_gpt after these. Nothing here may know of gossip.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from torch.utils.data import Dataset
 
 from peers.jobs.byte_gpt import data_generator, load_corpus, windows_at
 
-__all__ = ["Options", "Windows", "options", "save", "warm_up"]
+__all__ = ["Options", "Windows", "options", "save", "size", "warm_up"]
 
 
 class Options(NamedTuple):
@@ -27,6 +27,11 @@ class Options(NamedTuple):
 def options() -> Options:
     given = sys.argv[1:3]
     return Options(int(given[0]) if given else 300, Path(given[1]) if len(given) > 1 else None)
+
+
+def size() -> str:
+    """The model's size, a key of `byte_gpt.SIZES`."""
+    return sys.argv[3] if len(sys.argv) > 3 else "0.25M"
 
 
 class Windows(Dataset[Tensor]):
