@@ -73,6 +73,10 @@ class PairwiseOptions:
     """
     warmup_exchanges: int = 0
     """exchanges of each short round; 0 for min(3, ceil(log2 N))"""
+    warmup_scheduled: bool = False
+    """whether the exchanges of short rounds follow the schedule of early rounds"""
+    closing: int = 0
+    """cycles of the schedule after the last round, in 16 bits, without training (`gossipdp finish`)"""
     own_pace: bool = True
     """whether fast peers make more steps in a round, as in the daemon; otherwise all make as many as the slowest"""
     landing: Literal["late", "at once", "waiting"] = "late"
@@ -194,6 +198,8 @@ class PairwiseGossip:
         """steps of the schedule that each peer has behind it; its exchanges, if there is no schedule"""
         self._step_limit, self._scheduled = 0, False
         """the last step that this round allows"""
+        self._closing = False
+        """training is over"""
         self._began, self._duration = 0.0, 1.0
         """begin and length of the current round, seconds"""
         self._whole = 0.0
@@ -215,7 +221,7 @@ class PairwiseGossip:
             steps_of_exchange = math.ceil(self._whole / lab.setting.step_seconds)
             every = min(left, lab.setting.every, max(WARMUP_EVERY, steps_of_exchange))
             left -= every
-            self._play(lab, every, Outer(1.0, 0.0), several, scheduled=False)
+            self._play(lab, every, Outer(1.0, 0.0), several, scheduled=options.warmup_scheduled)
         self._first_round = self._rounds
         # The first full round moves further than the ranges learnt in short rounds predict.
         self._fine.add(self._rounds + 1)
@@ -229,8 +235,14 @@ class PairwiseGossip:
         even = lab.peers & (lab.peers - 1) == 0
         helps = (early and even) or fill >= CROWDED
         scheduled = options.schedule == "base2" or (options.schedule == "hypercube" and helps)
-        outer = Outer(options.lr, options.momentum)
-        self._play(lab, lab.setting.every, outer, several if early else options.exchanges, scheduled=scheduled)
+        exchanges = several if early else options.exchanges
+        self._play(lab, lab.setting.every, self._outer_step(lab), exchanges, scheduled=scheduled)
+        if options.closing and self._rounds - self._first_round == lab.setting.rounds:
+            self._close(lab)
+
+    def _outer_step(self, lab: Lab) -> Outer:
+        """The outer step of the round that begins."""
+        return Outer(self.options.lr, self.options.momentum)
 
     def _algorithm(self, peer: int) -> Pairwise:
         """The algorithm of a peer that begins."""
@@ -260,8 +272,23 @@ class PairwiseGossip:
             if exchange.round < self._rounds - 1 and exchange.left:
                 exchange.cut()
                 self.tally.count_cut()
+        if options.landing == "waiting":
+            self._finish_exchanges(lab)
+        else:
+            self._advance(lab)
+
+    def _close(self, lab: Lab) -> None:
+        """Exchange without training, until all hold the mean."""
+        period = self._schedule.period
+        begin = -(-self._step_limit // period) * period
+        self._codec, self._pull, self._scheduled, self._closing = "modulo16", 0.0, True, True
+        self._steps[:], self._step_limit = begin, begin + self.options.closing * period
+        self._finish_exchanges(lab)
+
+    def _finish_exchanges(self, lab: Lab) -> None:
+        """Advance the clock until no exchange is open."""
         self._advance(lab)
-        while options.landing == "waiting" and self._open_exchanges:
+        while self._open_exchanges:
             lab.set_clock(max(lab.seconds, min(exchange.at for exchange in self._open_exchanges)))
             self._advance(lab)
 
@@ -330,7 +357,8 @@ class PairwiseGossip:
         left = [chunk for chunk in reversed(order) if chunk % parts == self._rounds % parts]
         setting = lab.setting
         delay = 0.0 if self.options.landing == "at once" else setting.link.seconds(0.0, TURNS)
-        until = math.inf if self.options.landing == "waiting" else lab.seconds + FULL * self._duration
+        whole = self._closing or self.options.landing == "waiting"
+        until = math.inf if whole else lab.seconds + FULL * self._duration
         one.begin_exchange()
         other.begin_exchange()
         self._open_exchanges.append(

@@ -37,6 +37,7 @@ from simulations.lab.suites import (
     clock,
     defaults,
     failures,
+    gap,
     outer,
     scale,
     trials,
@@ -49,7 +50,7 @@ __all__ = ["SUITES", "SuiteError", "lab", "main", "pack_suite", "play_arms", "ta
 
 SUITES: dict[str, Suite] = {
     module.SUITE.name: module.SUITE
-    for module in (b1, b2, b3, b4, b5, b6, b7, b8, b9, clock, failures, scale, warmstart, defaults, outer, trials)
+    for module in (b1, b2, b3, b4, b5, b6, b7, b8, b9, clock, failures, gap, scale, warmstart, defaults, outer, trials)
 }
 
 RESULTS: Final = Path(__file__).resolve().parents[2] / "results"

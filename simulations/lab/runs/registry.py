@@ -20,6 +20,7 @@ from simulations.lab.methods.pairwise import PairwiseGossip, PairwiseOptions
 from simulations.lab.problems import PROBLEMS
 from simulations.lab.trials.groups import GroupGossip
 from simulations.lab.trials.momentum import MomentumGossip
+from simulations.lab.trials.rising import RisingGossip
 from simulations.lab.trials.wrapped import OutlierGossip, RotatedGossip
 
 __all__ = ["METHODS", "TASKS", "answered", "modules"]
@@ -60,6 +61,10 @@ def _momentum(*, parts: int = 4, **options: Any) -> Method:
     return MomentumGossip(PairwiseOptions(**options), parts=parts)
 
 
+def _rising(*, first: float = 0.4, last: float = 0.9, **options: Any) -> Method:
+    return RisingGossip(PairwiseOptions(**options), first=first, last=last)
+
+
 def _groups(*, size: int, always: bool = True, **options: Any) -> Method:
     return GroupGossip(PairwiseOptions(**options), size=size, always=always)
 
@@ -73,6 +78,7 @@ METHODS: dict[str, Callable[..., Method]] = {
     "pairwise-outliers": _outliers,
     "pairwise-momentum": _momentum,
     "pairwise-groups": _groups,
+    "pairwise-rising": _rising,
     "epidemic": EpidemicGossip,
     "epidemic-churning": ChurningEpidemic,
     "epidemic-epochs": RobustEpochs,

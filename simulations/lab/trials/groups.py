@@ -11,7 +11,6 @@ from typing import Final
 
 import numpy as np
 
-from gossipdp.protocol.model import Outer
 from gossipdp.protocol.rounds.pacing import ALONE_AFTER
 from simulations.lab.core import Lab
 from simulations.lab.methods.pairwise import OpenExchange, PairwiseGossip, PairwiseOptions
@@ -61,28 +60,31 @@ class GroupGossip(PairwiseGossip):
 
     def __init__(self, options: PairwiseOptions | None = None, *, size: int, always: bool = True) -> None:
         super().__init__(options, f"pairwise, groups of {size}")
-        if size < 2 or self.options.fragments != 1 or self.options.warmup_steps:
-            raise ValueError(f"groups of {size} average whole vectors, and have no warm-up but the laboratory's own")
+        if size < 2 or self.options.fragments != 1:
+            raise ValueError(f"groups of {size} average whole vectors")
         self._size, self._always = size, always
         self._planned: list[list[int]] = []
         """groups of this round that have not begun"""
         self._planned_for = 0
+        self._starting = False
 
     def begin(self, lab: Lab) -> None:
         if self._size > lab.peers:
             raise ValueError(f"groups of {self._size} of {lab.peers} peers")
+        self._starting = True
         super().begin(lab)
+        self._starting = False
 
     def round(self, lab: Lab) -> None:
         if self._grouped(lab, self._rounds):
-            options = self.options
-            self._play(lab, lab.setting.every, Outer(options.lr, options.momentum), 1, scheduled=False)
+            self._play(lab, lab.setting.every, self._outer_step(lab), 1, scheduled=False)
         else:
             super().round(lab)
 
     def _grouped(self, lab: Lab, before: int) -> bool:
-        """Whether the round after `before` rounds is one of groups."""
-        return self._always or before < self.options.early * lab.setting.rounds
+        """Whether the round after `before` rounds is one of groups. Short rounds at the start are of pairs."""
+        early = before - self._first_round < self.options.early * lab.setting.rounds
+        return not self._starting and (self._always or early)
 
     def _random_pairs(self, lab: Lab) -> list[tuple[int, int, float]]:
         return [] if self._grouped(lab, self._rounds - 1) else super()._random_pairs(lab)

@@ -357,12 +357,17 @@ def test_groups_of_early_rounds_give_way_to_pairs():
     assert counts == [2, 2, 2, 4, 4, 4]
 
 
+def test_short_rounds_before_those_of_groups_are_of_pairs():
+    _, method = started("pairwise-groups", {"size": 4, "warmup_steps": 3, "warmup_exchanges": 1})
+    # Three rounds of one step, of four pairs each.
+    assert method.tally.exchanges == 3 * 4
+
+
 @pytest.mark.parametrize(
     "make",
     [
         lambda: GroupGossip(size=1),
         lambda: GroupGossip(PairwiseOptions(fragments=2), size=4),
-        lambda: GroupGossip(PairwiseOptions(warmup_steps=5), size=4),
         lambda: GroupGossip(size=16).begin(Lab(Consensus(peers=8, size=256), SETTING)),
         lambda: MomentumGossip(parts=0),
         lambda: OutlierGossip(count=0),
@@ -380,3 +385,15 @@ def test_trials_do_not_change_pairwise():
     lab = Lab(Consensus(peers=8, size=SIZE), SETTING)
     method.begin(lab)
     assert {type(replica.algorithm).__name__ for replica in method.replicas} == {"Pairwise"}
+
+
+def test_alpha_rises_with_the_progress_of_the_run(monkeypatch):
+    seen = []
+    monkeypatch.setattr(Replica, "outer", lambda self, wanted: seen.append(wanted))
+    lab, method = started("pairwise-rising", {"first": 0.4, "last": 0.9, "momentum": 0.6}, replace(SETTING, peers=1))
+    lab.start()
+    for _ in range(SETTING.rounds):
+        method.round(lab)
+    alphas = [outer.lr for outer in seen]
+    assert alphas == sorted(alphas) and alphas[0] == pytest.approx(0.4) and 0.8 < alphas[-1] <= 0.9
+    assert {outer.momentum for outer in seen} == {0.6}
