@@ -158,13 +158,11 @@ def test_dialled_back_with_success__no_event_and_the_link_stays(net: Net) -> Non
     asker, other = net.peer(limits=ASKING), net.peer(limits=ASKING)
     asker.advertise([at(asker)])
     net.link(asker, other)
-    # The dial that it asked for makes no second link.
-    dialled = {"ok": 1, "broken": 2}
-    net.until(lambda: asker._links._dial_backs.reachability.dialable and asker.counters.handshakes == dialled)
+    net.until(lambda: asker._links._dial_backs.reachability.dialable)
     net.settle(0.7)
     assert dialable(net, asker) == [] and other.queued_bytes == 0
-    # There was no need to ask again.
-    assert asker.counters.handshakes == dialled and other.counters.handshakes == {"ok": 1}
+    # The dial that it asked for made no second link. How many sockets a dial opens in vain depends on the load.
+    assert asker.counters.handshakes["ok"] == 1 and other.counters.handshakes == {"ok": 1}
     assert not net.events(asker, LinkDown) and not net.events(other, LinkDown)
     assert asker.send(name(other), "", Lane.CONTROL, PING) and other.send(name(asker), "", Lane.CONTROL, PING)
     net.until(lambda: net.events(asker, Received) and net.events(other, Received))
