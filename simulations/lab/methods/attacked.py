@@ -31,7 +31,8 @@ from gossipdp.protocol.model import Outer
 from simulations.lab.baselines.costs import compute_seconds
 from simulations.lab.core import Lab
 from simulations.lab.methods.epidemic import EpidemicReplica
-from simulations.lab.methods.pairwise import OpenExchange, PairwiseGossip, PairwiseOptions, Tally
+from simulations.lab.methods.pairwise import OpenExchange, PairwiseGossip, PairwiseOptions
+from simulations.lab.methods.tally import Tally
 from simulations.lab.robustness.attacks import ATTACKS, Meeting
 
 __all__ = ["AttackedPairwise", "RobustEpochs"]

@@ -24,15 +24,15 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from gossipdp.algorithms.pairwise import CLIP_FACTOR, Pairwise
-from gossipdp.protocol.jobs import Turn
 from gossipdp.protocol.model import Outer
 from gossipdp.protocol.pairwise.schedule import Schedule
 from gossipdp.protocol.pairwise.timetable import CROWDED, exchanges_per_round
 from gossipdp.protocol.rounds.pacing import ALONE_AFTER, FULL, WARMUP_EVERY
 from simulations.lab.core import Lab
 from simulations.lab.methods.replica import Dialogue, Replica, greeting_bytes
+from simulations.lab.methods.tally import Tally
 
-__all__ = ["OpenExchange", "PairwiseGossip", "PairwiseOptions", "Tally", "match"]
+__all__ = ["OpenExchange", "PairwiseGossip", "PairwiseOptions", "match"]
 
 TURNS: Final = 6
 """sequential messages of an exchange: offer, accept, ranges, two of data, acknowledgement. Chunks overlap"""
@@ -87,46 +87,6 @@ class PairwiseOptions:
     """clipping factor; infinite for none"""
     moments: bool = True
     """whether a joiner copies the moments of the inner optimizer too, under churn"""
-
-
-@dataclass
-class Tally:
-    """Counts of a run's exchanges."""
-
-    exchanges: int = 0
-    failed: int = 0
-    cut: int = 0
-    """ended before the last chunk, because their round was over"""
-    chunks: int = 0
-    clipped: int = 0
-    blocks: int = 0
-    escalated: int = 0
-    landing: float = 0.0
-    """sum over the exchanges of their duration, in rounds"""
-
-    def count_failed(self, exchanges: int = 1) -> None:
-        self.failed += exchanges
-
-    def count_cut(self) -> None:
-        self.cut += 1
-
-    def count_turn(self, turn: Turn) -> None:
-        """Count one chunk of an exchange of two."""
-        self.chunks += turn.mixed
-        self.clipped += turn.share < 1.0
-        self.blocks += turn.blocks
-        self.escalated += turn.escalated
-
-    def count_chunk(self, blocks: int, escalated: int) -> None:
-        """Count one chunk of a group's exchange."""
-        self.chunks += 1
-        self.blocks += blocks
-        self.escalated += escalated
-
-    def count_landed(self, rounds: float) -> None:
-        """Count one finished exchange that lasted `rounds` rounds."""
-        self.exchanges += 1
-        self.landing += rounds
 
 
 @dataclass

@@ -31,9 +31,9 @@ namespaces, with real daemons, real training processes and the kernel's TCP. `ma
 ## What is raced
 
 * **Model.** `byte_gpt` of 0.246 million parameters, on the sources of the standard library. AdamW, {RULES.warmup} steps
-  of warm-up, then a constant rate of {RULES.lr:g}: nobody needs to know the length of the run. A step of a host has
-  {RULES.batch} windows of {RULES.context} bytes. That is few, so that the data of four hosts are worth more than those
-  of one.
+  of warm-up, then a constant rate of {RULES.lr:g}. So no contestant has to know the length of the run. A step has
+  {RULES.batch} windows of {RULES.context} bytes. With so few, the data of four hosts are worth more than those of
+  one.
 * **Links.** Four hosts and their contestants share two cores, so the model is small. The links are slower by a factor
   of {SCALE:g}, so that bytes, rate and step time have the ratio of 10 million parameters with steps of {RULES.step:g} s
   on the named link, or of 100 million with steps of 1 s. Round trips are not scaled.

@@ -161,8 +161,11 @@ def test_dialled_back_with_success__no_event_and_the_link_stays(net: Net) -> Non
     net.until(lambda: asker._links._dial_backs.reachability.dialable)
     net.settle(0.7)
     assert dialable(net, asker) == [] and other.queued_bytes == 0
-    # The dial that it asked for made no second link. How many sockets a dial opens in vain depends on the load.
-    assert asker.counters.handshakes["ok"] == 1 and other.counters.handshakes == {"ok": 1}
+    # The dial that it asked for made no second link. On a slow machine it asks once more before the answer comes.
+    dialled = dict(asker.counters.handshakes)
+    assert dialled["ok"] == 1 and dialled["broken"] >= 2 and other.counters.handshakes == {"ok": 1}
+    net.settle(0.7)
+    assert asker.counters.handshakes == dialled, "there is no need to ask again"
     assert not net.events(asker, LinkDown) and not net.events(other, LinkDown)
     assert asker.send(name(other), "", Lane.CONTROL, PING) and other.send(name(asker), "", Lane.CONTROL, PING)
     net.until(lambda: net.events(asker, Received) and net.events(other, Received))

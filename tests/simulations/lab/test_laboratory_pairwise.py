@@ -312,26 +312,6 @@ def test_own_warm_start_may_make_one_exchange_per_round():
     assert method.tally.exchanges == 3 * 2
 
 
-def test_scheduled_warm_rounds_leave_all_equal():
-    options = {"warmup_steps": 5, "warmup_exchanges": 2, "warmup_scheduled": True, "codec": "fp32", "clip": math.inf}
-    lab, _ = started(options=options)
-    drifting, _ = started(options={**options, "warmup_exchanges": 1})
-    assert lab.distance() < 1e-3 * drifting.distance()
-
-
-@pytest.mark.parametrize("changes", [{}, {"link": SLOW}, {"peers": 6}], ids=["at once", "late", "Base-2 graph"])
-def test_closing_exchanges_leave_all_at_the_mean_of_the_anchors(changes):
-    curves = []
-    for closing in (0, 2):
-        lab, method = started(options={"closing": closing, "clip": math.inf}, **changes)
-        for _ in range(lab.setting.rounds):
-            method.round(lab)
-        curves.append((lab.distance(), method.model(lab), lab.seconds))
-    (apart, mean, seconds), (closed, same, later) = curves
-    assert closed < 1e-3 * apart and later >= seconds
-    torch.testing.assert_close(same, mean, atol=1e-5, rtol=0)
-
-
 # -- bytes ---------------------------------------------------------------------------------------------------------
 
 
