@@ -103,7 +103,7 @@ class Exchange(Section, frozen=True, kw_only=True):
     deadline: Annotated[float, Measure(SECONDS, 0.1, 3600, "a time")] = 30.0
     every: Annotated[int, Integer(1, 100_000)] = 50
     codec: Annotated[str, Choice("modulo", "fp32", "bf16", "fp16", "int8")] = "modulo"
-    bits: Annotated[int, Integer(2, 16)] = 4
+    bits: Annotated[int, Integer(2, 16)] = 3
     compressor: Annotated[str, Choice(*COMPRESSORS)] = "topk256"
     residual: Annotated[float, Number(0, 1)] = 0.95
     epoch_steps: Annotated[int, Integer(1, 100_000)] = 50
@@ -111,7 +111,8 @@ class Exchange(Section, frozen=True, kw_only=True):
     robust_share: Annotated[float, Number(0, 0.49)] = 0.2
     warmup_steps: Annotated[int, Integer(0, 10**9)] = 200
     early_steps: Annotated[int, Integer(0, 10**12)] = 1000
-    early_exchanges: Annotated[int, Integer(1, 3)] = 3
+    early_exchanges: Annotated[int, Integer(1, 8)] = 3
+    late_exchanges: Annotated[int, Integer(1, 8)] = 2
     partners: Annotated[str, Choice("hypercube", "base2", "random")] = "hypercube"
     run_steps: Annotated[int, Integer(0, 10**12)] = 0
     bandwidth: Annotated[float, Measure(RATES, 125e3, 125e9, "a rate", {"unlimited": math.inf})] = math.inf
@@ -140,8 +141,8 @@ class Exchange(Section, frozen=True, kw_only=True):
 class Outer(Section, frozen=True, kw_only=True):
     """The outer optimizer, which steps once a round."""
 
-    lr: Annotated[float, Number(0.01, 2)] = 0.7
-    momentum: Annotated[float, Number(0, 0.99)] = 0.7
+    lr: Annotated[float | str, Number(0.01, 2, AUTO)] = AUTO
+    momentum: Annotated[float | str, Number(0, 0.99, AUTO)] = AUTO
 
 
 class Safety(Section, frozen=True, kw_only=True):
@@ -212,10 +213,18 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     """"section.key" -> origin of its value, for every key that has not its default"""
 
     @property
-    def lr(self) -> float:
-        """alpha: `outer.lr`, or the default of epidemic."""
-        default = self.exchange.strategy == "epidemic" and "outer.lr" not in self.origins
-        return (ROBUST_LR if self.exchange.rule else EPIDEMIC_LR) if default else self.outer.lr
+    def lr(self) -> float | None:
+        """alpha: `outer.lr`, or the default of epidemic; None if pairwise chooses it."""
+        if isinstance(self.outer.lr, float):
+            return self.outer.lr
+        if self.exchange.strategy == "pairwise":
+            return None
+        return ROBUST_LR if self.exchange.rule else EPIDEMIC_LR
+
+    @property
+    def momentum(self) -> float | None:
+        """mu: `outer.momentum`; None if pairwise chooses it."""
+        return self.outer.momentum if isinstance(self.outer.momentum, float) else None
 
 
 SECTIONS: Final[dict[str, type[Section]]] = {
@@ -240,8 +249,8 @@ AGREED: Final = ("exchange.weight", "exchange.kappa", "exchange.warmup_steps", "
 """Keys with the same value on all peers of a network, beside the algorithm.
 
 `bits` and `every` may differ: two peers use the finer codec, and a fast host makes more steps per round. `early_steps`,
-`early_exchanges`, `run_steps` and `partners` may differ too: such a peer waits in vain for its scheduled partner, and
-then takes any other."""
+`early_exchanges`, `late_exchanges`, `run_steps` and `partners` may differ too: such a peer waits in vain for its
+scheduled partner, and then takes any other."""
 AGREED_EPIDEMIC: Final = ("exchange.compressor", "exchange.residual", "exchange.epoch_steps", "exchange.warmup_steps")
 """The same for epidemic, beside the outer lr."""
 AGREED_ROBUST: Final = (*AGREED_EPIDEMIC[:-1], "exchange.robust")

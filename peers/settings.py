@@ -49,7 +49,7 @@ def algorithm_of(config: Config, keep: Keep) -> Algorithm:
 def peer_config(config: Config) -> PeerConfig:
     """The protocol's settings. Times come from the preset that `[membership] timing` names."""
     timing = PRESETS[config.membership.timing]
-    exchange, outer, memory = config.exchange, config.outer, usable()
+    exchange, memory = config.exchange, usable()
     return PeerConfig(
         membership=timing.membership,
         strategy=STRATEGY_SETTINGS[exchange.strategy](config, timing),
@@ -61,9 +61,10 @@ def peer_config(config: Config) -> PeerConfig:
         every=exchange.every,
         moments=exchange.moments,
         sync=exchange.mode == "sync",
-        lr=outer.lr,
-        momentum=outer.momentum,
+        lr=config.lr,
+        momentum=config.momentum,
         warmup_steps=_warmup_steps(config),
+        early_steps=exchange.early_until,
         resume_after=timing.resume_after,
         apart_rounds=exchange.apart_rounds,
         finish_wait=config.finish.wait,
@@ -86,8 +87,8 @@ def _pairwise(config: Config, timing: TimingPreset) -> PairwiseConfig:
         kappa=exchange.kappa,
         rate=exchange.bandwidth,
         window=exchange.window,
-        early_steps=exchange.early_until,
         early_exchanges=exchange.early_exchanges,
+        late_exchanges=exchange.late_exchanges,
         matching=replace(
             timing.matching,
             schedule="" if exchange.partners == "random" else exchange.partners,
@@ -98,7 +99,8 @@ def _pairwise(config: Config, timing: TimingPreset) -> PairwiseConfig:
 
 
 def _epidemic(config: Config, timing: TimingPreset) -> EpidemicConfig:
-    exchange = config.exchange
+    exchange, lr = config.exchange, config.lr
+    assert lr is not None, "only pairwise chooses it"
     return EpidemicConfig(
         broadcast=replace(
             timing.broadcast,
@@ -108,7 +110,7 @@ def _epidemic(config: Config, timing: TimingPreset) -> EpidemicConfig:
         ),
         compressor=exchange.compressor,
         whole_until=_warmup_steps(config),
-        lr=config.lr,
+        lr=lr,
         beta=exchange.residual,
         rule=exchange.rule,
     )

@@ -18,7 +18,7 @@ PRESETS = {"wan": "[exchange]\nwindow = 32\n", "local": '[exchange]\nevery = 30\
 
 def test_no_source_at_all_gives_the_defaults() -> None:
     assert load() == Config()
-    assert load().exchange.every == 50 and load().outer.momentum == 0.7
+    assert load().exchange.every == 50 and load().outer.momentum == "auto"
 
 
 def test_flag_beats_environment_beats_file_beats_preset_beats_default() -> None:
@@ -158,7 +158,7 @@ def test_a_dump_says_where_each_value_came_from_and_loads_again() -> None:
     assert lines["lr"] == "lr = 0.5 # environment GOSSIPDP_OUTER_LR"
     assert lines["bandwidth"] == 'bandwidth = "25mbit" # flag'
     assert lines["window"] == "window = 32 # preset wan"
-    assert lines["bits"] == "bits = 4 # default"
+    assert lines["bits"] == "bits = 3 # default"
     again = load(text, presets=PRESETS)
     assert all(getattr(again, name) == getattr(original, name) for name in config.SECTIONS)
 

@@ -29,12 +29,14 @@ class PeerConfig:
     """jobs of a pass over all chunks that are asked for at once; more than 1 keeps several compute threads busy"""
     every: int = 50
     """H, inner steps a round, after the warm start, of a peer of the usual speed"""
-    lr: float = 0.7
-    """alpha"""
-    momentum: float = 0.7
-    """mu"""
+    lr: float | None = None
+    """alpha; None: the peer chooses it (`usual_step`)"""
+    momentum: float | None = None
+    """mu; None: the peer chooses it"""
     warmup_steps: int = 200
     """steps of the network's clock with short rounds, lr 1 and momentum 0"""
+    early_steps: int = 1000
+    """steps of the network's clock with more exchanges a round and less momentum, while the learning rate is high"""
     moments: bool = False
     """keep the inner optimizer's moments, for this host's next training process and for joiners; fetch them as one"""
     sync: bool = False
@@ -68,6 +70,7 @@ class PeerConfig:
             lr=self.lr,
             momentum=self.momentum,
             warmup_steps=self.warmup_steps,
+            early_steps=self.early_steps,
             sync=self.sync,
             by_clock=self.strategy.exact,
         )

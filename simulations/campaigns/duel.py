@@ -139,7 +139,6 @@ class Duel:
             settings=b"settings of duels"[:16],
             strategy=PairwiseConfig(
                 fineness={name: codec.fineness for name, codec in CODECS.items()},
-                early_steps=1000,
                 window=self.setting.window,
                 matching=SIMULATED_LINK.matching,
                 deadlines=SIMULATED_LINK.deadlines,
@@ -147,6 +146,7 @@ class Duel:
             transfer=SIMULATED_LINK.transfer,
             every=4,
             warmup_steps=5,
+            early_steps=1000,
             resume_after=SIMULATED_LINK.resume_after,
             leave_within=1.0,
         )

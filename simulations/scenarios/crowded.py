@@ -93,7 +93,7 @@ class Crowded(ObservedCluster):
         strategy = config.strategy
         assert isinstance(strategy, PairwiseConfig)
         matching = replace(strategy.matching, schedule=self._policy)
-        return replace(config, warmup_steps=0, strategy=replace(strategy, early_steps=0, matching=matching))
+        return replace(config, warmup_steps=0, early_steps=0, strategy=replace(strategy, matching=matching))
 
     def run(self) -> None:
         network = self.network

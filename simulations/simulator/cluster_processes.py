@@ -102,7 +102,6 @@ class ClusterProcesses:
             settings=SETTINGS,
             strategy=PairwiseConfig(
                 fineness={name: codec.fineness for name, codec in CODECS.items()},
-                early_steps=60,
                 window=plan.window,
                 matching=SIMULATED.matching,
                 deadlines=SIMULATED.deadlines,
@@ -110,6 +109,7 @@ class ClusterProcesses:
             transfer=SIMULATED.transfer,
             every=plan.every,
             warmup_steps=20,
+            early_steps=60,
             resume_after=SIMULATED.resume_after,
             apart_rounds=plan.apart_rounds,
             leave_within=2.0,

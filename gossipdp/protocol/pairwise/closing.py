@@ -42,8 +42,8 @@ BEHIND: Final = 1.0
 """seconds for which a partner is waited for before one of an earlier step may come in its place, at least"""
 LONGER: Final = 4.0
 """multiple of the longest exchange for which a partner is waited for"""
-FINER: Final = 4.0
-"""seconds of an exchange with BITS, as a multiple of one of the training, which has 4 bits or more"""
+FINER: Final = 5.0
+"""seconds of an exchange with BITS, as a multiple of one of the training, which has 3 bits unless set"""
 
 
 class Closing:

@@ -9,6 +9,7 @@ from typing import ClassVar
 
 from gossipdp.protocol.pairwise.exchange import Deadlines
 from gossipdp.protocol.pairwise.matching import MatchingConfig
+from gossipdp.protocol.pairwise.timetable import EARLY, LATE
 
 __all__ = ["PairwiseConfig"]
 
@@ -21,7 +22,7 @@ class PairwiseConfig:
     fineness: Mapping[str, int]
     """the codecs this peer speaks; of two wishes the finer one holds"""
     codec: str = "modulo"
-    bits: int = 4
+    bits: int = 3
     """of the modulo codec; first rounds use 8, a joiner's first exchange 16"""
     weight: float = 0.5
     """gamma: a_i += gamma k delta"""
@@ -31,9 +32,9 @@ class PairwiseConfig:
     """bytes a second of one exchange, each way; both peers keep to the lower of their rates"""
     window: int = 8
     """chunks open at once"""
-    early_steps: int = 1000
-    """steps of the network's clock with several exchanges a round, while the learning rate is high"""
-    early_exchanges: int = 3
-    """exchanges a round in that time, at most"""
+    early_exchanges: int = EARLY
+    """exchanges of an early round, at most"""
+    late_exchanges: int = LATE
+    """exchanges of a later round, at most"""
     matching: MatchingConfig = field(default_factory=MatchingConfig)
     deadlines: Deadlines = field(default_factory=Deadlines)

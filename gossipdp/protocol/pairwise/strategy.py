@@ -36,8 +36,8 @@ class PairwiseStrategy:
             surroundings.progress,
             surroundings.pacing,
             policy=config.matching.schedule,
-            early_steps=config.early_steps,
-            most=config.early_exchanges,
+            early=config.early_exchanges,
+            late=config.late_exchanges,
         )
         self._averaging = Averaging(config, surroundings, self._terms, ended=self._ended)
         self._model: Model | None = None

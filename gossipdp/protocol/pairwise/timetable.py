@@ -17,8 +17,12 @@ from gossipdp.protocol.membership.progress import ProgressBoard
 from gossipdp.protocol.pairwise.schedule import Schedule
 from gossipdp.protocol.rounds.pacing import FULL, Pacing
 
-__all__ = ["CROWDED", "RoundPlan", "Timetable", "exchanges_per_round"]
+__all__ = ["CROWDED", "EARLY", "LATE", "RoundPlan", "Timetable", "exchanges_per_round"]
 
+EARLY: Final = 3
+"""exchanges of an early round, at most, unless set"""
+LATE: Final = 2
+"""exchanges of a later round, at most, unless set"""
 CROWDED: Final = 0.5
 """share of a round that an exchange fills, from which all rounds follow a schedule"""
 PATIENT: Final = 0.5
@@ -38,13 +42,14 @@ class RoundPlan(NamedTuple):
     """seconds for which the scheduled partner is waited for, at least"""
 
 
-def exchanges_per_round(members: int, early: bool, fill: float = 0.0) -> int:
-    """m = min(3, ceil(log2 N)) while the learning rate is high, then 1, and fewer if they do not fit (algorithms 6).
+def exchanges_per_round(members: int, most: int, fill: float = 0.0) -> int:
+    """min(most, ceil(log2 N)), and fewer if they do not fit (algorithms section 6).
 
     Args:
+        most: exchanges, at most.
         fill: share of a round that one exchange takes.
     """
-    several = min(3, max(1, (members - 1).bit_length())) if early else 1
+    several = min(most, max(1, (members - 1).bit_length()))
     return max(1, min(several, int(FULL / fill))) if fill > 0.0 else several
 
 
@@ -53,8 +58,8 @@ class Timetable:
 
     Args:
         policy: "hypercube", "base2", or "" for random matching.
-        early_steps: steps of the network's clock with several exchanges a round.
-        most: exchanges a round, at most.
+        early: exchanges of an early round, at most.
+        late: exchanges of a later round, at most.
     """
 
     def __init__(
@@ -64,11 +69,11 @@ class Timetable:
         pacing: Pacing,
         *,
         policy: str,
-        early_steps: int,
-        most: int,
+        early: int,
+        late: int,
     ) -> None:
         self._membership, self._progress, self._pacing = membership, progress, pacing
-        self._policy, self._early_steps, self._most = policy, early_steps, most
+        self._policy, self._early, self._late = policy, early, late
         self._followed: Schedule | None = None
         self._number = 0
 
@@ -80,8 +85,8 @@ class Timetable:
             seed: the same for all peers of the network.
         """
         fill = self._pacing.fill
-        early = max(self._progress.mine.clock, self._progress.clock()) < self._early_steps
-        exchanges = min(exchanges_per_round(members, early, fill), self._most)
+        early = self._pacing.early
+        exchanges = exchanges_per_round(members, self._early if early else self._late, fill)
         # Where an exchange fills its round, the few members that come free at one moment would meet again and again. In
         # other late rounds random matching agrees nearly as well, and favours near members.
         crowded = fill >= CROWDED

@@ -20,6 +20,7 @@ from gossipdp.protocol.model import Outer
 from gossipdp.protocol.outputs import Outputs
 from gossipdp.protocol.rounds.consensus_ratio import ConsensusRatio
 from gossipdp.protocol.rounds.speed import Speed
+from gossipdp.protocol.rounds.usual_step import usual_step
 
 __all__ = ["ALONE_AFTER", "FULL", "WARMUP_EVERY", "Pacing", "PacingConfig"]
 
@@ -39,8 +40,8 @@ MEDIAN_OF: Final = 5
 """exchanges whose median is the usual length: the first ones have finer codes, and one partner may be slow"""
 KNOWN_FROM: Final = 3
 """exchanges after which the usual length is known"""
-AGAINST_EXCHANGE: Final = 4.0
-"""duration of a transfer as a multiple of an exchange's: 2 bytes a parameter instead of half a byte"""
+AGAINST_EXCHANGE: Final = 5.0
+"""duration of a transfer as a multiple of an exchange's: 2 bytes a parameter instead of 0.4"""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,12 +50,14 @@ class PacingConfig:
 
     every: int
     """H, inner steps a round, after the warm start, of a peer of the usual speed"""
-    lr: float
-    """alpha, after the warm start"""
-    momentum: float
-    """mu, after the warm start"""
+    lr: float | None
+    """alpha, after the warm start; None: as `usual_step` chooses"""
+    momentum: float | None
+    """mu, after the warm start; None: as `usual_step` chooses"""
     warmup_steps: int
     """steps of the network's clock with short rounds, lr 1 and momentum 0"""
+    early_steps: int
+    """steps of the network's clock that count as early, while the learning rate is high"""
     sync: bool
     """rounds wait for each other"""
     by_clock: bool
@@ -106,6 +109,11 @@ class Pacing:
         return self._clock() < self._config.warmup_steps
 
     @property
+    def early(self) -> bool:
+        """The network's clock is still in the early rounds."""
+        return self._clock() < self._config.early_steps
+
+    @property
     def fresh(self) -> bool:
         """Nothing of other peers has been mixed in since the model arrived."""
         return self._fresh
@@ -147,9 +155,11 @@ class Pacing:
 
     def outer(self) -> Outer:
         """lr and momentum of the next outer step (algorithms sections 3 and 6)."""
+        part = min(1.0, self._share)
         if self.warming_up or self.alone:
-            return Outer(1.0, 0.0, min(1.0, self._share))
-        return Outer(self._config.lr, self._config.momentum, min(1.0, self._share))
+            return Outer(1.0, 0.0, part)
+        usual, lr, momentum = usual_step(self.early, self.fill), self._config.lr, self._config.momentum
+        return Outer(usual.lr if lr is None else lr, usual.momentum if momentum is None else momentum, part)
 
     def own(self, clock: int) -> Own:
         """This peer's progress, at `clock` steps of its own."""

@@ -120,7 +120,7 @@ HEALTHY: Final[Mapping[str, str]] = {
     "updates_refused_total": "0",
     "strikes_total": "0",
     "members_set_aside": "0",
-    "compression_ratio": "about 7 with 4 bits, after the first rounds",
+    "compression_ratio": "about 9 with 3 bits, after the first rounds",
     "messages_dropped_total": "0",
     "links": "the other live members, up to 128",
     "model_ready": "1",

@@ -26,8 +26,9 @@ from torch import Tensor
 from gossipdp.algorithms.pairwise import CLIP_FACTOR, Pairwise
 from gossipdp.protocol.model import Outer
 from gossipdp.protocol.pairwise.schedule import Schedule
-from gossipdp.protocol.pairwise.timetable import CROWDED, exchanges_per_round
+from gossipdp.protocol.pairwise.timetable import CROWDED, EARLY, LATE, exchanges_per_round
 from gossipdp.protocol.rounds.pacing import ALONE_AFTER, FULL, WARMUP_EVERY
+from gossipdp.protocol.rounds.usual_step import usual_step
 from simulations.lab.core import Lab
 from simulations.lab.methods.replica import Dialogue, Replica, greeting_bytes
 from simulations.lab.methods.tally import Tally
@@ -43,15 +44,15 @@ ATTEMPTS: Final = 8
 class PairwiseOptions:
     """Options of the method. The defaults are the daemon's (`PeerConfig`, algorithms section 3)."""
 
-    lr: float = 0.7
-    """alpha"""
-    momentum: float = 0.7
-    """mu"""
+    lr: float | None = None
+    """alpha; None: the daemon's choice"""
+    momentum: float | None = None
+    """mu; None: the daemon's choice"""
     kappa: float = 0.3
     """share of the mixing that the momentum sees; unused if mu is 0"""
     codec: str = "modulo"
     """a key of `gossipdp.codecs.CODECS`, or "modulo" for the modulo codec of `bits`"""
-    bits: int = 4
+    bits: int = 3
     first_bits: int = 8
     """least bits in the first round, and in the round after a change of H"""
     weight: float = 0.5
@@ -64,15 +65,15 @@ class PairwiseOptions:
     early: float = 0.4
     """share of the rounds that count as early, with several exchanges each"""
     early_exchanges: int = 0
-    """exchanges of an early round; 0 for min(3, ceil(log2 N)), or as many as fit"""
-    exchanges: int = 1
-    """exchanges of a later round"""
+    """exchanges of an early round; 0 for the daemon's choice"""
+    exchanges: int = 0
+    """exchanges of a later round; 0 for the daemon's choice"""
     warmup_steps: int = 0
     """steps before the first round, in short rounds with lr 1 and momentum 0 (algorithms section 6). This is the
     daemon's warm start; `Setting.warmup` is the synchronous one
     """
     warmup_exchanges: int = 0
-    """exchanges of each short round; 0 for min(3, ceil(log2 N))"""
+    """exchanges of each short round; 0 for the daemon's choice"""
     warmup_scheduled: bool = False
     """whether the exchanges of short rounds follow the schedule of early rounds"""
     closing: int = 0
@@ -175,7 +176,7 @@ class PairwiseGossip:
             raise ValueError(f"{options.fragments} fragments of {chunks} chunks")
         self._steps = np.zeros(lab.peers, np.int64)
         self._schedule = Schedule([replica.id for replica in self.replicas], lab.setting.seed.to_bytes(8, "big"))
-        left, several = options.warmup_steps, options.warmup_exchanges or exchanges_per_round(lab.peers, early=True)
+        left, several = options.warmup_steps, options.warmup_exchanges or exchanges_per_round(lab.peers, EARLY)
         while left > 0:
             # A short round lasts at least as long as an exchange, so exchanges run back to back.
             steps_of_exchange = math.ceil(self._whole / lab.setting.step_seconds)
@@ -187,22 +188,32 @@ class PairwiseGossip:
         self._fine.add(self._rounds + 1)
 
     def round(self, lab: Lab) -> None:
-        options = self.options
-        early = self._rounds - self._first_round < options.early * lab.setting.rounds
-        waits = options.landing == "waiting"
-        fill = 0.0 if waits else self._whole / (lab.setting.every * lab.setting.step_seconds)
-        several = options.early_exchanges or exchanges_per_round(lab.peers, True, fill)
+        options, early, fill = self.options, self._early(lab), self._fill(lab)
+        chosen, most = (options.early_exchanges, EARLY) if early else (options.exchanges, LATE)
+        exchanges = chosen or exchanges_per_round(lab.peers, most, fill)
         even = lab.peers & (lab.peers - 1) == 0
         helps = (early and even) or fill >= CROWDED
         scheduled = options.schedule == "base2" or (options.schedule == "hypercube" and helps)
-        exchanges = several if early else options.exchanges
         self._play(lab, lab.setting.every, self._outer_step(lab), exchanges, scheduled=scheduled)
         if options.closing and self._rounds - self._first_round == lab.setting.rounds:
             self._close(lab)
 
+    def _early(self, lab: Lab) -> bool:
+        """Whether the round that begins is an early one."""
+        return self._rounds - self._first_round < self.options.early * lab.setting.rounds
+
+    def _fill(self, lab: Lab) -> float:
+        """Share of a round that an exchange takes; 0 if rounds wait for exchanges."""
+        waits = self.options.landing == "waiting"
+        return 0.0 if waits else self._whole / (lab.setting.every * lab.setting.step_seconds)
+
     def _outer_step(self, lab: Lab) -> Outer:
         """The outer step of the round that begins."""
-        return Outer(self.options.lr, self.options.momentum)
+        usual, options = usual_step(self._early(lab), self._fill(lab)), self.options
+        return Outer(
+            usual.lr if options.lr is None else options.lr,
+            usual.momentum if options.momentum is None else options.momentum,
+        )
 
     def _algorithm(self, peer: int) -> Pairwise:
         """The algorithm of a peer that begins."""

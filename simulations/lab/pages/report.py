@@ -29,7 +29,7 @@ WORDS: Final[Mapping[str, str]] = {
     "alpha, mu": "outer learning rate; outer momentum",
     "kappa": "the share of an exchange that the outer momentum sees",
     "gamma": "the share of a difference by which an exchange moves each side; at one half they meet",
-    "one exchange a round": "otherwise pairwise makes up to three in the first 40 % of a run, then one",
+    "one exchange a round": "otherwise pairwise makes up to three in the first 40 % of a run, then two",
     "cold": "full rounds from the first step on",
     "its own warm start": "begins with short rounds at alpha 1 and mu 0, as the daemon does",
     "after synchronous steps": "begins with steps whose gradients all peers average; the daemon has no such start",

@@ -27,9 +27,11 @@ from numpy.typing import NDArray
 from gossipdp.algorithms.epidemic.robust import RULES, SHARE, Rule, aggregate
 from gossipdp.algorithms.ledger import block_max
 from gossipdp.algorithms.pairwise import CLIP_FACTOR, RANGE_DECAY, RANGE_SHARE, Pairwise
-from gossipdp.config import EARLY_SHARE, Exchange, Outer
+from gossipdp.config import EARLY_SHARE, Exchange
 from gossipdp.protocol import jobs
-from gossipdp.protocol.pairwise.timetable import exchanges_per_round
+from gossipdp.protocol.model import Outer
+from gossipdp.protocol.pairwise.timetable import EARLY, LATE, exchanges_per_round
+from gossipdp.protocol.rounds.usual_step import usual_step
 from simulations.lab.methods.shared_buffers import SharedBuffers
 from simulations.lab.robustness.attacks import ATTACKS, Attack, Meeting
 
@@ -39,7 +41,6 @@ Matrix: TypeAlias = NDArray[np.float32]
 Labels: TypeAlias = NDArray[np.int64]
 
 EXCHANGE: Final = Exchange()
-OUTER: Final = Outer()
 WIDTH: Final = 256
 """parameters of a chunk of `pairwise`"""
 DIVERGED: Final = 1e6
@@ -138,12 +139,12 @@ class Peer:
         self.began = self.ledger.a.copy()
         """the anchor before the last outer step"""
 
-    def step(self, x: Matrix) -> None:
+    def step(self, x: Matrix, outer: Outer) -> None:
         """The product's outer step, after training has reached `x`."""
         self.x[:], self.began[:] = x, self.ledger.a
         self.buffers.submit()
         for chunk in range(self.ledger.chunks):
-            self.algorithm.run(jobs.OuterStep(chunk, OUTER.lr, OUTER.momentum, self.buffers.applied))
+            self.algorithm.run(jobs.OuterStep(chunk, outer.lr, outer.momentum, self.buffers.applied))
         self.settle()
 
     def settle(self) -> None:
@@ -151,9 +152,9 @@ class Peer:
         self.buffers.drain()
 
 
-def exchange(first: Peer, second: Peer, number: int, codec: str) -> None:
-    """Exchange all chunks. A chunk that either side refuses changes neither."""
-    terms = EXCHANGE.weight, EXCHANGE.kappa / OUTER.lr
+def exchange(first: Peer, second: Peer, number: int, codec: str, lr: float) -> None:
+    """Exchange all chunks, after outer steps of alpha `lr`. A chunk that either side refuses changes neither."""
+    terms = EXCHANGE.weight, EXCHANGE.kappa / lr
     for chunk in range(first.ledger.chunks):
         key = jobs.ChunkKey(first.id, number, chunk)
         turn = _turn(first, jobs.Begin(key, codec, first.id < second.id))
@@ -176,14 +177,14 @@ def _turn(peer: Peer, job: jobs.Job[object]) -> jobs.Turn:
     return turn
 
 
-def _lie(liar: Peer, told: Matrix, partner: Peer, number: int, codec: str) -> None:
+def _lie(liar: Peer, told: Matrix, partner: Peer, number: int, codec: str, lr: float) -> None:
     """An exchange in which `liar` presents the anchor `told`, and afterwards continues as if it had not."""
     ledger, met = liar.ledger, partner.ledger.a.copy()
     own, v, ranges = ledger.a.copy(), ledger.v.copy(), liar.algorithm.range.copy()
     ledger.a[:] = told
-    exchange(liar, partner, number, codec)
+    exchange(liar, partner, number, codec, lr)
     moved = np.float32(EXCHANGE.weight) * (met - own)
-    ledger.a[:], ledger.v[:] = own + moved, v - np.float32(EXCHANGE.kappa / OUTER.lr) * moved
+    ledger.a[:], ledger.v[:] = own + moved, v - np.float32(EXCHANGE.kappa / lr) * moved
     liar.algorithm.range[:] = np.maximum(RANGE_SHARE * block_max(met - own), RANGE_DECAY * ranges)
     liar.settle()
     liar.x[:] = ledger.a
@@ -203,17 +204,19 @@ def pairwise(trial: Trial, attack: Attack, clip: float = CLIP_FACTOR) -> list[fl
     peers = [Peer(n, trial.size, np.inf if n < trial.bad else clip) for n in range(trial.peers)]
     honest = peers[trial.bad :]
     for round in range(trial.rounds):
+        early = round < EARLY_SHARE * trial.rounds
+        outer = usual_step(early, fill=0.0)
         for peer, x in zip(
             peers, trial.trained(np.stack([peer.x for peer in peers]), attack, round, random), strict=True
         ):
-            peer.step(x)
+            peer.step(x, outer)
         codec = f"modulo{EXCHANGE.bits}" if round else "modulo8"
-        for _ in range(exchanges_per_round(trial.peers, early=round < EARLY_SHARE * trial.rounds)):
+        for _ in range(exchanges_per_round(trial.peers, EARLY if early else LATE)):
             order = meetings.permutation(trial.peers).tolist()
             for one, other in zip(order[::2], order[1::2], strict=False):
                 liar, partner = peers[min(one, other)], peers[max(one, other)]
                 if min(one, other) >= trial.bad:
-                    exchange(peers[one], peers[other], next(numbers), codec)
+                    exchange(peers[one], peers[other], next(numbers), codec, outer.lr)
                 elif max(one, other) >= trial.bad:
                     meeting = Meeting(
                         own=liar.ledger.a.copy(),
@@ -223,7 +226,7 @@ def pairwise(trial: Trial, attack: Attack, clip: float = CLIP_FACTOR) -> list[fl
                         bad=trial.bad,
                     )
                     told = attack.anchor(meeting, round, chance).astype(np.float32)
-                    _lie(liar, told, partner, next(numbers), codec)
+                    _lie(liar, told, partner, next(numbers), codec, outer.lr)
         for peer in peers:
             peer.settle()
         if not max(np.abs(peer.ledger.a).max() for peer in honest) < DIVERGED:

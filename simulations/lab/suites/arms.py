@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, Final, TypeAlias
 
-from gossipdp.config import Outer
+from gossipdp.config import Exchange
 from simulations.lab.core import Setting
 from simulations.lab.runs.runs import Run
 from simulations.lab.suites.base import Arm, Scale
@@ -17,8 +17,9 @@ Ways: TypeAlias = Mapping[str, tuple[str, Mapping[str, Any]]]
 """method and options, by label"""
 
 
-DAEMON: Final[Mapping[str, Any]] = {"momentum": Outer().momentum}
-"""options that runs of pairwise state even at the default, so that a new default makes a new task"""
+DAEMON: Final[Mapping[str, Any]] = {"bits": Exchange().bits, "lr": None, "momentum": None}
+"""options that runs of pairwise state even at the default, so that a new default makes a new task. None: the daemon
+chooses, as `usual_step` does"""
 
 
 def explicit_options(method: str, options: Mapping[str, Any]) -> dict[str, Any]:

@@ -56,8 +56,8 @@ LEAN: Final = "pairwise, 3 bits, two exchanges in 20 % of the rounds"
 """by the suite defaults, the best variant that costs no more than one exchange a round"""
 OURS: Final[Ways] = {
     "pairwise": ("pairwise", {}),
-    "pairwise, one exchange a round": ("pairwise", {"early": 0.0}),
-    LEAN: ("pairwise", {"bits": 3, "early": 0.2, "early_exchanges": 2}),
+    "pairwise, one exchange a round": ("pairwise", {"early": 0.0, "exchanges": 1}),
+    LEAN: ("pairwise", {"early": 0.2, "early_exchanges": 2, "exchanges": 1}),
     "pairwise, fp32": ("pairwise", {"codec": "fp32"}),
     "pairwise, mu 0.8": ("pairwise", {"momentum": 0.8}),
     "pairwise, no outer step": ("pairwise", {"lr": 1.0, "momentum": 0.0}),
@@ -149,7 +149,7 @@ AT_EQUAL: Final[dict[str, tuple[str, ...]]] = {
 
 WARM: Final[Ways] = {
     "pairwise": ("pairwise", {}),
-    "pairwise, one exchange a round": ("pairwise", {"early": 0.0}),
+    "pairwise, one exchange a round": ("pairwise", {"early": 0.0, "exchanges": 1}),
     "epidemic k=128": ("epidemic", EPIDEMIC),
     "DiLoCo fp32": ("diloco", {"plain_first": True}),
     "DiLoCo fp32, mu 0.8": ("diloco", {"mu": 0.8, "plain_first": True}),
@@ -160,10 +160,13 @@ WARM: Final[Ways] = {
 OWN_WARM: Final[Ways] = {
     "pairwise, its own warm start": ("pairwise", {"warmup_steps": WARMUP}),
     "pairwise, its own, of one exchange a round": ("pairwise", {"warmup_steps": WARMUP, "warmup_exchanges": 1}),
-    "pairwise, its own, then one exchange a round": ("pairwise", {"warmup_steps": WARMUP, "early": 0.0}),
+    "pairwise, its own, then one exchange a round": (
+        "pairwise",
+        {"warmup_steps": WARMUP, "early": 0.0, "exchanges": 1},
+    ),
     "pairwise, its own, one exchange a round in both": (
         "pairwise",
-        {"warmup_steps": WARMUP, "warmup_exchanges": 1, "early": 0.0},
+        {"warmup_steps": WARMUP, "warmup_exchanges": 1, "early": 0.0, "exchanges": 1},
     ),
 }
 """the daemon's warm start, with no synchronous steps: exchanges back to back, three in each round of five steps, or one
@@ -172,7 +175,7 @@ SHORT: Final = 50
 SHORT_WARM: Final[Ways] = {
     f"pairwise, its own of {SHORT} steps, one exchange a round in both": (
         "pairwise",
-        {"warmup_steps": SHORT, "warmup_exchanges": 1, "early": 0.0},
+        {"warmup_steps": SHORT, "warmup_exchanges": 1, "early": 0.0, "exchanges": 1},
     ),
 }
 """with as many more rounds as the start is shorter"""

@@ -21,7 +21,7 @@ __all__ = ["SUITE"]
 SIZES: Final = (8, 12, 16, 32, 64)
 WAYS: Final[Ways] = {
     "pairwise": ("pairwise", {}),
-    "pairwise, one exchange a round": ("pairwise", {"early": 0.0}),
+    "pairwise, one exchange a round": ("pairwise", {"early": 0.0, "exchanges": 1}),
     "epidemic k=128": ("epidemic", EPIDEMIC),
     "epidemic k=256": ("epidemic", WIDER),
     "DiLoCo fp32, mu 0.8": ("diloco", {"alpha": 1.0, "mu": 0.8, "plain_first": True}),

@@ -27,7 +27,7 @@ DESIGNED: Final = "one goes, one comes, and loss"
 """of 16 peers: a tenth leaves or joins"""
 STEADY: Final[Ways] = {
     "pairwise": ("pairwise", {}),
-    "pairwise, one exchange a round": ("pairwise", {"early": 0.0}),
+    "pairwise, one exchange a round": ("pairwise", {"early": 0.0, "exchanges": 1}),
     "epidemic k=128": ("epidemic", EPIDEMIC),
 }
 UNCLIPPED: Final[Ways] = {"pairwise, no clipping": ("pairwise", {"clip": math.inf})}

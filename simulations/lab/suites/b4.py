@@ -46,7 +46,7 @@ START: Final = "its own warm start"
 OWN: Final = f"{OURS}, {START}"
 PACED: Final[dict[str, tuple[str, dict[str, Any], int]]] = {
     OURS: ("pairwise", {}, 20),
-    "pairwise, one exchange a round": ("pairwise", {"early": 0.0}, 20),
+    "pairwise, one exchange a round": ("pairwise", {"early": 0.0, "exchanges": 1}, 20),
     OWN: ("pairwise", {"warmup_steps": WARMUP}, 20),
     "pairwise, no clipping": ("pairwise", {"clip": math.inf}, 20),
     "epidemic k=128": ("epidemic", EPIDEMIC, 20),

@@ -43,7 +43,7 @@ WAYS: Final[dict[str, tuple[str, dict[str, Any]]]] = {
     ),
     "pairwise, no clipping": ("pairwise-attacked", {"clip": math.inf}),
     "pairwise, clipping": ("pairwise-attacked", {}),
-    "pairwise, clipping, one exchange": ("pairwise-attacked", {"early": 0.0}),
+    "pairwise, clipping, one exchange": ("pairwise-attacked", {"early": 0.0, "exchanges": 1}),
     "pairwise, clip 1": ("pairwise-attacked", {"clip": 1.0}),
     "pairwise, clip 2": ("pairwise-attacked", {"clip": 2.0}),
     "pairwise, clip 1, kappa 0": ("pairwise-attacked", {"clip": 1.0, "kappa": 0.0}),

@@ -68,7 +68,7 @@ ALPHAS: Final[Ways] = {
     f"epidemic k=128, alpha {alpha:g}": ("epidemic", {**EPIDEMIC, "alpha": alpha}) for alpha in (1.0, 3.0, 4.0)
 }
 OTHERWISE: Final[Ways] = {
-    "pairwise, one exchange a round": ("pairwise", {"early": 0.0}),
+    "pairwise, one exchange a round": ("pairwise", {"early": 0.0, "exchanges": 1}),
     "pairwise, early exchanges in all rounds": ("pairwise", {"early": 1.0}),
     "pairwise, kappa 0": ("pairwise", {"kappa": 0.0}),
     "pairwise, mu 0.8": ("pairwise", {"momentum": 0.8}),

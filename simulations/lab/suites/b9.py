@@ -38,10 +38,10 @@ AT_ONCE: Final = "pairwise, at once (no link is so fast)"
 OTHERS: Final = f"DiLoCo 4-bit, overlapped, H 80, {START}"
 WAYS: Final[dict[str, tuple[str, dict[str, Any], int]]] = {
     "pairwise": ("pairwise", {}, 50),
-    "pairwise, one exchange a round": ("pairwise", {"early": 0.0}, 50),
+    "pairwise, one exchange a round": ("pairwise", {"early": 0.0, "exchanges": 1}, 50),
     OWN: ("pairwise", {"warmup_steps": WARMUP}, 50),
-    "pairwise, waiting": ("pairwise", {"early": 0.0, "landing": "waiting"}, 50),
-    AT_ONCE: ("pairwise", {"early": 0.0, "landing": "at once"}, 50),
+    "pairwise, waiting": ("pairwise", {"early": 0.0, "exchanges": 1, "landing": "waiting"}, 50),
+    AT_ONCE: ("pairwise", {"early": 0.0, "exchanges": 1, "landing": "at once"}, 50),
     "epidemic k=128": ("epidemic", EPIDEMIC, 50),
     "epidemic k=128, alpha 1": ("epidemic", {**EPIDEMIC, "alpha": 1.0}, 50),
     "DiLoCo fp32": ("diloco", {}, 50),

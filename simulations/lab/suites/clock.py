@@ -37,7 +37,7 @@ Clocked: TypeAlias = dict[str, tuple[str, dict[str, Any], int]]
 OWN: Final = f"pairwise, {START}"
 WAYS: Final[Clocked] = {
     "pairwise": ("pairwise", {}, 20),
-    "pairwise, one exchange a round": ("pairwise", {"early": 0.0}, 20),
+    "pairwise, one exchange a round": ("pairwise", {"early": 0.0, "exchanges": 1}, 20),
     OWN: ("pairwise", {"warmup_steps": WARMUP}, 20),
     "pairwise, H 50": ("pairwise", {}, 50),
     "epidemic k=128": ("epidemic", EPIDEMIC, 20),

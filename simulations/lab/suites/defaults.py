@@ -9,7 +9,7 @@ from typing import Any, Final
 from simulations.lab.problems import ByteMlp
 from simulations.lab.runs.runs import link
 from simulations.lab.suites import b4, rates
-from simulations.lab.suites.arms import DAEMON, Ways, arms, at_scale
+from simulations.lab.suites.arms import Ways, arms, at_scale
 from simulations.lab.suites.base import Arm, Findings, Outcome, Results, Scale, Suite, Table
 from simulations.lab.suites.figures import Reported, check, formatted, reported
 from simulations.lab.suites.model import MLP
@@ -30,10 +30,10 @@ PAIRWISE: Final[dict[str, dict[str, dict[str, Any]]]] = {
     },
     "kappa": {f"kappa {kappa}": {"kappa": kappa} for kappa in (0.0, 0.15, 0.5, 1.0)},
     "bits": {
-        **{f"{bits} bits": {"bits": bits} for bits in (3, 5, 6, 8)},
+        **{f"{bits} bits": {"bits": bits} for bits in (4, 5, 6, 8)},
         "fp32": {"codec": "fp32"},
         "int8, of states": {"codec": "int8"},
-        "4 bits in the first round too": {"first_bits": 4},
+        "3 bits in the first round too": {"first_bits": 3},
     },
     "fragments": {f"M {parts}": {"fragments": parts} for parts in (2, 4)},
     "whom to meet": {
@@ -44,12 +44,13 @@ PAIRWISE: Final[dict[str, dict[str, dict[str, Any]]]] = {
         **{f"{share:.0%} of the rounds, {count} each": {"early": share, "early_exchanges": count}
            for share in (0.2, 0.4, 0.7, 1.0) for count in (2, 3) if (share, count) != (0.4, 3)},
         "4 each": {"early_exchanges": 4},
-        "one exchange always": {"early": 0.0},
+        "one exchange always": {"early": 0.0, "exchanges": 1},
     },
-    "bits and early exchanges": {
-        "3 bits, 2 each": {"bits": 3, "early_exchanges": 2},
-        "3 bits, 20% of the rounds, 2 each": {"bits": 3, "early": 0.2, "early_exchanges": 2},
-        "3 bits, one exchange always": {"bits": 3, "early": 0.0},
+    "later exchanges": {f"{count} later": {"exchanges": count} for count in (1, 3)},
+    "bits and exchanges": {
+        "4 bits, 3 early, then one": {"bits": 4, "exchanges": 1},
+        "4 bits, 2 early, then one": {"bits": 4, "early_exchanges": 2, "exchanges": 1},
+        "4 bits, one exchange always": {"bits": 4, "early": 0.0, "exchanges": 1},
     },
     "weight": {f"gamma {gamma}": {"weight": gamma} for gamma in (0.3, 0.4)},
     "clipping": {"no clipping": {"clip": float("inf")}, "clip 1": {"clip": 1.0}, "clip 1/2": {"clip": 0.5}},
@@ -64,7 +65,7 @@ EPIDEMICS: Final[dict[str, dict[str, Any]]] = {
 CODECS: Final = ("dct128", "threshold3", "sign", "lowrank4", "twobit")
 """in place of top-k, at alpha 1. Low rank uses the model's matrices, which the daemon's chunks cut through"""
 RATES: Final = (0.002, 0.004, 0.008, 0.016)
-WARM: Final = ("alpha and mu", "kappa", "bits", "early exchanges", "bits and early exchanges")
+WARM: Final = ("alpha and mu", "kappa", "bits", "early exchanges", "later exchanges", "bits and exchanges")
 """grids that are also played after a warm start"""
 STARTS: Final = {"from scratch": 0, f"after {WARMUP} synchronous steps": WARMUP}
 ALPHA, BETA = 2.0, 0.95
@@ -225,9 +226,9 @@ def told_gap(value: float) -> str:
 SUITE = Suite(
     name="defaults",
     question="Which settings?",
-    about="The model of B1, N = 16, H = 20, 40 rounds. One setting at a time differs from the default: alpha 0.7, "
-    f"mu {DAEMON['momentum']:g}, kappa 0.3, 4 bits (8 in the first round), one fragment, gamma 1/2. In the "
-    "first 40 % of the rounds there are three exchanges each along the hypercube, then one at random. "
+    about="The model of B1, N = 16, H = 20, 40 rounds. One setting at a time differs from the default: alpha 1, "
+    "mu 0.6 in the first 40 % of the rounds and 0.7 later, kappa 0.3, 3 bits (8 in the first round), one fragment, "
+    "gamma 1/2. The first 40 % of the rounds have three exchanges each along the hypercube, the others two at random. "
     "Differences below the spread of the seeds mean nothing. Marks are for pairwise. Epidemic, compressors, "
     "learning rates, H and Muon have none. Clipping is also played with eight hosts of 1:2:4 on B4's links. "
     "Epidemic and its compressors train at the learning rate that B1 found for it, everything else at "

@@ -20,20 +20,19 @@ SIZES: Final = (16, 32)
 COLD, OWN = "cold", "its own warm start"
 STARTS: Final[Mapping[str, dict[str, Any]]] = {COLD: {}, OWN: {"warmup_steps": WARMUP}}
 SHIPPED: Final = "pairwise"
-STRONG: Final[dict[str, Any]] = {"lr": 1.0, "momentum": 0.8}
-TWICE: Final[dict[str, Any]] = {"bits": 3, "exchanges": 2, "schedule": "base2"}
-EXACT: Final[dict[str, Any]] = {"bits": 3, "exchanges": 5, "early_exchanges": 5, "schedule": "base2"}
+EXACT: Final[dict[str, Any]] = {"exchanges": 5, "early_exchanges": 5, "schedule": "base2"}
 CHANGES: Final[Mapping[str, tuple[str, dict[str, Any]]]] = {
     SHIPPED: ("pairwise", {}),
-    "alpha 1, mu 0.6": ("pairwise", {"lr": 1.0, "momentum": 0.6}),
-    "alpha 1, mu 0.8": ("pairwise", STRONG),
+    "alpha 0.7, mu 0.7": ("pairwise", {"lr": 0.7, "momentum": 0.7}),
+    "mu 0.6": ("pairwise", {"momentum": 0.6}),
+    "mu 0.8": ("pairwise", {"momentum": 0.8}),
     "alpha rises from 0.4 to 0.9": ("pairwise-rising", {"first": 0.4, "last": 0.9}),
-    "3 bits, two exchanges in late rounds, along the hypercube": ("pairwise", TWICE),
-    "the same, alpha 1, mu 0.8": ("pairwise", {**TWICE, **STRONG}),
-    "the same, no clipping": ("pairwise", {**TWICE, **STRONG, "clip": math.inf}),
-    "exact averages in all rounds, alpha 1, mu 0.8, no clipping": ("pairwise", {**EXACT, **STRONG, "clip": math.inf}),
-    "groups of 8, 3 bits, alpha 1, mu 0.8": ("pairwise-groups", {"size": 8, "bits": 3, **STRONG}),
-    "groups of 16, 3 bits, alpha 1, mu 0.8": ("pairwise-groups", {"size": 16, "bits": 3, **STRONG}),
+    "4 bits, one exchange in late rounds": ("pairwise", {"bits": 4, "exchanges": 1}),
+    "four exchanges in early rounds": ("pairwise", {"early_exchanges": 4}),
+    "no clipping": ("pairwise", {"clip": math.inf}),
+    "exact averages in all rounds": ("pairwise", EXACT),
+    "groups of 8": ("pairwise-groups", {"size": 8}),
+    "groups of 16": ("pairwise-groups", {"size": 16}),
     "closing exchanges at the end": ("pairwise", {"closing": 1}),
 }
 """made alone, if not said otherwise. Exact averages cost more than the mark allows"""

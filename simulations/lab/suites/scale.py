@@ -26,7 +26,7 @@ LEFT: Final = 0.01
 """share of the first distance at which replicas count as agreed"""
 LEARNING: Final[Ways] = {
     "pairwise": ("pairwise", {}),
-    "pairwise, one exchange a round": ("pairwise", {"early": 0.0}),
+    "pairwise, one exchange a round": ("pairwise", {"early": 0.0, "exchanges": 1}),
     "DiLoCo fp32, mu 0.8": ("diloco", {"alpha": 1.0, "mu": 0.8, "plain_first": True}),
 }
 FEW: Final[Ways] = {"epidemic k=128": ("epidemic", EPIDEMIC)}
@@ -35,7 +35,14 @@ MEETING: Final[dict[str, dict[str, Any]]] = {
     "random matching": {"schedule": ""},
     "hypercube": {"schedule": "hypercube", "early": 1.0, "early_exchanges": 1},
 }
-AGREEING: Final[dict[str, Any]] = {"lr": 1.0, "momentum": 0.0, "codec": "fp32", "clip": math.inf, "early": 0.0}
+AGREEING: Final[dict[str, Any]] = {
+    "lr": 1.0,
+    "momentum": 0.0,
+    "codec": "fp32",
+    "clip": math.inf,
+    "early": 0.0,
+    "exchanges": 1,
+}
 
 
 def _arms(scale: Scale) -> list[Arm]:

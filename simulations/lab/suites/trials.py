@@ -20,18 +20,18 @@ __all__ = ["SUITE"]
 
 BASE: Final = "pairwise"
 EXCHANGES: Final[dict[str, dict[str, Any]]] = {
-    "one exchange a round": {"early": 0.0},
-    "three in early rounds": {},
+    "one exchange a round": {"early": 0.0, "exchanges": 1},
+    "three in early rounds, then two": {},
 }
 WRAPPED: Final[Ways] = {
     BASE: ("pairwise", {}),
     "fp32": ("pairwise", {"codec": "fp32"}),
     "rotated": ("pairwise-rotated", {}),
     "2 outliers a block and side exact": ("pairwise-outliers", {}),
-    "3 bits": ("pairwise", {"bits": 3}),
-    "3 bits, rotated": ("pairwise-rotated", {"bits": 3}),
-    "3 bits, 2 outliers": ("pairwise-outliers", {"bits": 3}),
-    "3 bits, 8 outliers": ("pairwise-outliers", {"bits": 3, "count": 8}),
+    "8 outliers": ("pairwise-outliers", {"count": 8}),
+    "4 bits": ("pairwise", {"bits": 4}),
+    "4 bits, rotated": ("pairwise-rotated", {"bits": 4}),
+    "4 bits, 2 outliers": ("pairwise-outliers", {"bits": 4}),
     "a quarter of the momentum": ("pairwise-momentum", {}),
     "all of the momentum": ("pairwise-momentum", {"parts": 1}),
     "all of the momentum, kappa 0": ("pairwise-momentum", {"parts": 1, "kappa": 0.0}),
@@ -40,16 +40,16 @@ WRAPPED: Final[Ways] = {
 FREE: Final = ", no clipping"
 """ends the labels of twins without clipping, because groups and momenta are never clipped"""
 TWINS: Final[Ways] = {
-    label + FREE: (WRAPPED[label][0], {**WRAPPED[label][1], "clip": math.inf}) for label in (BASE, "3 bits", "fp32")
+    label + FREE: (WRAPPED[label][0], {**WRAPPED[label][1], "clip": math.inf}) for label in (BASE, "4 bits", "fp32")
 }
 PAIRS_ONE, PAIRS_TWO = "pairs, one exchange a round", "pairs, two exchanges a round"
 GROUPS: Final[Ways] = {
     BASE: ("pairwise", {}),
     BASE + FREE: ("pairwise", {"clip": math.inf}),
     "fp32" + FREE: ("pairwise", {"codec": "fp32", "clip": math.inf}),
-    PAIRS_ONE: ("pairwise", {"early": 0.0}),
+    PAIRS_ONE: ("pairwise", {"early": 0.0, "exchanges": 1}),
     PAIRS_TWO: ("pairwise", {"early": 1.0, "early_exchanges": 2}),
-    "two early, then one": ("pairwise", {"early_exchanges": 2}),
+    "two early, then one": ("pairwise", {"early_exchanges": 2, "exchanges": 1}),
     "groups of 4": ("pairwise-groups", {"size": 4}),
     "groups of 8": ("pairwise-groups", {"size": 8}),
     "groups of 4 early, then pairs": ("pairwise-groups", {"size": 4, "always": False}),

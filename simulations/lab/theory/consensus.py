@@ -22,6 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gossipdp.protocol.pairwise.schedule import Schedule
+from gossipdp.protocol.rounds.usual_step import usual_step
 from simulations.lab.baselines.gossip import Graph, exponential
 from simulations.lab.core import Setting, play
 from simulations.lab.methods.pairwise import PairwiseGossip, PairwiseOptions
@@ -174,6 +175,7 @@ def measured_pairwise(peers: int, weight: float, parts: int, seed: int, size: in
         codec="fp32",
         schedule="",
         early=0.0,
+        exchanges=1,
         clip=math.inf,
         weight=weight,
         fragments=parts,
@@ -277,7 +279,15 @@ def measured_growth(
     matchings, so they are no independent trials.
     """
     options = PairwiseOptions(
-        lr=LR, momentum=mu, kappa=kappa, codec="fp32", schedule="", early=0.0, clip=math.inf, landing="at once"
+        lr=LR,
+        momentum=mu,
+        kappa=kappa,
+        codec="fp32",
+        schedule="",
+        early=0.0,
+        exchanges=1,
+        clip=math.inf,
+        landing="at once",
     )
     setting = Setting(peers=peers, every=1, rounds=rounds, inner="sgd", lr=0.0, decay=False)
     middle, squares = rounds // 2, np.zeros(2)
@@ -292,7 +302,7 @@ def measured_stationary(
     peers: int, curvature: float, lr: float, every: int, noise: float, size: int, rounds: int, seed: int
 ) -> float:
     """Mean CD^2 over `rounds` rounds of the product's `pairwise` on replicas of a quadratic."""
-    options = PairwiseOptions(lr=1.0, momentum=0.0, codec="fp32", schedule="", early=0.0, clip=float("inf"))
+    options = PairwiseOptions(lr=1.0, momentum=0.0, codec="fp32", schedule="", early=0.0, exchanges=1, clip=math.inf)
     forget = 12
     setting = Setting(peers=peers, every=every, rounds=forget + rounds, inner="sgd", lr=lr, decay=False, seed=seed)
     curve = play(Quadratic(size=size, curvature=curvature, noise=noise), PairwiseGossip(options), setting)
@@ -356,9 +366,9 @@ def momenta(trials: int, seed: int) -> Iterable[Row]:
 
 
 def product(runs: int, seed: int) -> Iterable[Row]:
-    """The shipped setting, and one that does not agree, by the daemon's own code."""
-    ships = PairwiseOptions()
-    for kappa, mu in ((ships.kappa, ships.momentum), (1.0, 0.9)):
+    """The shipped momentum of late rounds, and one that does not agree, by the daemon's own code."""
+    ships = usual_step(early=False, fill=0.0).momentum
+    for kappa, mu in ((PairwiseOptions().kappa, ships), (1.0, 0.9)):
         measured = measured_growth(16, mu, kappa, seed, runs)
         yield _row(f"growth by pairwise, kappa {kappa}, mu {mu}, N 16", momentum(16, mu, kappa), measured)
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from gossipdp.protocol.model import Outer
 from simulations.lab.core import Lab
 from simulations.lab.methods.pairwise import PairwiseGossip, PairwiseOptions
@@ -17,4 +19,5 @@ class RisingGossip(PairwiseGossip):
         self._first, self._last = first, last
 
     def _outer_step(self, lab: Lab) -> Outer:
-        return Outer(self._first + (self._last - self._first) * lab.progress, self.options.momentum)
+        lr = self._first + (self._last - self._first) * lab.progress
+        return replace(super()._outer_step(lab), lr=lr)

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from gossipdp.algorithms.epidemic.robust import RULES, Distances, aggregate, plan, trimmed_mean
+from gossipdp.protocol.model import Outer
 from simulations.lab.robustness.convex import Peer, exchange
 from tests.algorithms.epidemic.rows import ROBUST, normal, spread
 
@@ -181,13 +182,13 @@ def test_pairwise_clips_each_chunk():
     size, factors = 3 * 256, np.repeat([0.1, 1.0, 30.0], 256)
     first, second = (Peer(number, size, clip=2.0) for number in (1, 2))
     for peer in (first, second):
-        peer.step(random.standard_normal(size).astype(np.float32))
+        peer.step(random.standard_normal(size).astype(np.float32), Outer(0.7, 0.7))
     steps = [peer.ledger.a - peer.began for peer in (first, second)]
     # Move them apart: little in the first chunk, far in the last.
     apart = (factors * random.standard_normal(size)).astype(np.float32)
     second.ledger.a[:] = first.ledger.a + apart
     before = first.ledger.a.copy(), second.ledger.a.copy()
-    exchange(first, second, 1, "fp32")
+    exchange(first, second, 1, "fp32", 0.7)
     clipped = []
     for chunk in range(3):
         span = first.ledger.span(chunk)

@@ -15,20 +15,11 @@ from tests.protocol.pairwise.matching_rig import ALIVE, IDS, matching
 
 
 @pytest.mark.parametrize(
-    ("members", "early", "exchanges"),
-    [
-        (1, True, 1),
-        (2, True, 1),
-        (3, True, 2),
-        (4, True, 2),
-        (5, True, 3),
-        (16, True, 3),
-        (1000, True, 3),
-        (64, False, 1),
-    ],
+    ("members", "most", "exchanges"),
+    [(1, 3, 1), (2, 3, 1), (3, 3, 2), (4, 3, 2), (5, 3, 3), (16, 3, 3), (1000, 3, 3), (64, 2, 2), (2, 2, 1)],
 )
-def test_exchanges_per_round_is_log2_up_to_three_while_early(members, early, exchanges):
-    assert exchanges_per_round(members, early) == exchanges
+def test_exchanges_per_round_are_log2_up_to_the_limit(members, most, exchanges):
+    assert exchanges_per_round(members, most) == exchanges
 
 
 def test_equal_links_are_chosen_equally_often():

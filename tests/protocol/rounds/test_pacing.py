@@ -73,11 +73,13 @@ def test_exchanges_in_vain_lower_bits_and_window_and_mixing_restores_the_window(
     assert paced.terms == ("modulo8", 1)
     paced.in_vain()
     assert paced.terms == ("modulo4", 1)
+    paced.in_vain()
+    assert paced.terms == ("modulo3", 1)
     windows = []
     for _ in range(3):
         paced.mixed(1.0)
         windows.append(paced.terms)
-    assert windows == [("modulo4", min(2**doubled, WINDOW)) for doubled in (1, 2, 3)]
+    assert windows == [("modulo3", min(2**doubled, WINDOW)) for doubled in (1, 2, 3)]
 
 
 def test_expected_transfer_time_follows_exchanges_and_the_last_transfer() -> None:

@@ -45,7 +45,7 @@ PLAIN = {"lr": 1.0, "momentum": 0.0}
 
 def started(name, options, setting=SETTING, problem=None):
     lab = Lab(problem or Consensus(peers=setting.peers, size=SIZE), setting)
-    method = METHODS[name](**options)
+    method = METHODS[name](**{"lr": 0.7, "momentum": 0.7, "bits": 4, "exchanges": 1, **options})
     method.begin(lab)
     return lab, method
 

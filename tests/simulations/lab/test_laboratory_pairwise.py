@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from gossipdp.config import EARLY_SHARE, Config
+from gossipdp.protocol.pairwise.timetable import EARLY, LATE
 from simulations.lab.core import Lab, Link, Setting, play
 from simulations.lab.methods import pairwise
 from simulations.lab.methods.pairwise import PairwiseGossip, PairwiseOptions, match
@@ -20,6 +21,8 @@ from tests.simulations.lab.sample_runs import pending
 
 PROBLEM = DigitsMlp(hidden=64, batch=8)
 SETTING = {"peers": 4, "every": 5, "rounds": 6, "lr": 0.01}
+STATED = {"lr": 0.7, "momentum": 0.7, "bits": 4, "exchanges": 1}
+"""the outer step and the exchanges of most tests"""
 PLAIN = {"lr": 1.0, "momentum": 0.0, "codec": "fp32", "clip": float("inf")}
 """plain averages, without an outer optimizer"""
 
@@ -30,15 +33,16 @@ def setting(**changes):
 
 def started(problem=PROBLEM, options=None, **changes):
     lab = Lab(problem, setting(**changes))
-    method = PairwiseGossip(PairwiseOptions(**(options or {})))
+    method = PairwiseGossip(PairwiseOptions(**(STATED | (options or {}))))
     method.begin(lab)
     return lab, method
 
 
 def test_defaults_are_those_of_the_daemon():
     ours, theirs = PairwiseOptions(), Config()
-    exchange, outer = theirs.exchange, theirs.outer
-    assert (ours.lr, ours.momentum, ours.kappa) == (outer.lr, outer.momentum, exchange.kappa)
+    exchange = theirs.exchange
+    assert (ours.lr, ours.momentum, ours.kappa) == (theirs.lr, theirs.momentum, exchange.kappa)
+    assert (exchange.early_exchanges, exchange.late_exchanges) == (EARLY, LATE)
     assert (ours.codec, ours.bits, ours.weight) == (exchange.codec, exchange.bits, exchange.weight)
     assert (ours.schedule, ours.early, ours.clip) == (exchange.partners, EARLY_SHARE, theirs.safety.clip_factor)
 
@@ -250,7 +254,7 @@ def test_fast_peers_take_more_steps_in_the_same_round():
 def test_1024_replicas_learn_and_exchange_in_one_process():
     problem = DigitsMlp(hidden=8)
     many = Setting(peers=1024, every=4, rounds=1, lr=2e-2)
-    method = PairwiseGossip(PairwiseOptions(early=0.0))
+    method = PairwiseGossip(PairwiseOptions(early=0.0, exchanges=1))
     curve = play(problem, method, many)
     assert curve.last.loss < curve.points[0].loss - 0.1
     assert method.tally.exchanges == 512 and len(method.replicas) == 1024

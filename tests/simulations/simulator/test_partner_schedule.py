@@ -28,7 +28,7 @@ class Early(Cluster):
     def _config(self):
         config = super()._config()
         matching = replace(config.strategy.matching, schedule=self.schedule)
-        strategy = replace(config.strategy, matching=matching, early_steps=10**9, early_exchanges=self.most)
+        strategy = replace(config.strategy, matching=matching, early_exchanges=self.most)
         return replace(config, strategy=strategy, warmup_steps=0)
 
     def _heard(self, host, event):
@@ -98,7 +98,7 @@ def test_any_number_of_peers_follows_the_base2_graph_and_agrees(peers):
     class Late(Early):
         def _config(self):
             config = super()._config()
-            return replace(config, strategy=replace(config.strategy, early_steps=0))
+            return replace(config, early_steps=0)
 
         def _heard(self, host, event):
             if isinstance(event, ExchangeStarted):

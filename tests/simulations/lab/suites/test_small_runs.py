@@ -16,7 +16,7 @@ def ends():
         "ddp": Run(setting=SMALL, method="ddp"),
         "diloco": Run(setting=SMALL, method="diloco", options=diloco(SMALL.rounds)),
         "pairwise": Run(setting=SMALL),
-        "lean": Run(setting=SMALL, options={"early": 0.0}),
+        "lean": Run(setting=SMALL, options={"early": 0.0, "exchanges": 1}),
         "fp32": Run(setting=SMALL, options={"codec": "fp32"}),
         "noloco": Run(setting=SMALL, method="noloco"),
         "epidemic": Run(setting=SMALL, method="epidemic", options={"alpha": 2.0}),

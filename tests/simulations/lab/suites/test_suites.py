@@ -14,7 +14,7 @@ from simulations.lab.pages.report import About, page
 from simulations.lab.runs import runs
 from simulations.lab.runs.answers import Answer
 from simulations.lab.runs.runs import Run
-from simulations.lab.suites import b9, clock, outer, scale
+from simulations.lab.suites import b9, clock, scale
 from simulations.lab.suites.arms import arms
 from simulations.lab.suites.base import Arm, Outcome, Results
 from simulations.lab.theory.consensus import Row
@@ -208,11 +208,3 @@ def test_arms_of_one_setting_share_it():
     assert [arm.task.setting for arm in grid] == [SMALL, SMALL]
     assert [len(pages.tasks_of(arm, 3)) for arm in grid] == [1, 1]
     assert [each.task.setting.seed for each in pages.tasks_of(Arm("g", "l", Run(setting=SMALL)), 3)] == [0, 1, 2]
-
-
-def test_outer_step_that_is_never_far_behind_must_meet_the_mark_of_b1():
-    behind = {"one place": dict.fromkeys(outer.STEPS, 0.2), "another": dict.fromkeys(outer.STEPS, 0.0)}
-    behind["one place"] |= {(0.7, 0.6): 0.04, (0.7, 0.7): 0.05}
-    behind["another"] |= {(1.0, 0.7): 0.3}
-    assert outer.decided(behind, {}) == (0.7, 0.6)
-    assert outer.decided(behind, {(0.7, 0.6): 0.051, (0.7, 0.7): 0.05}) == (0.7, 0.7)
