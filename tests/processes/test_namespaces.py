@@ -80,7 +80,7 @@ def test_joined_by_an_invite__exchanges_and_the_cable_carries_what_the_formula_s
     second = hosts.make(1, size=size, pace=pace)
     second.start_supervised(join=f"@{hosts.invite()}")
     # After the warm start: pace, codec and ranges stay the same for the rest of a run.
-    until("4-bit exchanges", lambda: settled(second), 120, hosts.made)
+    until("3-bit exchanges", lambda: settled(second), 120, hosts.made)
 
     def at_rest() -> tuple[dict[str, Any], Counters] | None:
         """Exchanges and bytes on the cable, at a moment between two exchanges."""
@@ -110,7 +110,7 @@ def test_joined_by_an_invite__exchanges_and_the_cable_carries_what_the_formula_s
 
 def settled(host: Host) -> bool:
     last = host.status().get("last_exchange") or {}
-    return last.get("codec") == "modulo4" and not host.status().get("warming_up", True) and host.exchanges() >= 10
+    return last.get("codec") == "modulo3" and not host.status().get("warming_up", True) and host.exchanges() >= 10
 
 
 def test_wrong_secret__both_logs_say_GD_201_and_the_newcomer_tries_on(hosts: Hosts) -> None:

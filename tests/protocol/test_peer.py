@@ -87,10 +87,11 @@ def test_two_peers_exchange_and_agree():
     for index in (0, 1):
         done = [event for event in town.of(index, ExchangeEnded) if event.result == "done"]
         assert len(done) > 10 and not town.of(index, MessageDropped)
-        assert (0.7, 0.7) in {(event.lr, event.momentum) for event in town.of(index, RoundDone)}
+        steps = [(event.lr, event.momentum) for event in town.of(index, RoundDone)]
+        assert any(0.7 <= lr < 1.0 and momentum == 0.6 for lr, momentum in steps)
     first = town.of(1, ExchangeEnded)[0]
     assert first.codec == "modulo16"
-    assert town.of(1, ExchangeEnded)[-1].codec == "modulo4"
+    assert town.of(1, ExchangeEnded)[-1].codec == "modulo3"
     a, b = (host.algorithm.ledger.a for host in town.hosts)
     assert np.abs(a - b).max() < 0.3
 

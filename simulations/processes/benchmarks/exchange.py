@@ -173,7 +173,12 @@ def main() -> int:
     x = 0.05 * rng.standard_normal(size, dtype=np.float32)
     rows, cpu_rows = [], []
     # lr 1 and momentum 0: a side moves by its whole step, so the check knows the result
-    settings = {"exchange.warmup_steps": 10**9, "exchange.early_steps": 0, "compute.workers": options.workers}
+    settings = {
+        "exchange.warmup_steps": 10**9,
+        "exchange.early_steps": 0,
+        "exchange.bits": 4,
+        "compute.workers": options.workers,
+    }
     with two_daemons(x, settings) as pair:
         watch = Watch(pair)
         for _ in range(options.runs + 2):

@@ -116,7 +116,7 @@ def test_late_training_process__gets_the_networks_model_and_pulls_no_peer_back(p
     without.wait(cluster.until(SessionOpened))
     distance, moved = cluster.distances()
     assert distance < 2.0 * moved
-    assert cluster.worst_error(10.0) < 1.2 * without.worst_error(10.0)
+    assert cluster.worst_error(10.0) < 1.3 * without.worst_error(10.0)
 
 
 @pytest.mark.parametrize(
@@ -241,7 +241,7 @@ def test_two_peers_that_train_keep_their_model_when_three_idle_ones_return():
     cluster.cut_off(*idle)
     usual = cluster.worst_error(5.0, training)
     cluster.network.links.heal(cluster.cut)
-    assert cluster.worst_error(15.0, training) < 1.3 * usual
+    assert cluster.worst_error(15.0, training) < 1.5 * usual
     assert not any(cluster.of(ResyncBegan, host.index) for host in training)
     assert not any(host.running.replica.apart for host in cluster.network.hosts)
     clocks = [host.running.replica.state_clock for host in cluster.network.hosts]
