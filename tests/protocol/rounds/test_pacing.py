@@ -13,7 +13,7 @@ from gossipdp.protocol.membership.config import LOCAL
 from gossipdp.protocol.outputs import Outputs
 from gossipdp.protocol.pairwise.config import PairwiseConfig
 from gossipdp.protocol.pairwise.terms import ExchangeTerms
-from gossipdp.protocol.rounds.pacing import AGAINST_EXCHANGE, FULL, Pacing
+from gossipdp.protocol.rounds.pacing import AGAINST_EXCHANGE, FULL, MEDIAN_OF, Pacing
 
 CHUNKS = 16
 PAIRWISE = PairwiseConfig(fineness={})
@@ -110,6 +110,24 @@ def test_what_an_exchange_fills_of_a_round_is_a_median_and_its_room_is_a_little_
     assert paced.pacing.fill == pytest.approx(2.5 / 5.0)
     assert paced.pacing.room == pytest.approx(FULL * 5.0)
     assert (sync.pacing.fill, sync.pacing.room) == (0.0, math.inf), "rounds wait for their exchanges"
+
+
+def test_outer_step_is_chosen_by_the_phase_and_by_what_an_exchange_fills_unless_it_is_set() -> None:
+    free, stated = Paced(), Paced(lr=0.5, momentum=0.9)
+    for each in (free, stated):
+        each.pacing.submitted(10, 100.0)
+        each.pacing.submitted(10, 105.0)
+    found = []
+    for clock, duration in ((999, 0.0), (1000, 0.0), (1000, 2.5), (1000, 8.0), (150, 8.0)):
+        for each in (free, stated):
+            each.clock = clock
+            for _ in range(MEDIAN_OF):
+                each.mixed(duration)
+            each.pacing.applied()
+        found.append((free.pacing.outer().lr, free.pacing.outer().momentum))
+        warming = clock == 150
+        assert (stated.pacing.outer().lr, stated.pacing.outer().momentum) == ((1.0, 0.0) if warming else (0.5, 0.9))
+    assert found == [(1.0, 0.6), (1.0, 0.7), (pytest.approx(0.85), 0.7), (pytest.approx(0.7), 0.7), (1.0, 0.0)]
 
 
 def test_h_follows_speed_in_the_warm_start_and_is_at_least_one_step() -> None:
