@@ -208,8 +208,8 @@ HELP: Final[dict[str, Help]] = {
         "Set 1 for epidemic in a run of hundreds of rounds. Lower it if the loss rises after outer steps.",
     ),
     "outer.momentum": Help(
-        'mu: momentum of the outer step. "auto" is 0.6 in early rounds and 0.7 after them. From 0.9 on, peers drift '
-        "apart.",
+        'mu: momentum of the outer step. "auto" is 0.6 in early rounds and 0.8 after them, or less where hosts differ '
+        "in speed. From 0.9 on, peers drift apart.",
         "",
         "Use 0.4 to 0.6 for a long run whose exchanges fill their rounds (metric landing_lateness near 1).",
     ),

@@ -158,7 +158,8 @@ class Pacing:
         part = min(1.0, self._share)
         if self.warming_up or self.alone:
             return Outer(1.0, 0.0, part)
-        usual, lr, momentum = usual_step(self.early, self.fill), self._config.lr, self._config.momentum
+        usual = usual_step(early=self.early, fill=self.fill, spread=self._speed.spread)
+        lr, momentum = self._config.lr, self._config.momentum
         return Outer(usual.lr if lr is None else lr, usual.momentum if momentum is None else momentum, part)
 
     def own(self, clock: int) -> Own:

@@ -14,12 +14,13 @@ where there is no other. A short round lets in as much as a usual one. No messag
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from collections.abc import Callable, Sequence
 from statistics import median, median_low
 from typing import Final
 
-__all__ = ["FASTEST", "SLOWEST", "Speed", "settle"]
+__all__ = ["FASTEST", "SLOWEST", "Speed", "settle", "spread"]
 
 SLOWEST: Final = 1 / 16
 """smallest factor: a share of the median's H"""
@@ -44,7 +45,7 @@ class Speed:
     """The speed of one peer.
 
     `own` is in steps a second; 0 while it is unknown or no steps are made. `factor` is `own` relative to the median of
-    all peers, this one included; 1 while unknown.
+    all peers, this one included; 1 while unknown. `spread` is that of all these speeds.
 
     Args:
         others: steps a second of other members, called with (lasting, now). It includes members that have paused, or
@@ -56,7 +57,7 @@ class Speed:
         self._others = others
         self._rounds: deque[tuple[float, float]] = deque(maxlen=MOST)
         """end of each of the last rounds, and seconds a step in it"""
-        self.own, self.factor = 0.0, 1.0
+        self.own, self.factor, self.spread = 0.0, 1.0, 0.0
 
     def trained(self, seconds: float, now: float) -> None:
         """A round of this peer is over, in which a step took `seconds`."""
@@ -66,11 +67,19 @@ class Speed:
             rounds.popleft()
         middle = median_low(lasted for _, lasted in rounds)
         self.own = 1.0 / middle if middle > 0.0 and len(rounds) >= LEAST else 0.0
-        self.factor = settle(self.factor, self.own, self._others(now - rounds[0][0], now))
+        others = self._others(now - rounds[0][0], now)
+        self.factor = settle(self.factor, self.own, others)
+        self.spread = spread([self.own, *others]) if self.own else 0.0
 
     def rests(self) -> None:
         """This peer makes no rounds for now."""
         self.own = 0.0
+
+
+def spread(speeds: Sequence[float]) -> float:
+    """Doublings by which these speeds are apart from their median, on average. One speed counts four at most."""
+    middle = median(speeds)
+    return sum(min(-math.log2(SLOWEST), abs(math.log2(speed / middle))) for speed in speeds) / len(speeds)
 
 
 def settle(before: float, own: float, others: Sequence[float]) -> float:

@@ -28,6 +28,7 @@ from gossipdp.protocol.model import Outer
 from gossipdp.protocol.pairwise.schedule import Schedule
 from gossipdp.protocol.pairwise.timetable import CROWDED, EARLY, LATE, exchanges_per_round
 from gossipdp.protocol.rounds.pacing import ALONE_AFTER, FULL, WARMUP_EVERY
+from gossipdp.protocol.rounds.speed import spread
 from gossipdp.protocol.rounds.usual_step import usual_step
 from simulations.lab.core import Lab
 from simulations.lab.methods.replica import Dialogue, Replica, greeting_bytes
@@ -209,7 +210,8 @@ class PairwiseGossip:
 
     def _outer_step(self, lab: Lab) -> Outer:
         """The outer step of the round that begins."""
-        usual, options = usual_step(self._early(lab), self._fill(lab)), self.options
+        apart = spread([float(speed) for speed in self._speeds(lab)])
+        usual, options = usual_step(early=self._early(lab), fill=self._fill(lab), spread=apart), self.options
         return Outer(
             usual.lr if options.lr is None else options.lr,
             usual.momentum if options.momentum is None else options.momentum,

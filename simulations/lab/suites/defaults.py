@@ -227,7 +227,7 @@ SUITE = Suite(
     name="defaults",
     question="Which settings?",
     about="The model of B1, N = 16, H = 20, 40 rounds. One setting at a time differs from the default: alpha 1, "
-    "mu 0.6 in the first 40 % of the rounds and 0.7 later, kappa 0.3, 3 bits (8 in the first round), one fragment, "
+    "mu 0.6 in the first 40 % of the rounds and 0.8 later, kappa 0.3, 3 bits (8 in the first round), one fragment, "
     "gamma 1/2. The first 40 % of the rounds have three exchanges each along the hypercube, the others two at random. "
     "Differences below the spread of the seeds mean nothing. Marks are for pairwise. Epidemic, compressors, "
     "learning rates, H and Muon have none. Clipping is also played with eight hosts of 1:2:4 on B4's links. "

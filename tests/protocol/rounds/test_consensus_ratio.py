@@ -76,7 +76,7 @@ class Paced:
     """A peer past its warm start that exchanges once a round."""
 
     def __init__(self, *, clock: int = 10_000) -> None:
-        self.speed = SimpleNamespace(factor=1.0, trained=lambda seconds, now: None, rests=lambda: None)
+        self.speed = SimpleNamespace(factor=1.0, spread=0.0, trained=lambda seconds, now: None, rests=lambda: None)
         self.now, self.rounds, self.movement = clock, 50, 0.3
         strategy = PairwiseConfig(fineness={})
         config = PeerConfig(membership=LOCAL, strategy=strategy, settings=bytes(16), every=50)

@@ -26,7 +26,7 @@ class Paced:
     def __init__(self, seconds: float = 0.01, **changed: object) -> None:
         self.looks: list[float] = []
         self.speed = SimpleNamespace(
-            factor=1.0, trained=lambda seconds, now: self.looks.append(seconds), rests=lambda: None
+            factor=1.0, spread=0.0, trained=lambda seconds, now: self.looks.append(seconds), rests=lambda: None
         )
         settings = {"membership": LOCAL, "strategy": PAIRWISE, "settings": bytes(16), "every": 10}
         config = PeerConfig(**{**settings, **changed})
@@ -127,7 +127,16 @@ def test_outer_step_is_chosen_by_the_phase_and_by_what_an_exchange_fills_unless_
         found.append((free.pacing.outer().lr, free.pacing.outer().momentum))
         warming = clock == 150
         assert (stated.pacing.outer().lr, stated.pacing.outer().momentum) == ((1.0, 0.0) if warming else (0.5, 0.9))
-    assert found == [(1.0, 0.6), (1.0, 0.7), (pytest.approx(0.85), 0.7), (pytest.approx(0.7), 0.7), (1.0, 0.0)]
+    assert found == [(1.0, 0.6), (1.0, 0.8), (pytest.approx(0.85), 0.8), (pytest.approx(0.7), 0.8), (1.0, 0.0)]
+
+
+def test_later_momentum_falls_with_the_spread_of_speeds_to_that_of_early_rounds() -> None:
+    paced = Paced()
+    paced.pacing.applied()
+    found = []
+    for paced.speed.spread in (0.0, 0.625, 4.0):
+        found.append(paced.pacing.outer().momentum)
+    assert found == [0.8, pytest.approx(0.7), 0.6]
 
 
 def test_h_follows_speed_in_the_warm_start_and_is_at_least_one_step() -> None:

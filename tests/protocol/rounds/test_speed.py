@@ -6,7 +6,19 @@ from random import Random
 
 import pytest
 
-from gossipdp.protocol.rounds.speed import CHANGE, FASTEST, LEAST, MOST, ROUNDS, SAME, SLOWEST, WINDOW, Speed, settle
+from gossipdp.protocol.rounds.speed import (
+    CHANGE,
+    FASTEST,
+    LEAST,
+    MOST,
+    ROUNDS,
+    SAME,
+    SLOWEST,
+    WINDOW,
+    Speed,
+    settle,
+    spread,
+)
 
 EVERY = 50
 
@@ -174,3 +186,17 @@ def test_noise_changes_nothing() -> None:
     assert settle(1.0, 10.0, [10.0, 10.0 * (1 - SAME / 2)]) == 1.0
     assert settle(0.5, 5.0 * (1 + CHANGE / 2), [10.0, 10.0]) == 0.5
     assert settle(0.5, 5.0 * (1 + 2 * CHANGE), [10.0, 10.0]) == pytest.approx(0.7)
+
+
+def test_spread_is_the_mean_distance_from_the_median_in_doublings() -> None:
+    assert spread([3.0]) == spread([2.0, 2.0]) == 0.0
+    assert spread([1.0, 2.0, 4.0]) == pytest.approx(2 / 3)
+    assert spread([1e-300, *[1.0] * 7]) == pytest.approx(4 / 8), "one liar counts little"
+
+
+def test_a_peer_knows_the_spread_once_it_knows_its_own_speed() -> None:
+    speed = hearing(2.0, 4.0)
+    assert speed.spread == 0.0
+    for now in range(LEAST):
+        speed.trained(1.0, float(now))
+    assert speed.spread == pytest.approx(2 / 3)
