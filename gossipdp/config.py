@@ -250,7 +250,7 @@ AGREED: Final = ("exchange.weight", "exchange.kappa", "exchange.warmup_steps", "
 
 `bits` and `every` may differ: two peers use the finer codec, and a fast host makes more steps per round. `early_steps`,
 `early_exchanges`, `late_exchanges`, `run_steps` and `partners` may differ too: such a peer waits in vain for its
-scheduled partner, and then takes any other."""
+scheduled partner, and then takes any other. Its momentum rises at another step, if it is "auto"."""
 AGREED_EPIDEMIC: Final = ("exchange.compressor", "exchange.residual", "exchange.epoch_steps", "exchange.warmup_steps")
 """The same for epidemic, beside the outer lr."""
 AGREED_ROBUST: Final = (*AGREED_EPIDEMIC[:-1], "exchange.robust")

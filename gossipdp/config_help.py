@@ -153,7 +153,7 @@ HELP: Final[dict[str, Help]] = {
         "Exchanges of a round after the early ones, at most. A network of two makes one, and a round makes as many as "
         "fit.",
         "exchanges",
-        "Set 1 if bytes are dear: it costs some 0.03 nats and saves a third of the traffic.",
+        "Set 1 if bytes are dear: a long run then sends half as much.",
     ),
     "exchange.partners": Help(
         'Choice of partners while the view is complete and fresh. "hypercube" applies in early rounds if N is a '

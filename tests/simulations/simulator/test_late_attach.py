@@ -43,6 +43,12 @@ class Late(Cluster):
         self.network.run(JOINS + 2 * ROUND)
         self._drift()
 
+    def _config(self):
+        # The bounds below hold for these settings. With the defaults the usual error is smaller, and a disturbance is a
+        # larger multiple of it.
+        config = super()._config()
+        return replace(config, lr=0.7, momentum=0.7, strategy=replace(config.strategy, bits=4, late_exchanges=1))
+
     def _drift(self) -> None:
         for trainer in self.trainers.values():
             trainer.optimum = trainer.optimum + DRIFT
@@ -116,7 +122,7 @@ def test_late_training_process__gets_the_networks_model_and_pulls_no_peer_back(p
     without.wait(cluster.until(SessionOpened))
     distance, moved = cluster.distances()
     assert distance < 2.0 * moved
-    assert cluster.worst_error(10.0) < 1.4 * without.worst_error(10.0)
+    assert cluster.worst_error(10.0) < 1.2 * without.worst_error(10.0)
 
 
 @pytest.mark.parametrize(
@@ -241,7 +247,7 @@ def test_two_peers_that_train_keep_their_model_when_three_idle_ones_return():
     cluster.cut_off(*idle)
     usual = cluster.worst_error(5.0, training)
     cluster.network.links.heal(cluster.cut)
-    assert cluster.worst_error(15.0, training) < 1.5 * usual
+    assert cluster.worst_error(15.0, training) < 1.3 * usual
     assert not any(cluster.of(ResyncBegan, host.index) for host in training)
     assert not any(host.running.replica.apart for host in cluster.network.hosts)
     clocks = [host.running.replica.state_clock for host in cluster.network.hosts]

@@ -30,7 +30,7 @@ class Early(Cluster):
         config = super()._config()
         matching = replace(config.strategy.matching, schedule=self.schedule)
         strategy = replace(config.strategy, matching=matching, early_exchanges=self.most)
-        return replace(config, strategy=strategy, warmup_steps=0)
+        return replace(config, strategy=strategy, warmup_steps=0, early_steps=10**9)
 
     def _heard(self, host, event):
         if isinstance(event, ExchangeStarted) and event.initiator:
