@@ -18,6 +18,7 @@ from peers.commands.ask import invite, leave, members, status
 from peers.commands.checkpoint import checkpoint
 from peers.commands.configuration import config
 from peers.commands.demo import demo
+from peers.commands.doctor import doctor
 from peers.commands.explain import explain
 from peers.commands.finish import finish
 from peers.commands.keys import keys
@@ -122,6 +123,7 @@ for command in (
     invite,
     status,
     members,
+    doctor,
     finish,
     leave,
     config,

@@ -17,7 +17,18 @@ from gossipdp.runtime.background import BackgroundCalls
 from gossipdp.runtime.descriptors import spare
 from gossipdp.runtime.network.host_port import split_address
 
-__all__ = ["LISTENS", "SILENT", "Cause", "Looks", "dial_text", "look", "timed_out", "unreachable", "unresolved"]
+__all__ = [
+    "LISTENS",
+    "SILENT",
+    "SPEAKS_ZMTP",
+    "Cause",
+    "Looks",
+    "dial_text",
+    "look",
+    "timed_out",
+    "unreachable",
+    "unresolved",
+]
 
 HOLDS: Final = 10.0
 """seconds for which the cause found at an address stays valid"""
@@ -29,17 +40,20 @@ SPEAKS: Final = 2.0
 SHOWN: Final = 24
 """bytes shown of a greeting that no peer sent"""
 SILENT: Final = "see whether the peer there hangs, or another program answers at that address"
+SPEAKS_ZMTP: Final = "speaks"
+"""the fault of an address that answered with a greeting of ZeroMQ: whatever is wrong comes after it"""
 _LOST: Final = frozenset(
     {errno.EHOSTUNREACH, errno.ENETUNREACH, errno.EHOSTDOWN, errno.ENETDOWN, errno.EACCES, errno.EPERM}
 )
 
 
 class Cause(NamedTuple):
-    """Code, text, and what to do. `do` is empty where the advice for the code is enough."""
+    """Code, text, what to do, and a name for scripts. `do` is empty where the advice for the code is enough."""
 
     code: str
     text: str
     do: str = ""
+    fault: str = ""
 
     def at(self, address: str) -> Cause:
         """The same cause, with `address` in front of its text."""
@@ -55,12 +69,15 @@ _CLOSED: Final = Cause(
     "GD-101",
     "connected, then closed without a word: a proxy, or a tunnel, whose peer is not up",
     "start the peer behind the proxy, tunnel or balancer that answers there, or dial the peer itself",
+    "proxy",
 )
 LISTENS: Final = "refused, and listens since"
 """the text of a cause that has passed: a peer there has started meanwhile"""
 _LISTENS: Final = Cause("GD-101", LISTENS)
 _ANOTHER_SECRET: Final = Cause(
-    "GD-201", "a peer that broke off the encrypted handshake: the network secret differs, or it is too busy"
+    "GD-201",
+    "a peer that broke off the encrypted handshake: the network secret differs, or it is too busy",
+    fault=SPEAKS_ZMTP,
 )
 
 
@@ -68,16 +85,17 @@ def timed_out(address: str, patience: float) -> Cause:
     """No answer came from ``IP:port`` in `patience` seconds."""
     port = address.rpartition(":")[2]
     do = f"open TCP port {port} of that host in its firewall, security group and router; check that the host is up"
-    return Cause("GD-101", f"timed out: no answer in {patience:g} s, as behind a firewall that drops", do)
+    return Cause("GD-101", f"timed out: no answer in {patience:g} s, as behind a firewall that drops", do, "dropped")
 
 
 def unreachable(seen: str) -> Cause:
     do = "check the network between the two hosts and the address: no route leads there"
-    return Cause("GD-101", f"unreachable: {seen}", do)
+    return Cause("GD-101", f"unreachable: {seen}", do, "no-route")
 
 
 def unresolved(seen: str) -> Cause:
-    return Cause("GD-101", seen, "check the name: it must be in DNS, or in /etc/hosts of this host")
+    do = "check the name: it must be in DNS, or in /etc/hosts of this host"
+    return Cause("GD-101", seen, do, "name-unknown")
 
 
 def look(address: str, broke_off: bool, patience: float) -> Cause:
@@ -102,7 +120,7 @@ def look(address: str, broke_off: bool, patience: float) -> Cause:
             return timed_out(address, patience)
         except ConnectionRefusedError:
             do = f"start a peer there, or correct the address: no program of that host listens on port {port}"
-            return Cause("GD-101", "refused", do)
+            return Cause("GD-101", "refused", do, "refused")
         except ConnectionResetError:
             return _CLOSED
         except OSError as error:
@@ -114,19 +132,19 @@ def look(address: str, broke_off: bool, patience: float) -> Cause:
             connection.sendall(SIGNATURE)  # the kernel may tell a listener only of connections that have sent data
             said = connection.recv(SHOWN)
         except TimeoutError:
-            return _no_peer("answers no greeting") if broke_off else _LISTENS
+            return _no_peer("answers no greeting", "silent") if broke_off else _LISTENS
         except OSError:
             return _CLOSED
     if not said:
         return _CLOSED
     if not said.startswith(SIGNATURE[:1]):
-        return _no_peer(f"answered {said.decode('latin-1')!a}")
+        return _no_peer(f"answered {said.decode('latin-1')!a}", "another-service")
     return _ANOTHER_SECRET if broke_off else _LISTENS
 
 
-def _no_peer(seen: str) -> Cause:
+def _no_peer(seen: str, fault: str) -> Cause:
     do = "correct address and port: another program than a peer answers there"
-    return Cause("GD-101", f"{seen}: no gossipdp peer", do)
+    return Cause("GD-101", f"{seen}: no gossipdp peer", do, fault)
 
 
 class Looks:

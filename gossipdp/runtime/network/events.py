@@ -138,6 +138,36 @@ def code_and_text(event: HandshakeRefused | Crowded | Flooded) -> tuple[str, str
             return "GD-402", f"the link of {short(peer)} is closed: {unread} of its messages were waiting to be read"
 
 
+@dataclass(frozen=True, slots=True)
+class DialledBack(TransportEvent):
+    """A member answers the question of `Transport.ask_to_dial_back`.
+
+    met: it dialled `address`, and met this peer there.
+    tried: a route leads there from the member.
+    """
+
+    peer: bytes
+    address: str
+    met: bool
+    tried: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Measured(TransportEvent):
+    """A member answers the question of `Transport.measure`.
+
+    clock: seconds since 1970, as the member's system clock has it.
+    received: bytes of filler that the member got.
+    filler: bytes of filler that came back.
+    """
+
+    peer: bytes
+    number: int
+    clock: float
+    received: int
+    filler: int
+
+
 @dataclass(slots=True)
 class TransportCounters:
     """Everything a transport counts. Bytes are of whole frames of protocol messages, headers included."""

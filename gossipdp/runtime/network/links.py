@@ -19,6 +19,7 @@ from gossipdp.runtime.network.context import LinksContext
 from gossipdp.runtime.network.dial_backs import DialBacks
 from gossipdp.runtime.network.dialling import Dialling
 from gossipdp.runtime.network.events import Flooded, LinkDown, LinkStatus, LinkUp, Received, RunLearned
+from gossipdp.runtime.network.examining import Examining
 from gossipdp.runtime.network.listening import Listening
 from gossipdp.runtime.network.send_queues import RETRY, SendQueues
 from gossipdp.runtime.network.signed_hello import pack
@@ -53,6 +54,9 @@ class Links:
         self._dialling = Dialling(context, self._queues, self)
         self._listening = Listening(context, self._queues, self, self._dialling.said)
         self._dial_backs = DialBacks(context, self._queues)
+        self._examining = Examining(context, self._queues)
+        self.seen = ""
+        """the IP address that the member dialled last sees this peer come from"""
         self._shunned: dict[bytes, float] = {}
         """until when a peer gets no link"""
         self._met: dict[str, bytes] = {}
@@ -71,6 +75,17 @@ class Links:
 
     def advertise(self, addresses: Sequence[str], port: int) -> None:
         self._dial_backs.advertise(addresses, port)
+
+    def ask_to_dial_back(self, peer: bytes, address: str) -> bool:
+        """See `Transport.ask_to_dial_back`."""
+        if (link := self._links.get(peer)) is not None:
+            self._examining.ask_to_dial_back(link, address)
+        return link is not None
+
+    def measure(self, peer: bytes, lane: Lane, number: int, send: int, back: int) -> bool:
+        """See `Transport.measure`."""
+        link = self._links.get(peer)
+        return link is not None and self._examining.measure(link, lane, number, send, back)
 
     def send(self, to: bytes, address: str, lane: Lane, frames: Sequence[Buffer], others: Sequence[str] = ()) -> bool:
         """See `Transport.send`."""
@@ -236,7 +251,7 @@ class Links:
     def take(self, connection: Connection, link: Link, frames: list[Buffer], size: int) -> None:
         connection.hear(self._turn.now)
         if signed_hello.is_service(frames[0]):
-            self._on_service(link, frames)
+            self._on_service(link, connection, frames)
             return
         if len(frames) > MAX_FRAMES:
             self._context.drop("malformed")
@@ -245,10 +260,14 @@ class Links:
         self._context.counters.count_received(link.peer, connection.lane, size)
         self._turn.tell(Received(link.peer, connection.lane, frames))
 
-    def _on_service(self, link: Link, frames: list[Buffer]) -> None:
+    def _on_service(self, link: Link, connection: Connection, frames: list[Buffer]) -> None:
         try:
-            message = signed_hello.unpack(frames)
-            if isinstance(message, signed_hello.Learned):
+            message, filler = signed_hello.unpack(frames[:1]), frames[1:]
+            if isinstance(message, signed_hello.Measure | signed_hello.Measured) and len(filler) < 2:
+                self._examining.take(link, connection, message, sum(memoryview(each).nbytes for each in filler))
+            elif filler:
+                raise RemoteProtocolError("frames after a service message")
+            elif isinstance(message, signed_hello.Learned):
                 signed_hello.check_run(self._context.me.run, message.run)
                 self.learn_run(message.run, link.peer)
             elif isinstance(message, signed_hello.Bye):
@@ -258,8 +277,10 @@ class Links:
                     self._dialling.dial_back(link.peer, message.address)
             elif isinstance(message, signed_hello.InVain):
                 self._dial_backs.in_vain(link.peer, message.address, tried=message.tried)
+                self._examining.dialled_back(link.peer, message.address, met=False, tried=message.tried)
             elif isinstance(message, signed_hello.Met):
                 self._dial_backs.met(link.peer, message.address)
+                self._examining.dialled_back(link.peer, message.address, met=True, tried=True)
             elif not isinstance(message, signed_hello.Welcome | signed_hello.Probe):
                 raise RemoteProtocolError("a hello on a link that is up")
         except RemoteProtocolError:
@@ -280,6 +301,7 @@ class Links:
             self._queues.write(link.connections[Lane.CONTROL], pack(signed_hello.Learned(run)))
 
     def seen_at(self, host: str) -> None:
+        self.seen = host
         self._dial_backs.seen_at(host)
 
     def tell_dialled(self, asker: bytes, address: str, *, met: bool, tried: bool = True) -> None:

@@ -75,13 +75,14 @@ class NatPmp:
             RouterError: it did not.
         """
         outside, granted = self._ask_for(port, port, round(lifetime))
-        return Mapping(self._outside_address(), outside, float(granted))
+        return Mapping(self.outside_address(), outside, float(granted))
 
     def unmap(self, port: int) -> None:
         """Remove the mapping. Raises RouterError."""
         self._ask_for(port, 0, 0)
 
-    def _outside_address(self) -> str:
+    def outside_address(self) -> str:
+        """The router's outside address. Nothing is mapped. Raises RouterError."""
         return str(ipaddress.IPv4Address(self._ask(struct.pack("!BB", 0, ADDRESS), 12)[8:12]))
 
     def _ask_for(self, inside: int, outside: int, lifetime: int) -> tuple[int, int]:

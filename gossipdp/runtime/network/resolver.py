@@ -42,7 +42,7 @@ class Resolver:
             return "is not a name"
         except OSError:
             pass
-        if self._calls.start(key, lambda: _looked_up(host, port)):
+        if self._calls.start(key, lambda: looked_up(host, port)):
             return None
         return "too many names are being looked up"
 
@@ -51,9 +51,12 @@ class Resolver:
         return self._calls.collect()
 
 
-def _looked_up(host: str, port: int) -> list[Target] | str:
+def looked_up(host: str, port: int) -> list[Target] | str:
+    """Targets for `host:port`, or why there are none. It blocks as long as the system's resolver does."""
     try:
         return _resolve(host, port, 0)
+    except UnicodeError:
+        return "is not a name"
     except OSError as error:
         return f"name not resolved: {error.strerror}"
 

@@ -32,6 +32,8 @@ from gossipdp.runtime.network.identity import Identity, curve_public_key
 MARK: Final = b"\xc1"
 MAX_SERVICE: Final = 512
 """bytes of one service message"""
+MAX_FILLER: Final = 256 << 10
+"""bytes of filler that may follow a `Measure` or a `Measured` in a frame of its own"""
 
 Nonce = Annotated[bytes, Meta(min_length=32, max_length=32)]
 Signature = Annotated[bytes, Meta(min_length=64, max_length=64)]
@@ -119,7 +121,27 @@ class Met(Service, frozen=True, tag=11):
     address: Place
 
 
-ServiceMessage: TypeAlias = Hello | Answer | Proof | Welcome | Refuse | Bye | Learned | Probe | DialBack | InVain | Met
+class Measure(Service, frozen=True, tag=12):
+    """Please answer with `back` bytes of filler, and the time of your clock."""
+
+    number: U32
+    """the answer repeats it"""
+    back: Annotated[int, Meta(ge=0, le=MAX_FILLER)]
+
+
+class Measured(Service, frozen=True, tag=13):
+    """The answer to a `Measure`, on the same connection."""
+
+    number: U32
+    clock: Annotated[float, Meta(ge=0.0)]
+    """seconds since 1970, as the sender's system clock has it"""
+    received: Annotated[int, Meta(ge=0, le=MAX_FILLER)]
+    """bytes of filler that came with the question"""
+
+
+ServiceMessage: TypeAlias = (
+    Hello | Answer | Proof | Welcome | Refuse | Bye | Learned | Probe | DialBack | InVain | Met | Measure | Measured
+)
 
 _encoder = msgspec.msgpack.Encoder()
 _decoder: msgspec.msgpack.Decoder[ServiceMessage] = msgspec.msgpack.Decoder(ServiceMessage)

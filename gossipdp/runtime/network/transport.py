@@ -135,6 +135,32 @@ class Transport:
         """
         self._links.advertise(addresses, self.port if search else 0)
 
+    @property
+    def seen(self) -> str:
+        """The IP address that the member dialled last sees this peer come from; "" before the first link."""
+        return self._links.seen
+
+    def ask_to_dial_back(self, peer: bytes, address: str) -> bool:
+        """Ask the linked member `peer` to dial this peer at `address`. `DialledBack` tells its answer, if it comes.
+
+        Returns:
+            False without a link.
+        """
+        return self._links.ask_to_dial_back(peer, address)
+
+    def measure(self, peer: bytes, lane: Lane, number: int, *, send: int = 0, back: int = 0) -> bool:
+        """Ask the linked member `peer` for its clock and `back` bytes, with `send` bytes. `Measured` has the answer.
+
+        Args:
+            number: the answer repeats it.
+            send: bytes of filler, at most `signed_hello.MAX_FILLER`.
+            back: bytes of filler, at most `signed_hello.MAX_FILLER`. A member whose budget is spent sends none.
+
+        Returns:
+            False if the question was dropped.
+        """
+        return self._links.measure(peer, lane, number, send, back)
+
     def send(self, to: bytes, address: str, lane: Lane, frames: Sequence[Buffer], others: Sequence[str] = ()) -> bool:
         """Send `frames` to the peer `to`, dialling `address` if no link is up; never blocks.
 

@@ -1,0 +1,117 @@
+"""The examination as a whole. Its parts run side by side, because each waits for something else."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+from typing import Final
+
+from gossipdp.runtime.home_paths import homes_of_user
+from gossipdp.runtime.network.nat_pmp import NatPmp, RouterError, default_gateway
+from gossipdp.runtime.room import Room
+from peers.doctor import dial_back, disk, host, ways
+from peers.doctor.case import Case
+from peers.doctor.daemon import Daemon, alive
+from peers.doctor.findings import Finding, fine, grey, yellow
+from peers.doctor.visits import Visit, visit
+from peers.settings import memory_plan
+
+__all__ = ["SECONDS", "examine"]
+
+SECONDS: Final = 13.0
+"""seconds after which the last answers are not waited for"""
+ROUTER: Final = 0.1
+"""seconds for the router's first answer; five tries take 3 s"""
+
+
+def examine(
+    case: Case, *, fast: bool = False, with_torch: bool = True, wall: Callable[[], float] = time.time
+) -> list[Finding]:
+    """Examine this host and its ways. Nothing is changed.
+
+    Args:
+        fast: measure the throughput to the first member, too.
+        with_torch: run the trial of torch, which takes seconds.
+        wall: the system clock.
+
+    Returns:
+        The findings: the host first, then its ways, then its daemon.
+    """
+    until = time.monotonic() + SECONDS
+    plan = memory_plan(case.config)
+    port = host.port(case.port, alive=case.daemon.runs)  # before this process listens there itself
+    with ThreadPoolExecutor(max_workers=16, thread_name_prefix="gossipdp-doctor") as pool:
+        trial = pool.submit(host.torch) if with_torch else None
+        folders = [pool.submit(disk.disk, folder, needed) for folder, needed in _folders(case)]
+        outside = pool.submit(_router)
+        visits = [_visit(pool, case, number, fast, wall) for number in range(len(case.addresses))]
+        network = _network(case, [each.result() for each in visits], outside, until)
+        return [
+            host.python(),
+            *([trial.result()] if trial is not None else []),
+            host.files(),
+            host.memory(Room(plan), plan, case.parameters),
+            *(each.result() for each in folders),
+            port,
+            *network,
+            *(alive(case.home, case.daemon) if case.home is not None and case.home.exists() else []),
+        ]
+
+
+def _visit(pool: ThreadPoolExecutor, case: Case, number: int, fast: bool, wall: Callable[[], float]) -> Future[Visit]:
+    address, alone = case.addresses[number], fast and number == 0
+    return pool.submit(visit, address, case.network, case.identities, fast=alone, wall=wall)
+
+
+def _folders(case: Case) -> list[tuple[Path, int]]:
+    """The folders that the daemon writes to, and the bytes that each needs."""
+    home = case.home if case.home is not None else homes_of_user()
+    needed = memory_plan(case.config).on_disk(case.parameters) if case.parameters else 0
+    kept = home / case.config.checkpoint.dir
+    return [(home, needed)] if kept.is_relative_to(home) else [(home, 0), (kept, needed)]
+
+
+def _router() -> str:
+    """The outside address of the near router, if it speaks NAT-PMP; else ""."""
+    gateway = default_gateway()
+    try:
+        return NatPmp(gateway, first_timeout=ROUTER).outside_address() if gateway else ""
+    except RouterError:
+        return ""
+
+
+def _network(case: Case, visits: list[Visit], outside: Future[str], until: float) -> list[Finding]:
+    if not visits:
+        return [grey("network", "no address to visit: give an invite (@FILE) or an address")]
+    return [
+        *ways.ways(visits),
+        ways.clock(visits),
+        *ways.packets(visits),
+        *ways.speeds(visits),
+        ways.seen(visits, dial_back.own_hosts(), outside.result()),
+        _dialled(case, visits, until),
+    ]
+
+
+def _dialled(case: Case, visits: list[Visit], until: float) -> Finding:
+    """Whether members can dial this host."""
+    if case.daemon.status:
+        return _told_by(case.daemon)
+    met = [each.target for each in visits if each.peer]
+    if case.network is None or not met:
+        return grey(dial_back.ABOUT, "not examined: no member was met")
+    if not case.port or case.daemon.runs:
+        return grey(dial_back.ABOUT, "not examined: this peer listens on no fixed port, or its daemon does not answer")
+    back = dial_back.dial_back(met, case.network, case.port, case.advertised, until)
+    return dial_back.dialable(back, case.port, chosen=bool(case.advertised))
+
+
+def _told_by(daemon: Daemon) -> Finding:
+    """What the daemon has found out about its own addresses."""
+    addresses, why = daemon.status.get("addresses") or [], daemon.status.get("address_why") or ""
+    if addresses:
+        return fine(dial_back.ABOUT, f"others are told to dial {', '.join(addresses)}" + (f" ({why})" if why else ""))
+    do = "open the port, or map it and set --advertise; without that this peer only dials out, which is enough"
+    return yellow(dial_back.ABOUT, "not-dialable", f"at no address{': ' if why else ''}{why}", do)

@@ -1,0 +1,116 @@
+"""Findings about the ways to members, and about clocks, packets and addresses on these ways."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Sequence
+from typing import Final
+
+from gossipdp.error_codes import ADVICE
+from gossipdp.protocol.wire.messages import printable, short
+from peers.doctor.findings import Finding, Light, fine, grey, red, yellow
+from peers.doctor.visits import Speed, Visit
+
+__all__ = ["clock", "packets", "seen", "speeds", "ways"]
+
+DOUBTFUL: Final = 2.0
+"""seconds between two clocks from which logs and metrics of hosts no longer fit together"""
+WRONG: Final = 60.0
+"""seconds from which a clock is wrong"""
+
+
+def ways(visits: Sequence[Visit]) -> list[Finding]:
+    """One finding for each address. While one address leads to a member, the others are only doubtful."""
+    reached = any(each.peer for each in visits)
+    return [_way(each, reached) for each in visits]
+
+
+def _way(visit: Visit, reached: bool) -> Finding:
+    about = f"way to {printable(visit.address)}"
+    if visit.peer:
+        return fine(about, f"peer {short(visit.peer)} answers in {visit.rtt * 1e3:.0f} ms")
+    if visit.cause is None:
+        return grey(about, "a peer answers; an invite (@FILE) tells whether it lets this host in")
+    do = visit.cause.do or ADVICE.get(visit.cause.code, "")
+    if visit.cause.fault == "silent":
+        do = f"see whether the peer there is stopped or hangs (`gossipdp doctor` on that host); else {do}"
+    step = f"{visit.reached} ok, then " if visit.reached else ""
+    return (yellow if reached else red)(about, visit.cause.fault, f"{step}{visit.cause.text}", do)
+
+
+def clock(visits: Sequence[Visit]) -> Finding:
+    """Whether this host's clock is that of the members."""
+    ahead = [each.ahead for each in visits if each.ahead is not None]
+    if not ahead:
+        return grey("clock", "not compared: no member was met")
+    off = statistics.median(ahead)
+    uncertain = max(each.rtt for each in visits if each.ahead is not None)
+    if abs(off) < max(DOUBTFUL, uncertain):
+        return fine("clock", f"within {max(abs(off), uncertain / 2):.2f} s of {_members(len(ahead))}")
+    which = "this host" if len(ahead) > 1 else "this host or the member"
+    said = f"{_time(abs(off))} {'behind' if off > 0 else 'ahead of'} {_members(len(ahead))}"
+    do = f"see `timedatectl` on {which}, and let NTP set the clock (systemd-timesyncd or chrony)"
+    return (red if abs(off) >= WRONG else yellow)("clock", "clock-off", said, do)
+
+
+def packets(visits: Sequence[Visit]) -> list[Finding]:
+    """Whether packets of full size get through."""
+    findings = []
+    for each in visits:
+        about = f"packets, {printable(each.address)}"
+        if each.one_way:
+            said = f"small messages pass, and large ones {each.one_way} the member are lost: an MTU black hole"
+            do = (
+                f"lower the MTU here (now {each.packet}), as with `ip link set dev INTERFACE mtu 1280`; "
+                "or let ICMP 'fragmentation needed' pass between the hosts"
+            )
+            findings.append(red(about, "mtu-black-hole", said, do))
+        elif each.reached == "large":
+            findings.append(fine(about, f"packets of {each.packet} bytes pass both ways"))
+        elif each.peer:
+            findings.append(grey(about, "not examined: the member's version does not answer"))
+    return findings
+
+
+def speeds(visits: Sequence[Visit]) -> list[Finding]:
+    """Throughput, where it was measured."""
+    found = [(each, each.speed) for each in visits if each.speed is not None]
+    return [_speed(f"speed, {printable(each.address)}", speed) for each, speed in found]
+
+
+def _speed(about: str, speed: Speed) -> Finding:
+    if not speed.up or not speed.down:
+        return grey(about, "not measured: that member answers no more within this minute")
+    return fine(about, f"{speed.up * 8e-6:.0f} Mbit/s to the member, {speed.down * 8e-6:.0f} from it")
+
+
+def seen(visits: Sequence[Visit], own: set[str], router: str) -> Finding:
+    """Whether an address translation is between this host and the members.
+
+    Args:
+        own: IP addresses of this host's interfaces.
+        router: outside address of the router, as it tells by NAT-PMP; "" if unknown.
+    """
+    found = sorted({each.seen for each in visits if each.seen})
+    about = "address"
+    if not found:
+        return grey(about, "not known: no member was met")
+    others = [each for each in found if each not in own]
+    if not others:
+        return fine(about, f"members see this host at its own address, {', '.join(found)}: no translation between")
+    said = f"members see this host at {', '.join(others)}, which a router or provider translates"
+    if len(others) > 1:
+        do = "give one of them with --advertise, or let this peer dial out: it need not be dialled"
+        return yellow(about, "several-addresses", said, do)
+    if router and router not in others:
+        do = "no port map of the near router is enough; this peer dials out, which needs nothing"
+        return yellow(about, "double-translation", f"{said}; the near router is at {router}: a second one follows", do)
+    return Finding(about, Light.GREEN, said + (f"; the router {router} maps ports" if router else ""))
+
+
+def _members(number: int) -> str:
+    return "the member that was met" if number == 1 else f"{number} members"
+
+
+def _time(seconds: float) -> str:
+    return f"{seconds:.0f} s" if seconds < 600 else f"{seconds / 60:.0f} min"
