@@ -29,7 +29,9 @@ __all__ = ["doctor"]
 def doctor(
     ctx: click.Context, target: str | None, peer: str | None, speed: bool, parameters: int, as_json: bool
 ) -> int:
-    """Say what is wrong with this host, or with its way to the network, and what to do. Change nothing.
+    """Find what is wrong on this host or its way to the network.
+
+    Each finding says what to do, and nothing is changed.
 
     Before a join, the invite (@FILE, or - for standard input) or one HOST:PORT says whom to visit. After it, the home
     does. Exit with 1 if something is wrong.

@@ -11,10 +11,10 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
-from typing import Final, TypeVar
+from typing import Final, NamedTuple
 
 from gossipdp.errors import ConfigError
-from gossipdp.protocol.wire.messages import Lane, short
+from gossipdp.protocol.wire.messages import Lane
 from gossipdp.runtime.network.dial_causes import SPEAKS_ZMTP, Cause, look, unreachable, unresolved
 from gossipdp.runtime.network.events import DialFailed, LinkDown, LinkUp, Measured, TransportEvent
 from gossipdp.runtime.network.host_port import split_address
@@ -45,7 +45,6 @@ BROKEN_BY: Final = {
     "GD-205": "copied-home",
     "GD-302": "other-version",
 }
-E = TypeVar("E", bound=TransportEvent)
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,8 +55,7 @@ class Network:
     secret: NetworkSecret
 
 
-@dataclass(frozen=True, slots=True)
-class Speed:
+class Speed(NamedTuple):
     """Throughput of one connection, in bytes a second; 0.0: the member sent nothing more."""
 
     up: float
@@ -243,8 +241,3 @@ class _Talk:
         self._number += 1
         self._transport.measure(peer, lane, self._number, send=send, back=back)
         return self._number
-
-
-def peer_text(visit: Visit) -> str:
-    """The member that was met, for people."""
-    return f"peer {short(visit.peer)}"

@@ -31,11 +31,12 @@ def _way(visit: Visit, reached: bool) -> Finding:
         return fine(about, f"peer {short(visit.peer)} answers in {visit.rtt * 1e3:.0f} ms")
     if visit.cause is None:
         return grey(about, "a peer answers; an invite (@FILE) tells whether it lets this host in")
-    do = visit.cause.do or ADVICE.get(visit.cause.code, "")
+    do, text = visit.cause.do or ADVICE.get(visit.cause.code, ""), visit.cause.text
     if visit.cause.fault == "silent":
-        do = f"see whether the peer there is stopped or hangs (`gossipdp doctor` on that host); else {do}"
+        do = "run `gossipdp doctor` on that host; if no peer runs there, correct address and port"
+        text = "the other side says nothing: a peer that is stopped or hangs, or another program"
     step = f"{visit.reached} ok, then " if visit.reached else ""
-    return (yellow if reached else red)(about, visit.cause.fault, f"{step}{visit.cause.text}", do)
+    return (yellow if reached else red)(about, visit.cause.fault, f"{step}{text}", do)
 
 
 def clock(visits: Sequence[Visit]) -> Finding:
