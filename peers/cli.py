@@ -24,6 +24,7 @@ from peers.commands.finish import finish
 from peers.commands.keys import keys
 from peers.commands.simulate import simulate
 from peers.commands.start import join, up
+from peers.commands.top import top
 from peers.options import json_option
 
 __all__ = ["cli", "main"]
@@ -124,6 +125,7 @@ for command in (
     status,
     members,
     doctor,
+    top,
     finish,
     leave,
     config,

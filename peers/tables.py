@@ -12,9 +12,12 @@ import shutil
 import sys
 import textwrap
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
+
+if TYPE_CHECKING:
+    from rich.table import Table
 
 __all__ = [
     "MEMBER_COLUMNS",
@@ -29,6 +32,7 @@ __all__ = [
     "print_text",
     "print_verdict",
     "quantity",
+    "rich_table",
 ]
 
 NONE = "-"
@@ -157,9 +161,9 @@ def print_verdict(text: str, colour: str) -> None:
 
 
 def print_table(columns: Sequence[Column], rows: Sequence[Mapping[str, Any]]) -> None:
-    cells = [[cell(column, row) for column in columns] for row in rows]
-    widths = [max([len(column.title), *(len(line[at]) for line in cells)]) for at, column in enumerate(columns)]
     if not sys.stdout.isatty():
+        cells = [[cell(column, row) for column in columns] for row in rows]
+        widths = [max([len(column.title), *(len(line[at]) for line in cells)]) for at, column in enumerate(columns)]
         for line in [[column.title for column in columns], *cells]:
             padded = (
                 text.rjust(width) if column.right else text.ljust(width)
@@ -168,22 +172,38 @@ def print_table(columns: Sequence[Column], rows: Sequence[Mapping[str, Any]]) ->
             print("  ".join(padded).rstrip())
         return
     from rich.console import Console
+
+    console = Console()
+    table, left_out = rich_table(columns, rows, console.width)
+    console.print(table)
+    if left_out:
+        console.print(f"({left_out} more columns on a wider terminal, or with --json)", style="dim")
+
+
+def rich_table(
+    columns: Sequence[Column], rows: Sequence[Mapping[str, Any]], room: int, marked: int = -1
+) -> tuple[Table, int]:
+    """The rows as a table that fits into `room` characters, and the number of columns left out.
+
+    Args:
+        marked: index of a row that is shown reversed.
+    """
     from rich.table import Table
     from rich.text import Text
 
-    console = Console()
+    cells = [[cell(column, row) for column in columns] for row in rows]
+    widths = [max([len(column.title), *(len(line[at]) for line in cells)]) for at, column in enumerate(columns)]
     told = [at for at in range(len(columns)) if not rows or any(line[at] != NONE for line in cells)]
-    kept = [told[at] for at in fitting([columns[at] for at in told], [widths[at] for at in told], console.width)]
-    short = elided([line[kept[0]] for line in cells], sum(widths[at] + 2 for at in kept) - 2 - console.width)
+    kept = [told[at] for at in fitting([columns[at] for at in told], [widths[at] for at in told], room)]
+    short = elided([line[kept[0]] for line in cells], sum(widths[at] + 2 for at in kept) - 2 - room)
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
     for at in kept:
         table.add_column(columns[at].title, justify="right" if columns[at].right else "left", no_wrap=True)
-    for line, first in zip(cells, short, strict=True):
+    for number, (line, first) in enumerate(zip(cells, short, strict=True)):
         # Text, not str: rich would read a member's name as markup.
-        table.add_row(Text(first), *(Text(line[at], style=STYLES.get(line[at], "")) for at in kept[1:]))
-    console.print(table)
-    if len(kept) < len(told):
-        console.print(f"({len(told) - len(kept)} more columns on a wider terminal, or with --json)", style="dim")
+        texts = [Text(first), *(Text(line[at], style=STYLES.get(line[at], "")) for at in kept[1:])]
+        table.add_row(*texts, style="reverse" if number == marked else "")
+    return table, len(told) - len(kept)
 
 
 def fitting(columns: Sequence[Column], widths: Sequence[int], room: int) -> list[int]:

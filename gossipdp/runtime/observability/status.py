@@ -30,6 +30,8 @@ __all__ = ["Status"]
 
 MAX_INVITED: Final = 6
 """most addresses in an invite"""
+RECENT: Final = 24
+"""exchanges that are listed, at most"""
 MAX_FINGERPRINTS: Final = 8
 """newest epochs whose fingerprints are shown"""
 
@@ -77,6 +79,8 @@ class Status:
     in_doubt: int = 0
     last_partner: bytes = b""
     last_exchange: dict[str, Any] = field(default_factory=dict)
+    recent: deque[tuple[float, dict[str, Any]]] = field(default_factory=lambda: deque(maxlen=RECENT))
+    """the last exchanges, also those that mixed nothing, and when each ended"""
     checkpoint: str = ""
     leaving: bool = False
     transfer: str = ""
@@ -193,6 +197,7 @@ class Status:
         partner = self._of(event.partner)
         # These bytes came over the link, whether the exchange mixed anything or not.
         self.exchanged_bytes += event.received
+        self.recent.append((time.monotonic(), _told(event)))
         if event.chunks == 0:
             return
         partner.exchanges += 1
@@ -333,6 +338,7 @@ class Status:
             "exchanged_parameters": self.exchanged_parameters,
             "formula_bytes": self.formula_bytes,
             "last_exchange": self.last_exchange,
+            "recent_exchanges": [{**told, "ago": time.monotonic() - ended} for ended, told in reversed(self.recent)],
             "blocks": self.blocks,
             "escalated_blocks": self.escalated,
             "escalated_median": shares[len(shares) // 2] if shares else None,
@@ -360,3 +366,16 @@ class Status:
 
 def _lane(counter: Counter[tuple[bytes, Lane]], lane: Lane) -> int:
     return sum(size for (_, where), size in counter.items() if where is lane)
+
+
+def _told(event: events.ExchangeEnded) -> dict[str, Any]:
+    """One line of the list of recent exchanges."""
+    return {
+        "partner": event.partner.hex(),
+        "result": event.result,
+        "chunks": event.chunks,
+        "of": event.of,
+        "seconds": event.duration,
+        "sent_bytes": event.sent,
+        "received_bytes": event.received,
+    }
