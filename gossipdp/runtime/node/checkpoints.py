@@ -53,6 +53,7 @@ class Checkpoints:
         )
         self._status, self._metrics, self._notices = context.status, context.metrics, context.notices
         self._incarnation, self._run = context.incarnation, context.run
+        self._metrics.set_checkpoint_every(self._config.checkpoint_every)
         self._data, self._kept = data, kept
         self._pinned = PinnedCheckpoints(store, context.notices)
         self.writer = Checkpointer(store, call, self.saved, log.info)

@@ -67,7 +67,9 @@ class Housekeeping:
             self._notices.notice("GD-602", text, now)
         self._notices.remind(self._join_progress.look(peer, self._status.transfer, now))
         signs = self._status.signs(saving=saving, finishing=finishing)
-        if (line := self._lines.look(signs, judge(signs), self._status.totals(), now)) is not None:
+        verdict = judge(signs)
+        self._metrics.set_verdict(verdict.state)
+        if (line := self._lines.look(signs, verdict, self._status.totals(), now)) is not None:
             log.log(line.level, "%s", line.text)
         self._remember_members(now)
 

@@ -37,6 +37,7 @@ def _histogram(name: str, help: str, buckets: tuple[float, ...]) -> Family:
 
 
 FAMILIES: Final = (
+    _gauge("verdict", "1 for the state with which `gossipdp status` opens, 0 for every other one.", "state"),
     _counter("events_total", "Events of the peer, by type.", "event"),
     # membership
     _gauge("members", "Members of the network as this peer sees them, itself included.", "state"),
@@ -95,6 +96,7 @@ FAMILIES: Final = (
     _counter("state_checks_total", "Fetched states judged by another peer: plausible, denied, unvouched.", "verdict"),
     _counter("resyncs_total", "Models given up for another peer's, by reason: apart, lag or diverged.", "reason"),
     _gauge("checkpoint_last_success_timestamp_seconds", "Unix time of the newest checkpoint."),
+    _gauge("checkpoint_every_seconds", "Time between two checkpoints, as configured; infinite if they are off."),
     # data
     _gauge("data_epochs", "Epochs the network has covered, with the share of the next.", "data"),
     _gauge("data_open_leases", "Blocks that this peer has open.", "data"),
@@ -105,6 +107,7 @@ FAMILIES: Final = (
 )
 
 HEALTHY: Final[Mapping[str, str]] = {
+    "verdict": '1 for `state="healthy"`',
     "members": "as many alive as hosts run, none suspect for long",
     "training_stall_seconds_total": "grows by less than 1 % of the time",
     "training_attached": "1",

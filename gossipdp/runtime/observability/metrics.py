@@ -20,6 +20,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Info
 from gossipdp.protocol import events
 from gossipdp.protocol.wire.messages import Lane, State, printable
 from gossipdp.runtime.observability.gpu import GraphicsProcessors
+from gossipdp.runtime.observability.health import STATES
 from gossipdp.runtime.observability.http import HttpServer
 from gossipdp.runtime.observability.metric_table import FAMILIES, Family
 from gossipdp.runtime.observability.peer_labels import OTHER, PeerLabels
@@ -219,6 +220,11 @@ class Metrics:
             self.set_rtt(link.peer, peer.membership.rtt(link.peer))
         self.set_queues(jobs=queued)
 
+    def set_verdict(self, state: str) -> None:
+        """Set the state of the verdict on this peer, as named in `health.STATES`."""
+        for kind in STATES:
+            self._gauges["verdict"].labels(kind.name).set(kind.name == state)
+
     def set_members(self, counts: Mapping[str, int]) -> None:
         """Set the number of members in each state ("alive", "suspect", ...), this peer included."""
         self._alive = counts.get("alive", 1)
@@ -259,6 +265,10 @@ class Metrics:
     def count_lost_steps(self, steps: int) -> None:
         """Count steps of a training process that no anchor will ever hold."""
         self._counters["lost_steps_total"].inc(steps)
+
+    def set_checkpoint_every(self, seconds: float) -> None:
+        """Set the time between two checkpoints; infinite if they are off."""
+        self._gauges["checkpoint_every_seconds"].set(seconds)
 
     def checkpoint_saved(self, timestamp: float | None = None) -> None:
         """A checkpoint was written, or was found at the start. `timestamp`: Unix time in seconds; now by default."""

@@ -103,6 +103,8 @@ def fill(metrics: Metrics) -> None:
         metrics.observe(event)
     metrics.update(status(), queued=3)  # type: ignore[arg-type]
     metrics.set_queues(bytes=4096)
+    metrics.set_verdict("healthy")
+    metrics.set_checkpoint_every(600.0)
     metrics.count_lost_steps(5)
     metrics.checkpoint_saved(1.7e9)
 

@@ -10,6 +10,7 @@ from prometheus_client import generate_latest
 from gossipdp.protocol import events
 from gossipdp.protocol.epidemic import events as epidemic_events
 from gossipdp.protocol.wire.messages import short
+from gossipdp.runtime.observability.health import STATES
 from gossipdp.runtime.observability.metrics import Metrics
 from tests.runtime.observability.metric_samples import EVENTS, PARTNER, Time, exchange, outer_step, status, value
 
@@ -145,3 +146,16 @@ def test_time_of_a_checkpoint_found_at_the_start_is_shown_until_another_is_saved
         metrics.checkpoint_saved(found)
         shown.append(value(metrics, "checkpoint_last_success_timestamp_seconds") or 0.0)
     assert math.isnan(shown[0]) and shown[1] == 1.7e9 < shown[2]
+
+
+def test_the_verdict_is_the_one_state_that_is_1(metrics: Metrics) -> None:
+    assert value(metrics, "verdict", state="healthy") is None, "nothing is judged yet"
+    for state in ("joining", "degraded", "healthy"):
+        metrics.set_verdict(state)
+        shown = {kind.name: value(metrics, "verdict", state=kind.name) for kind in STATES}
+        assert shown == {kind.name: float(kind.name == state) for kind in STATES}
+
+
+def test_checkpoints_that_are_off_are_never_old(metrics: Metrics) -> None:
+    metrics.set_checkpoint_every(math.inf)
+    assert "gossipdp_checkpoint_every_seconds +Inf" in generate_latest(metrics.registry).decode()
