@@ -14,6 +14,7 @@ from gossipdp.error_codes import CODES, EXITS
 from gossipdp.runtime.observability.metric_table import FAMILIES, HEALTHY
 from peers.cli import cli
 from peers.home import presets
+from tests.peers.deploy.queries import rules
 from tests.site_code import SITE, load
 
 drawings, reference = load("drawings"), load("reference")
@@ -74,6 +75,14 @@ def test_every_metric_is_listed_with_its_help() -> None:
     rows = dict(re.findall(r"^\| `gossipdp_(\w+)` \| (.+) \|$", text, re.M))
     assert list(rows) == [family.name for family in FAMILIES]
     assert set(HEALTHY) < set(rows) and all("Healthy: " in rows[name] for name in HEALTHY)
+
+
+def test_every_alert_is_listed_with_severity_and_runbook() -> None:
+    rows = dict(re.findall(r"^\| `(\w+)` \| (.+) \|$", reference.alerts(), re.M))
+    assert list(rows) == list(rules())
+    for name, rule in rules().items():
+        assert rows[name].startswith(f"*{rule['labels']['severity']}")
+        assert rows[name].endswith(reference.cell(rule["annotations"]["runbook"]))
 
 
 def test_plain_text_stays_plain_in_markdown_and_code_stays_code() -> None:

@@ -6,8 +6,10 @@ import inspect
 import re
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import click
+import yaml
 
 from gossipdp.config import SECTIONS
 from gossipdp.config_help import Key, known_keys, section_help
@@ -18,6 +20,7 @@ from peers.config_text import in_presets
 from peers.home import presets
 
 LINK = r"[GD-\1](errors.md#gd-\1)"
+DEPLOY = Path(__file__).parents[2] / "peers" / "deploy"
 WIDTH = 100
 """columns of a command's usage"""
 
@@ -159,6 +162,22 @@ def about(family: Family) -> str:
     kind = " by ".join([family.kind, *([", ".join(f"`{label}`" for label in family.labels)] if family.labels else [])])
     healthy = HEALTHY.get(family.name)
     return f"{cell(family.help)} *{capital(kind)}.*" + (f" Healthy: {cell(healthy)}." if healthy else "")
+
+
+# -- alerts ----------------------------------------------------------------------------------------------------------
+
+
+def alerts() -> str:
+    """Every alert of the rules that are shipped, in their order, with what to do."""
+    groups = yaml.safe_load((DEPLOY / "prometheus" / "alerts.yml").read_text("utf-8"))["groups"]
+    rules = [rule for group in groups for rule in group["rules"]]
+    rows = [f"| `{rule['alert']}` | {when(rule)} | {cell(rule['annotations']['runbook'])} |" for rule in rules]
+    return "\n".join(["| alert | severity, and what it says | what to do |", "|---|---|---|", *rows])
+
+
+def when(rule: dict[str, Any]) -> str:
+    after = f", after {rule['for']}" if "for" in rule else ""
+    return f"*{rule['labels']['severity']}{after}.* {cell(rule['annotations']['summary'])}"
 
 
 # -- a script --------------------------------------------------------------------------------------------------------

@@ -1,18 +1,19 @@
-"""A real Prometheus server scrapes a daemon and answers queries about it; promtool finds nothing to object to."""
+"""A real Prometheus server scrapes two daemons, evaluates the alert rules and answers every query of the dashboard."""
 
 from __future__ import annotations
 
-import json
+import re
 import shutil
 import subprocess
 import urllib.parse
-import urllib.request
-from collections.abc import Callable, Iterator
-from pathlib import Path
+from collections.abc import Iterator
+from typing import NamedTuple
 
 import pytest
 
-from tests.processes.running import Network, Process, environment, kept_port, until
+from tests.peers.deploy.queries import rules, shown, variables
+from tests.processes.prometheus_server import Prometheus, get
+from tests.processes.running import Network, gossipdp, running, until
 
 MISSING = [program for program in ("prometheus", "promtool") if shutil.which(program) is None]
 pytestmark = [
@@ -20,72 +21,40 @@ pytestmark = [
     pytest.mark.skipif(bool(MISSING), reason=f"not installed: {', '.join(MISSING)} (Debian's package prometheus)"),
 ]
 
+AFTER_AN_EVENT = {"Exchanges that failed, offers refused", "Refused: NaN and others", "Notices"}
+"""panels that may be empty while nothing has gone wrong"""
+WITH_A_GPU = {"GPU utilisation", "GPU memory"}
 
-def get(url: str) -> str:
-    with urllib.request.urlopen(url, timeout=5) as answer:
-        return str(answer.read().decode())
+
+class Scraped(NamedTuple):
+    network: Network
+    pages: list[str]
+    server: Prometheus
 
 
-class Prometheus:
-    def __init__(self, directory: Path, targets: list[str]) -> None:
-        directory.mkdir()
-        rules = {"scrape_interval": "200ms", "scrape_timeout": "200ms"}
-        jobs = [{"job_name": "gossipdp", "static_configs": [{"targets": targets}]}]
-        # JSON is YAML.
-        (directory / "prometheus.yml").write_text(json.dumps({"global": rules, "scrape_configs": jobs}))
-        self.log, self._port = directory / "log", kept_port()
-        port = self._port.getsockname()[1]
-        self._url = f"http://127.0.0.1:{port}"
-        argv = [
-            "prometheus",
-            f"--config.file={directory / 'prometheus.yml'}",
-            f"--storage.tsdb.path={directory / 'data'}",
-            f"--web.listen-address=127.0.0.1:{port}",
-        ]
-        self.process = Process(argv, self.log, environment())
-
-    def end(self) -> None:
-        self.process.kill()
-        self._port.close()
-
-    def query(self, expression: str) -> list[tuple[dict[str, str], float]]:
-        """Labels and value of each series of an instant query; [] without an answer."""
+@pytest.fixture(scope="module")
+def scraped(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scraped]:
+    """Two hosts that have exchanged, and a server that has scraped both."""
+    directory = tmp_path_factory.mktemp("scraped")
+    with running(directory / "hosts", 2) as two:
+        two.start()
+        two.until_it_runs()
+        pages = [host.status()["metrics"] for host in two.hosts]
+        server = Prometheus(directory / "prometheus", [urllib.parse.urlsplit(page).netloc for page in pages])
         try:
-            answer = json.loads(get(f"{self._url}/api/v1/query?{urllib.parse.urlencode({'query': expression})}"))
-        except OSError:
-            return []
-        assert answer["status"] == "success", answer
-        return [(series["metric"], float(series["value"][1])) for series in answer["data"]["result"]]
+            until("both targets are up", lambda: len(server.query("up == 1")) == 2, 30)
+            yield Scraped(two, pages, server)
+        finally:
+            server.end()
 
 
-@pytest.fixture
-def prometheus(tmp_path: Path) -> Iterator[Callable[[list[str]], Prometheus]]:
-    started: list[Prometheus] = []
-
-    def start(targets: list[str]) -> Prometheus:
-        started.append(Prometheus(tmp_path / "prometheus", targets))
-        return started[-1]
-
-    yield start
-    for server in started:
-        server.end()
-
-
-def test_prometheus_scrapes_a_daemon__answers_for_exchanges_and_bytes(
-    network: Callable[..., Network], prometheus: Callable[[list[str]], Prometheus]
-) -> None:
-    two = network(2)
-    two.start()
-    two.until_it_runs()
-    pages = [host.status()["metrics"] for host in two.hosts]
-    server = prometheus([urllib.parse.urlsplit(page).netloc for page in pages])
+def test_prometheus_scrapes_a_daemon__answers_for_exchanges_and_bytes(scraped: Scraped) -> None:
+    two, pages, server = scraped
 
     def rising(expression: str) -> bool:
         values = [value for _, value in server.query(expression)]
         return len(values) == 2 and min(values) > 0
 
-    told = server.log.read_text
-    until(f"both targets are up; {told()}", lambda: len(server.query("up == 1")) == 2, 30)
     until("exchanges", lambda: rising('sum by (instance) (gossipdp_exchanges_total{result="done"})'), 10)
     for name in ("gossipdp_sent_bytes_total", "gossipdp_received_bytes_total"):
         until(name, lambda name=name: rising(f"sum by (instance) ({name})"), 10)
@@ -102,3 +71,37 @@ def test_prometheus_scrapes_a_daemon__answers_for_exchanges_and_bytes(
             ["promtool", "check", "metrics"], input=get(page), capture_output=True, text=True, timeout=30, check=False
         )
         assert (checked.returncode, checked.stdout, checked.stderr) == (0, "", "")
+
+
+def test_rules_are_evaluated_without_an_error_and_healthy_peers_raise_no_alarm(scraped: Scraped) -> None:
+    server = scraped.server
+    until("all rules are evaluated", lambda: set(server.rules()) == set(rules()), 20)
+    for name, rule in server.rules().items():
+        assert (rule["health"], rule.get("lastError", "")) == ("ok", ""), name
+        assert rule["labels"]["severity"] == "info" or rule["state"] == "inactive", name
+
+
+def test_the_metric_of_the_verdict_is_the_verdict_of_the_command(scraped: Scraped) -> None:
+    for host, page in zip(scraped.network.hosts, scraped.pages, strict=True):
+        checked = gossipdp("--home", str(host.home), "status", "--check")
+        asked = f'gossipdp_verdict{{instance="{urllib.parse.urlsplit(page).netloc}"}} == 1'
+        states = [labels["state"] for labels, _ in scraped.server.query(asked)]
+        assert (states, checked.returncode) == (["healthy"], 0), checked.stdout
+        assert checked.stdout.startswith("healthy: ")
+
+
+def test_every_panel_of_the_dashboard_shows_something(scraped: Scraped) -> None:
+    server, empty = scraped.server, AFTER_AN_EVENT | WITH_A_GPU
+    assert empty <= set(shown())
+    for title, expressions in shown().items():
+        for asked in expressions:
+            until(f"{title}: {asked}", lambda asked=asked: server.query(asked) or title in empty, 20)  # noqa: B023
+
+
+def test_variables_of_the_dashboard_list_network_and_peers(scraped: Scraped) -> None:
+    for name, wanted in (
+        ("network", {"tiny"}),
+        ("instance", {urllib.parse.urlsplit(page).netloc for page in scraped.pages}),
+    ):
+        series, label = re.fullmatch(r"label_values\((.*), (\w+)\)", variables()[name]).groups()  # type: ignore[union-attr]
+        assert scraped.server.values(label, series.replace("$network", ".*")) == wanted

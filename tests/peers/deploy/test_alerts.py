@@ -14,6 +14,7 @@ import yaml
 from gossipdp.error_codes import CODES
 from gossipdp.runtime.observability.health import FAR, GONE, MOST_STALL, STATES, WIDE
 from gossipdp.runtime.observability.vital_signs import QUIET_ROUNDS
+from peers.cli import cli
 from tests.peers.deploy.queries import DEPLOY, RULE_TESTS, RULES, rules, selectors
 
 ALERTS = rules()
@@ -94,6 +95,7 @@ def test_alert_has_severity_texts_and_a_runbook_that_names_something_to_do(name:
     assert list(texts) == ["summary", "description", "runbook"] and "$" not in texts["summary"]
     assert "`" in texts["runbook"] or "HOME/log/" in texts["runbook"]
     assert set(re.findall(r"GD-\d+", texts["runbook"])) <= set(CODES)
+    assert set(re.findall(r"`gossipdp (\w+)", texts["runbook"])) <= set(cli.commands)
     states = "gossipdp_verdict" in rule["expr"].partition(" ")[0] or rule["expr"].startswith("up{")
     assert states or "$value" in texts["description"], "an alert that is no plain state tells its value"
 
@@ -125,5 +127,3 @@ def test_thresholds_are_those_of_the_verdict() -> None:
     }
     assert {name: threshold(ALERTS[name]["expr"]) for name in wanted} == pytest.approx(wanted)
     assert GONE == 3600 and "[1h]" in ALERTS["GossipdpMemberLost"]["expr"]
-
-

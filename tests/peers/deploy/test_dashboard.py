@@ -65,7 +65,7 @@ def test_marks_are_the_thresholds_of_verdict_and_alerts() -> None:
 
 
 def test_verdicts_have_the_colours_of_status() -> None:
-    assert made.COLOURS == {kind.name: kind.colour for kind in STATES}
+    assert {kind.name: kind.colour for kind in STATES} == made.COLOURS
 
 
 def test_provisioning_names_a_folder_and_a_data_source_for_the_variable() -> None:
