@@ -22,6 +22,7 @@ from peers.commands.doctor import doctor
 from peers.commands.explain import explain
 from peers.commands.finish import finish
 from peers.commands.keys import keys
+from peers.commands.plan import plan
 from peers.commands.simulate import simulate
 from peers.commands.start import join, up
 from peers.commands.top import top
@@ -132,6 +133,7 @@ for command in (
     explain,
     keys,
     checkpoint,
+    plan,
     simulate,
     version,
 ):

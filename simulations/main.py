@@ -16,13 +16,15 @@ from pathlib import Path
 from typing import Any
 
 from gossipdp.errors import HardwareError
+from peers.plan.clock import Round, Way
+from peers.plan.network import Network
 from simulations.scenarios import chaos, churn, flash_crowd, mass_kill, partition, shrink, stragglers
 from simulations.scenarios.base import Scenario, play
 from simulations.scenarios.detection.report import detection_report
 from simulations.scenarios.findings import Report
 from simulations.scenarios.reports import cold_start_report, data_report, scale_report
 
-__all__ = ["SCENARIOS", "Entry", "Options", "UnplayableError", "laboratory", "simulate"]
+__all__ = ["SCENARIOS", "Entry", "Options", "UnplayableError", "clocked", "laboratory", "simulate"]
 
 
 class UnplayableError(ValueError):
@@ -141,6 +143,16 @@ def laboratory(suite: str | None, seeds: int | None, jobs: int, *, quick: bool =
         return lab(suite, seeds=seeds or 3, jobs=jobs, size="quick" if quick else "full" if full else "normal")
     except SuiteError as error:
         raise UnplayableError(str(error)) from None
+
+
+def clocked(network: Network, way: Way, every: int, bits: int) -> Round:
+    """A usual round by the laboratory's clock, for `gossipdp plan`. Arguments as of `plan.clocked.clocked`.
+
+    The laboratory is imported only here, because it needs torch.
+    """
+    from simulations.lab.plan import clocked as clock
+
+    return clock.clocked(network, way, every, bits)
 
 
 def _search(name: str, entry: Entry, options: Options) -> Report | None:

@@ -67,9 +67,10 @@ CODES: Final[Mapping[str, Code]] = {
         (7,),
     ),
     "GD-504": Code(
-        "`simulate` needs a source checkout",
-        "The installed package holds no simulator.",
-        "run the command in a checkout, installed with `pip install -e .`",
+        "`simulate` and `plan` need the sources",
+        "The installed package holds no simulator and no laboratory.",
+        "in the folder of the sources, run `python -m gossipdp` in place of `gossipdp`, or install them with"
+        " `pip install -e .`",
         (7,),
     ),
     "GD-505": Code(

@@ -169,4 +169,10 @@ CODES: Final[Mapping[str, Code]] = {
         "begin a new run in another home (`--home`); to train this model on, rename HOME/final as the text says",
         (3,),
     ),
+    "GD-324": Code(
+        "A plan lacks a figure",
+        "`gossipdp plan` needs a figure that is missing, or got one that is not allowed. The text names the flag.",
+        "give the flag that the text names; `gossipdp plan --help` has an example",
+        (3,),
+    ),
 }

@@ -37,20 +37,11 @@ def simulate(
     The simulator runs the protocol of the daemon over links as bad as the scenario says, and checks the invariants
     after every event. `lab SUITE` trains real models by this and other methods; `lab` alone lists the suites.
     """
-    from gossipdp.errors import HardwareError
+    from peers.checkout import of_a_checkout
 
-    try:
+    with of_a_checkout("the simulator"):
         from simulations.main import SCENARIOS, Options, UnplayableError, laboratory
         from simulations.main import simulate as play
-    except ModuleNotFoundError as error:
-        if not (error.name or "").startswith("simulations"):
-            raise
-        raise HardwareError(
-            "GD-504",
-            "the simulator is not installed: the package holds only gossipdp and peers",
-            seen=str(error),
-            do="run this command in a checkout of the sources, installed with `pip install -e .`",
-        ) from None
     if scenario is None:
         for name, entry in SCENARIOS.items():
             click.echo(f"{name:<12} {entry.question}")

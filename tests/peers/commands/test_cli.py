@@ -71,6 +71,7 @@ def test_every_command_has_help_that_is_whole_at_eighty_columns(gossipdp: Run, m
     assert set(peers.cli.cli.commands) == {
         "up", "join", "invite", "members", "status", "leave", "keys", "config", "checkpoint", "demo", "simulate",
         "version", "explain", "finish", "doctor", "top",
+        "version", "explain", "finish", "plan",
     }  # fmt: skip
 
 
@@ -264,4 +265,4 @@ def test_simulate_where_only_the_package_is_installed_says_what_to_do(
     monkeypatch.setitem(sys.modules, "simulations.main", None)
     done = gossipdp("simulate", "chaos")
     assert done.code == 7 and "GD-504 the simulator is not installed" in done.err
-    assert "do:   run this command in a checkout" in done.err and "Traceback" not in done.err
+    assert "do:   in the folder of the sources, run `python -m gossipdp`" in done.err and "Traceback" not in done.err
