@@ -69,7 +69,7 @@ def advice_for(plan: Plan, failures: str, price: float | None = None) -> Advice:
         "long": f"Use gossip with rounds of {plan.rows[GOSSIP].every} steps here, or DiLoCo with hundreds.",
     }[use]
     reasons = {"ddp": _ddp, "either": _either, "quorum": _quorum, "gossip": _gossip, "long": _long, "none": _none}[use]
-    return Advice(use, headline, tuple(reasons(plan, failures)), tuple(_notes(plan, price)))
+    return Advice(use, headline, tuple(reasons(plan, failures)), tuple(_notes(plan, use, price)))
 
 
 def _use(plan: Plan, failures: str) -> Use:
@@ -125,7 +125,7 @@ def _either(plan: Plan, _: str) -> Iterator[Reason]:
         CLOCK,
     )
     yield Reason(
-        f"In between nothing is measured. A straight line puts them level near {percent(level)}, so begin with DDP.",
+        f"In between nothing is measured. A straight line puts them level near {percent(level)}.",
         CHOOSING,
     )
 
@@ -198,7 +198,7 @@ def _none(plan: Plan, _: str) -> Iterator[Reason]:
     yield Reason("Train a smaller model, a part of it (an adapter, frozen layers), or find faster links.", CHOOSING)
 
 
-def _notes(plan: Plan, price: float | None) -> Iterator[Reason]:
+def _notes(plan: Plan, use: Use, price: float | None) -> Iterator[Reason]:
     row = plan.rows[GOSSIP]
     if CROWDED <= plan.fill <= 1.0:
         yield Reason(
@@ -212,7 +212,9 @@ def _notes(plan: Plan, price: float | None) -> Iterator[Reason]:
             CHOOSING,
         )
     if price:
-        cost = price * row.bytes / 1e9
+        cost, ddp = (price * each.bytes / 1e9 for each in (row, plan.rows[DDP]))
+        if use in ("ddp", "either"):
+            yield Reason(f"The bytes of an hour of DDP cost {ddp:.2f} a host, those of gossip {cost:.2f}.", CHOOSING)
         yield Reason(
             f"Twice `every` halves the bytes of gossip, for about 0.01 nats: {cost / 2.0:.2f} in place of {cost:.2f} an"
             " hour and host.",

@@ -146,3 +146,9 @@ def test_bytes_that_cost_money__twice_the_steps_cost_half() -> None:
     made = plan_for(network(), slow_links(3.0, 1.0, 9.0), 0.05)
     told = " ".join(note.text for note in advice_for(made, "none", 10.0).notes)
     assert made.rows["gossip"].bytes == pytest.approx(72e6) and "0.36 in place of 0.72 an hour" in told
+
+
+@pytest.mark.parametrize(("ddp", "told"), [(0.0, True), (0.3, True), (9.0, False)])
+def test_bytes_that_cost_money__those_of_ddp_are_told_where_it_may_be_used(ddp: float, told: bool) -> None:
+    notes = advice_for(plan_for(network(), slow_links(3.0, 1.0, ddp), 0.05), "none", 10.0).notes
+    assert any(note.text.startswith("The bytes of an hour of DDP cost") for note in notes) is told
