@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final, Literal
 
-from peers.plan.choice import CROWDED, MOST_WINDOW, Plan
+from peers.plan.choice import CROWDED, FULLEST, MOST_WINDOW, Plan
 from peers.plan.clock import DDP, DILOCO, GOSSIP, OVERLAPPED
 from peers.plan.network import percent
 
@@ -82,7 +82,7 @@ def _use(plan: Plan, failures: str) -> Use:
         return "either"
     if failures != "none" and plan.short.link <= QUORUM_LOSES:
         return "quorum"
-    if plan.fill > 1.0:
+    if plan.fill > FULLEST:
         return "none"
     return "long" if plan.default_fill > LONG else "gossip"
 
@@ -200,7 +200,7 @@ def _none(plan: Plan, _: str) -> Iterator[Reason]:
 
 def _notes(plan: Plan, use: Use, price: float | None) -> Iterator[Reason]:
     row = plan.rows[GOSSIP]
-    if CROWDED <= plan.fill <= 1.0:
+    if CROWDED <= plan.fill <= FULLEST:
         yield Reason(
             f"An exchange fills {plan.fill:.2f} of a round, so a round makes one. momentum = 0.4 suits a run of"
             " thousands of steps; leave it out of a shorter one.",

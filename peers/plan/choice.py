@@ -19,7 +19,7 @@ from peers.plan.clock import DDP, FOUR_BITS, GOSSIP, WAYS, Clock, Round, Way
 from peers.plan.memory import memory
 from peers.plan.network import Network
 
-__all__ = ["CROWDED", "MOST_STEPS", "Plan", "Row", "plan_for", "usual_config"]
+__all__ = ["CROWDED", "FULLEST", "MOST_STEPS", "Plan", "Row", "plan_for", "usual_config"]
 
 FULLEST: Final = 0.9
 """share of a round that an exchange may fill (docs/choosing.md, `every`)"""

@@ -112,7 +112,7 @@ def test_memory_of_gossip_is_the_daemons_and_of_others_what_their_equations_keep
         (3.0, 9.0, 2.0, "1", "some", "gossip"),
         (99.0, 99.0, 99.0, "1", "none", "gossip"),
         (101.0, 99.0, 99.0, "1", "none", "long"),
-        (1001.0, 99.0, 99.0, "1", "none", "none"),
+        (901.0, 99.0, 99.0, "1", "none", "none"),
     ],
 )
 def test_recommendation_follows_the_pages(
