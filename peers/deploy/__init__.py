@@ -1,0 +1,1 @@
+"""Files and scripts that deploy peers: systemd, Docker, Kubernetes, SkyPilot, Slurm, Ray."""
