@@ -144,7 +144,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         codes = ray.get([host.ended.remote() for host in hosts])
     finally:
         ray.get([host.leave.remote() for host in hosts], timeout=LEAVES_WITHIN)
-    return max(codes)
+    return max(int(code) for code in codes)
 
 
 def parse(argv: Sequence[str] | None) -> argparse.Namespace:
