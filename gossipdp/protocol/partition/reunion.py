@@ -61,7 +61,8 @@ class Reunion:
         hold: True: offer and accept no exchange. False: exchange again. Returns True once no exchange is under way.
         done: Callback: a model was fetched for this reason, in this many seconds.
         standby: Says when a peer that does not train fetches the model anew.
-        finishing: Whether the run of this peer ends. Its model is then not given up because the peer lags.
+        finishing: Whether the run of this peer ends. Its model is then not given up because the peer lags, and it does not
+            ask whether it does.
     """
 
     def __init__(
@@ -295,6 +296,9 @@ class Reunion:
             self._course.fire(Event.OUTDATED, now)
         elif not self.reason and not self._finishing():
             self._watch_lag(now)
+        elif self._course.state is Course.ASKING:
+            # The run ends. The model is not given up, so there is nothing left to ask for.
+            self._course.fire(Event.UNVOUCHED, now)
 
     def stop(self, now: float) -> None:
         """This peer leaves. A peer that does not train keeps the model that it has."""

@@ -91,11 +91,11 @@ class Side:
         """waits: a training process waits for a newer model, and A and C are to give it."""
         self.view, self.outputs, self.progress = View(me), Outputs(), ProgressBoard(me)
         self.now, self.own, self.held, self.quiet = 1000.0, Own(100, 20, 0, 0.0), [], True
-        self.joiners, self.done, self.numbers = [], [], 0
+        self.joiners, self.done, self.numbers, self.finishing = [], [], 0, False
         self.reunion = Reunion(
             self.view, self.progress, self.joiner, random=Random(3), outputs=self.outputs, apart_rounds=ROUNDS,
             every=every, me=lambda: self.own, hold=self.hold, done=lambda *what: self.done.append(what),
-            standby=self.standby(side) if waits else None,
+            standby=self.standby(side) if waits else None, finishing=lambda: self.finishing,
         )  # fmt: skip
         self.astray = ()
         self.reunion.ready(b"", [], 0.0)

@@ -209,6 +209,20 @@ def test_peer_that_suspects_it_is_long_out_of_date_gives_no_state():
     assert b.reunion.gives(StateRequest(1), D), "there was no network to follow"
 
 
+def test_run_ends_while_the_peer_asks_whether_it_lags__it_exchanges_and_gives_its_state_again():
+    """Two peers waited for each other for an hour: one asked for ever, so it exchanged nothing and gave no model."""
+    b = Side()
+    b.progress.merge([Progress(peer, 10 * LONG, 1, 1, 1) for peer in (A, C)])
+    b.view.buried = 1
+    b.step()
+    assert b.held[-1] and not b.reunion.gives(StateRequest(1), D)
+    b.finishing = True
+    b.step()
+    assert not b.held[-1] and b.reunion.gives(StateRequest(1), D)
+    b.wait(2 * ASKING * PERIOD)
+    assert not b.held[-1] and not b.of(ResyncBegan)
+
+
 def test_only_followers_of_this_side_get_samples_while_there_are_two_sides():
     """A joiner of the other side would find its own side's model implausible."""
     b = Side()
