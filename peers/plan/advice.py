@@ -94,7 +94,7 @@ def _ddp(plan: Plan, failures: str) -> Iterator[Reason]:
     else:
         yield Reason(f"The links cost it {percent(row.link)} of its time, no more than you accept.", CHOOSING)
     if plan.network.equal:
-        yield Reason("In as many steps it learns best: 0.08 nats ahead of gossip.", CLOCK)
+        yield Reason("In as many steps it learns best: 0.07 nats ahead of gossip.", CLOCK)
     else:
         yield Reason(
             f"Faster hosts wait for the slowest, and {percent(row.lost)} of all hosts' time is lost. It was 0.03 nats"
@@ -118,7 +118,7 @@ def _either(plan: Plan, _: str) -> Iterator[Reason]:
             CLOCK,
         )
         return
-    ahead, behind, level = ("0.08", "0.09", LEVEL) if plan.network.equal else ("0.03", "0.13", LEVEL_UNEQUAL)
+    ahead, behind, level = ("0.07", "0.10", LEVEL) if plan.network.equal else ("0.03", "0.14", LEVEL_UNEQUAL)
     yield Reason(
         f"The links cost DDP {percent(row.link)} of its time. Where they cost 0 % it is {ahead} nats ahead of gossip,"
         f" where they cost 68 %, {behind} behind.",
@@ -160,7 +160,7 @@ def _gossip(plan: Plan, failures: str) -> Iterator[Reason]:
         )
     elif plan.network.equal:
         yield Reason(
-            "While all hosts stay, DiLoCo overlapped at 4 bits is as good, 0.002 to 0.006 nats ahead. It needs all"
+            "While all hosts stay, DiLoCo overlapped at 4 bits is as good, to 0.01 nats. It needs all"
             " hosts in every round.",
             CLOCK,
         )
