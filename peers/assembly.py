@@ -25,6 +25,8 @@ from gossipdp.runtime.network.incarnation import next_incarnation
 from gossipdp.runtime.network.limits import LIMITS
 from gossipdp.runtime.network.transport import Transport
 from gossipdp.runtime.node import Node, NodeConfig
+from gossipdp.runtime.observability import history
+from gossipdp.runtime.observability.history import History
 from gossipdp.runtime.observability.metrics import Metrics
 from gossipdp.runtime.room import Room
 from gossipdp.runtime.storage.checkpoint import CheckpointMeta
@@ -128,6 +130,7 @@ def build(
         learned_run=partial(files.save_run, home / homes.RUN),
         found_run=partial(_found_run, home),
         remember=partial(_remember, home / MEMBERS),
+        history=History(home / history.FILE),
         outside=final,
     )
     node.add(Control(control, node, home, config, final))

@@ -7,7 +7,7 @@
       network.secret    admits hosts to the network (0600) invite         admits another host (0600), see `invites`
       log/              what daemon and supervisor log, see `log_file`
       supervisor.json   the processes of this home, see `supervisor_file`
-      run, members.json, checkpoints/, control.sock, and compiled/ if numba has no other place
+      run, members.json, history.jsonl, checkpoints/, control.sock, and compiled/ if numba has no other place
 
 The home is ``--home``, else ``GOSSIPDP_HOME``, else ``~/.gossipdp/NETWORK``. NETWORK comes from RUN.toml, an invite or
 ``GOSSIPDP_NETWORK_NAME``. Without a name it is the only home of this user, or the only one whose daemon runs.

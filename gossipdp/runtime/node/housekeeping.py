@@ -11,6 +11,7 @@ from gossipdp.protocol.wire.messages import Member
 from gossipdp.runtime.network.transport import Transport
 from gossipdp.runtime.node.context import NodeContext
 from gossipdp.runtime.observability.health import judge
+from gossipdp.runtime.observability.history import History
 from gossipdp.runtime.observability.join_progress import JoinProgress
 from gossipdp.runtime.observability.memory_watch import MemoryWatch
 from gossipdp.runtime.observability.status_lines import StatusLines
@@ -31,6 +32,7 @@ class Housekeeping:
         memory: compares this process's memory with its bounds.
         spill: frees its files bit by bit, and says if the disk refuses what it is to keep.
         remember: called with the members to dial after a restart when their addresses have changed.
+        history: gets a record of this peer from time to time.
     """
 
     def __init__(
@@ -41,6 +43,7 @@ class Housekeeping:
         memory: MemoryWatch,
         spill: Spill,
         remember: Callable[[Sequence[Member]], None],
+        history: History,
     ) -> None:
         self._peer, self._status, self._metrics, self._notices = (
             context.peer,
@@ -49,7 +52,7 @@ class Housekeeping:
             context.notices,
         )
         self._transport, self._join_progress, self._memory, self._spill = transport, join_progress, memory, spill
-        self._remember = remember
+        self._remember, self._history = remember, history
         self._lines = StatusLines(context.clock())
         self._remembered: dict[bytes, tuple[str, ...]] = {}
         """addresses of the members that were written last"""
@@ -71,6 +74,8 @@ class Housekeeping:
         self._metrics.set_verdict(verdict.state)
         if (line := self._lines.look(signs, verdict, self._status.totals(), now)) is not None:
             log.log(line.level, "%s", line.text)
+        if text := self._history.look(self._status, now):
+            self._notices.notice("GD-602", text, now)
         self._remember_members(now)
 
     def _remember_members(self, now: float) -> None:

@@ -37,6 +37,7 @@ from gossipdp.runtime.node.network_events import NetworkEvents
 from gossipdp.runtime.node.training import TrainingSessions
 from gossipdp.runtime.node.vector_jobs import SharedRegion, VectorJobs
 from gossipdp.runtime.observability.fetch_lines import FetchLines
+from gossipdp.runtime.observability.history import History
 from gossipdp.runtime.observability.join_progress import JoinProgress
 from gossipdp.runtime.observability.memory_watch import MemoryWatch
 from gossipdp.runtime.observability.metrics import Metrics
@@ -82,6 +83,7 @@ class Node:
         found_run: called for a new run id when this peer has founded the network.
         learned_run: called with the run id that this peer, without one, hears of.
         remember: called with the members to dial after a restart when their addresses have changed.
+        history: what this peer has been through; the node adds to it.
         outside: what the end of a run causes outside the node.
         clock: monotonic time in seconds.
     """
@@ -102,6 +104,7 @@ class Node:
         learned_run: Callable[[bytes], None],
         found_run: Callable[[], bytes],
         remember: Callable[[Sequence[Member]], None],
+        history: History,
         outside: Outside | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -155,7 +158,7 @@ class Node:
             leaving=lambda: self._stopping_at < math.inf,
         )
         memory = MemoryWatch(room.plan, config.waiting)
-        self._housekeeping = Housekeeping(context, transport, join_progress, memory, spill, remember)
+        self._housekeeping = Housekeeping(context, transport, join_progress, memory, spill, remember, history)
         if config.home:
             self._data = DataServer(Path(config.home), self._feed, self._damaged_data)
             self._services.append(self._data)
