@@ -28,6 +28,8 @@ from gossipdp.runtime.node import Node, NodeConfig
 from gossipdp.runtime.observability import history
 from gossipdp.runtime.observability.history import History
 from gossipdp.runtime.observability.metrics import Metrics
+from gossipdp.runtime.observability.page.published import Published
+from gossipdp.runtime.observability.page.site import METRICS
 from gossipdp.runtime.room import Room
 from gossipdp.runtime.storage.checkpoint import CheckpointMeta
 from gossipdp.runtime.storage.spill import Spill
@@ -38,6 +40,7 @@ from peers.advertising import addresses_to_advertise, listen_host
 from peers.control import ControlServer
 from peers.final import FinalFiles
 from peers.home import HomeNetwork
+from peers.log_file import log_file
 from peers.memory import usable
 from peers.router import Router, wants_router
 from peers.services import Control, Signals
@@ -100,8 +103,8 @@ def build(
     final = FinalFiles(home, config, store, supervisor)
     kept = _kept(home, store, network)
     # The link is made last: its socket tells the supervisor that this daemon has started.
-    metrics = Metrics()
-    metrics_at = metrics_address(metrics, config.metrics.listen)
+    metrics, published = Metrics(), Published()
+    web = web_address(metrics, config.metrics.listen, published)
     transport = _transport(config, identity, secret, kept, incarnation)
     choice = addresses_to_advertise(config, transport.port, environment)
     transport.advertise(choice.addresses, search=config.network.advertise == (AUTO,))
@@ -117,7 +120,7 @@ def build(
     spill = Spill(store.dir)
     room = Room(memory_plan(config), trains=trains and kept.fresh, disk=spill.free)
     node = Node(
-        _node_config(home, config, kept, metrics_at, choice.why, trains),
+        _node_config(home, config, kept, web, choice.why, trains),
         peer,
         algorithm_of(config, spill.keep),
         transport=transport,
@@ -131,6 +134,7 @@ def build(
         found_run=partial(_found_run, home),
         remember=partial(_remember, home / MEMBERS),
         history=History(home / history.FILE),
+        published=published,
         outside=final,
     )
     node.add(Control(control, node, home, config, final))
@@ -157,12 +161,12 @@ def keys_of(home: Path) -> tuple[Identity, NetworkSecret]:
         raise ConfigError("GD-206", "a key file is missing", seen=str(error.filename), do=do) from None
 
 
-def metrics_address(metrics: Metrics, listen: str) -> str:
-    """Serve `metrics` at `listen`, and return the URL. Return "" if `listen` is "off"."""
+def web_address(metrics: Metrics, listen: str, published: Published) -> str:
+    """Serve `metrics` and the status page at `listen`, and return the URL. Return "" if `listen` is "off"."""
     if listen == "off":
         return ""
-    host, port = metrics.serve(listen)
-    return f"http://{f'[{host}]' if ':' in host else host}:{port}/metrics"
+    host, port = metrics.serve(listen, published)
+    return f"http://{f'[{host}]' if ':' in host else host}:{port}"
 
 
 def _transport(config: Config, identity: Identity, secret: NetworkSecret, kept: _Kept, incarnation: int) -> Transport:
@@ -186,12 +190,14 @@ def _member(config: Config, identity: Identity, addresses: Sequence[str], incarn
     return Member(identity.id, name, first, incarnation, 0, State.ALIVE, software=SOFTWARE, others=others)
 
 
-def _node_config(home: Path, config: Config, kept: _Kept, metrics_at: str, why: str, trains: bool) -> NodeConfig:
+def _node_config(home: Path, config: Config, kept: _Kept, web: str, why: str, trains: bool) -> NodeConfig:
     alone = kept.newest is None and not kept.members and not kept.founds
     return NodeConfig(
         network=kept.network.name,
         home=str(home),
-        metrics=metrics_at,
+        log=str(log_file(home, "peer")),
+        metrics=f"{web}{METRICS}" if web else "",
+        page=f"{web}/" if web else "",
         address_why=why,
         trains=trains,
         only_seeds=config.network.seeds if alone else (),

@@ -31,6 +31,7 @@ from gossipdp.errors import (
 )
 from gossipdp.runtime import unix_sockets
 from gossipdp.runtime.descriptors import accept
+from gossipdp.runtime.plain_json import encode
 from gossipdp.runtime.unix_sockets import check_private, user_of
 from peers.log_file import log_file
 
@@ -127,7 +128,7 @@ class _Connection:
         if self.answered or self.socket.fileno() < 0:
             return
         self.answered = True
-        line = msgspec.json.encode(answer, enc_hook=_plain) + b"\n"
+        line = encode(answer) + b"\n"
         if len(line) > MAX_REPLY:
             line = msgspec.json.encode(_Answer(error=_Failure("bug", f"a reply of {len(line)} bytes"))) + b"\n"
         self.outgoing = memoryview(line)
@@ -241,13 +242,6 @@ class ControlServer:
 
 def _failure(error: GossipdpError) -> _Failure:
     return _Failure(error.code, error.cause, error.seen, error.do, error.exit_code)
-
-
-def _plain(value: Any) -> Any:
-    """numpy's scalars as Python numbers, without importing numpy."""
-    if callable(item := getattr(value, "item", None)):
-        return item()
-    raise TypeError(f"cannot send {type(value)}")
 
 
 # -- the command line's side -------------------------------------------------------------------------------------

@@ -17,7 +17,6 @@ from gossipdp.runtime.node import Node
 from peers import invites
 from peers.control import ControlServer, Request
 from peers.final import FinalFiles
-from peers.log_file import log_file
 
 __all__ = ["Control", "Signals", "with_code"]
 
@@ -48,10 +47,7 @@ class Control:
         """The answer to a request. None if it comes later."""
         match request.verb:
             case "status":
-                finishing = self._node.finishing()
-                shown = self._node.status.describe(saving=self._node.saving, finishing=finishing.get("text", ""))
-                log, longest = str(log_file(self._home, "peer")), self._node.longest_jobs
-                return {**shown, "finish": finishing, "log": log, "longest_jobs": longest}
+                return self._node.describe()
             case "members":
                 return {"members": self._node.status.members()}
             case "invite":

@@ -128,6 +128,7 @@ STATUS_ROWS = (
     Column("training", "training"),
     Column("address", "address_told"),
     Column("metrics", "metrics"),
+    Column("page", "page"),
     Column("log", "log"),
     Column("members", "members", listed),
     Column("round", "round"),

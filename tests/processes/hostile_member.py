@@ -32,9 +32,10 @@ class HostileMember:
 
     Args:
         hosts: hosts of the network; it joins through the first.
+        name: what it calls itself; an operator could not choose every name.
     """
 
-    def __init__(self, hosts: list[Host]) -> None:
+    def __init__(self, hosts: list[Host], name: str = "hostile") -> None:
         founder = hosts[0]
         self.identity, self.random = Identity.generate(), Random(1)
         config = homes.read_config(founder.home, {}, {})
@@ -48,7 +49,7 @@ class HostileMember:
         )
         address = f"127.0.0.1:{self.transport.port}"
         self.transport.advertise([address])
-        me = Member(self.identity.id, "hostile", address, 1, 0, State.ALIVE, software=SOFTWARE)
+        me = Member(self.identity.id, name, address, 1, 0, State.ALIVE, software=SOFTWARE)
         now = time.monotonic()
         self.peer = Peer(
             peer_config(config), me, random=self.random, sign=self.identity.sign, verify=Identity.verify, now=now

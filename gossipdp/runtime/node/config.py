@@ -15,7 +15,11 @@ class NodeConfig:
     home: str = ""
     """folder, for `status`"""
     metrics: str = ""
-    """address at which metrics are served, for `status`"""
+    """URL of the metrics, for `status`"""
+    page: str = ""
+    """URL of the status page, for `status`"""
+    log: str = ""
+    """log file, for `status`"""
     address_why: str = ""
     """where the advertised address comes from, for `status`"""
     trains: bool = False

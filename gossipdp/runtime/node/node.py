@@ -42,6 +42,7 @@ from gossipdp.runtime.observability.join_progress import JoinProgress
 from gossipdp.runtime.observability.memory_watch import MemoryWatch
 from gossipdp.runtime.observability.metrics import Metrics
 from gossipdp.runtime.observability.notices import Notices
+from gossipdp.runtime.observability.page.published import Published
 from gossipdp.runtime.observability.status import Status
 from gossipdp.runtime.room import Room
 from gossipdp.runtime.storage.spill import Spill
@@ -84,6 +85,7 @@ class Node:
         learned_run: called with the run id that this peer, without one, hears of.
         remember: called with the members to dial after a restart when their addresses have changed.
         history: what this peer has been through; the node adds to it.
+        published: takes what the status page shows.
         outside: what the end of a run causes outside the node.
         clock: monotonic time in seconds.
     """
@@ -105,17 +107,21 @@ class Node:
         found_run: Callable[[], bytes],
         remember: Callable[[Sequence[Member]], None],
         history: History,
+        published: Published,
         outside: Outside | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.peer, self._algorithm, self._transport, self._metrics = peer, algorithm, transport, metrics
         self._clock, self._found_run = clock, found_run
+        self._history, self._published = history, published
         self.status = Status(
             peer,
             transport,
             network=config.network,
             home=config.home,
+            log=config.log,
             metrics=config.metrics,
+            page=config.page,
             address_why=config.address_why,
             trains=config.trains,
         )
@@ -200,6 +206,12 @@ class Node:
             self.peer.finish(now, calls=calls, wait=wait)
             self._drain(now)
 
+    def describe(self) -> dict[str, Any]:
+        """The answer to `status`. "longest_jobs": kind of work on the compute threads -> seconds of the longest."""
+        finishing = self.finishing()
+        shown = self.status.describe(saving=self.saving, finishing=finishing.get("text", ""))
+        return {**shown, "finish": finishing, "longest_jobs": self._jobs.longest}
+
     def finishing(self) -> dict[str, Any]:
         """How far the end of the run is; empty before it."""
         return self._ending.describe(self._clock())
@@ -221,11 +233,6 @@ class Node:
     def checkpoint(self, done: Callable[[Path | DataError], None] | None = None) -> bool:
         """Begin a checkpoint now; see `Checkpoints.begin`."""
         return self._checkpoints.begin(done)
-
-    @property
-    def longest_jobs(self) -> dict[str, float]:
-        """Kind of work on the compute threads -> seconds of the longest so far."""
-        return self._jobs.longest
 
     @property
     def saving(self) -> bool:
@@ -357,6 +364,8 @@ class Node:
         self._housekeeping.tick(now, waiting, parameters, saving=self.saving, finishing=finishing)
         self._ending.tick(now)
         self._checkpoints.tick(now)
+        if self._published.due():
+            self._published.publish(self.describe(), self.status.members(), self._history.records)
 
     def _end(self, now: float) -> None:
         """The peer leaves. Once it has left, save a last checkpoint, and end when that is written or stuck."""

@@ -23,6 +23,8 @@ from gossipdp.runtime.observability.gpu import GraphicsProcessors
 from gossipdp.runtime.observability.health import STATES
 from gossipdp.runtime.observability.http import HttpServer
 from gossipdp.runtime.observability.metric_table import FAMILIES, Family
+from gossipdp.runtime.observability.page.published import Published
+from gossipdp.runtime.observability.page.site import Site
 from gossipdp.runtime.observability.peer_labels import OTHER, PeerLabels
 
 if TYPE_CHECKING:
@@ -84,9 +86,17 @@ class Metrics:
 
     # -- serving ----------------------------------------------------------------------------------------------
 
-    def serve(self, listen: str) -> tuple[str, int]:
-        """Answer scrapes on `listen` or the next free port (see `HttpServer`). Returns host and port."""
-        self._server = HttpServer(listen, prometheus_client.make_wsgi_app(self.registry))
+    def serve(self, listen: str, published: Published | None = None) -> tuple[str, int]:
+        """Answer scrapes and the status page on `listen` or the next free port (see `HttpServer`).
+
+        Args:
+            published: what the status page shows; without it the page waits for data in vain.
+
+        Returns:
+            Host and port.
+        """
+        site = Site(prometheus_client.make_wsgi_app(self.registry), published or Published())
+        self._server = HttpServer(listen, site)
         return self._server.address
 
     def close(self) -> None:

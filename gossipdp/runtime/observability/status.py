@@ -42,8 +42,10 @@ class Status:
 
     Args:
         network: the network's name.
-        metrics: ``host:port`` of the metrics, or "".
+        metrics: URL of the metrics, or "".
+        page: URL of the status page, or "".
         home: the peer's home.
+        log: the daemon's log file.
         address_why: where the advertised address comes from.
         trains: a training command is started along with this peer.
     """
@@ -52,7 +54,9 @@ class Status:
     transport: Transport
     network: str
     metrics: str = ""
+    page: str = ""
     home: str = ""
+    log: str = ""
     address_why: str = ""
     trains: bool = False
     exchanges: Counter[str] = field(default_factory=Counter)
@@ -307,7 +311,9 @@ class Status:
             "addresses": list(peer.membership.me.addresses),
             "address_why": self.address_why,
             "metrics": self.metrics,
+            "page": self.page,
             "home": self.home,
+            "log": self.log,
             "state": state,
             "transfer": self.transfer,
             "resyncing": peer.replica.resyncing,
@@ -328,6 +334,7 @@ class Status:
             "every": peer.pacing.every,
             "warming_up": peer.pacing.warming_up,
             "members": self.counts(),
+            "links": sorted(link.peer.hex() for link in self.transport.links()),
             "partner": "" if peer.strategy.partner is None else peer.strategy.partner.hex(),
             "last_partner": self.last_partner.hex(),
             "exchanges": dict(self.exchanges),

@@ -116,7 +116,7 @@ def test_port_that_is_taken_is_found_before_training_processes_are_listened_for(
     def taken(*_: object) -> str:
         raise HardwareError("GD-104", "the port is taken")
 
-    monkeypatch.setattr(assembly, "metrics_address", taken)
+    monkeypatch.setattr(assembly, "web_address", taken)
     with pytest.raises(HardwareError):
         start()
     assert not link_path(where).exists()

@@ -1,0 +1,102 @@
+// Plots by uPlot, in the colours of the page.
+import { quantity } from "./text.js";
+
+/* global uPlot */
+
+const HEIGHT = 230;
+const COLOURS = 8;
+const DAY = 86400;
+
+function css(name) {
+  return getComputedStyle(document.documentElement).getPropertyValue(name).trim();
+}
+
+/** A plot in `box` that is as wide as the box. It is made anew when its lines have other names. */
+export class Plot {
+  constructor(box, { unit = "", log = false, second = "" } = {}) {
+    this.box = box;
+    this.unit = unit;
+    this.log = log;
+    this.second = second; // name of the line that has the scale on the right
+    this.made = null;
+    this.key = "";
+    this.data = null;
+    new ResizeObserver(() => this.fit()).observe(box);
+    matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => this.made?.redraw());
+  }
+
+  /** data: columns, the first one is x. lines: name of each, and optionally dashed or strong. */
+  show(data, lines, overTime = true) {
+    this.data = data;
+    const key = JSON.stringify([lines, overTime]);
+    if (key !== this.key) {
+      this.made?.destroy();
+      this.key = key;
+      this.made = new uPlot(this.options(lines, overTime), data, this.box);
+    } else {
+      this.made.setData(data);
+    }
+    this.box.setAttribute("aria-label", lines.map(({ name }, at) => `${name}: ${told(data[at + 1], this.unit)}`).join("; "));
+  }
+
+  fit() {
+    const width = this.box.clientWidth;
+    if (this.made && width) this.made.setSize({ width, height: HEIGHT });
+  }
+
+  options(lines, overTime) {
+    const number = (_, value) => (value === null || value === undefined ? "–" : quantity(value, this.unit));
+    const ticks = (_, values) => values.map((value) => (value === null ? "" : quantity(value, this.unit)));
+    const plain = (_, values) => values.map((value) => (value === null ? "" : Number(value).toPrecision(2)));
+    const line = () => css("--line");
+    const axis = { stroke: () => css("--muted"), grid: { stroke: line, width: 1 }, ticks: { stroke: line, width: 1 } };
+    const x = overTime
+      ? { label: "time", value: "{YYYY}-{MM}-{DD} {HH}:{mm}:{ss}" }
+      : { label: "samples", value: (_, value) => (value === null ? "–" : quantity(value)) };
+    const right = { ...axis, scale: "right", side: 1, size: 62, values: plain, grid: { show: false } };
+    return {
+      width: this.box.clientWidth || 300,
+      height: HEIGHT,
+      scales: { x: { time: overTime }, y: { range: bounds }, right: { range: bounds } },
+      axes: [
+        { ...axis, space: 80, values: overTime ? clock : (_, values) => values.map((value) => quantity(value)) },
+        { ...axis, size: 74, values: this.second ? plain : ticks },
+        ...(this.second ? [right] : []),
+      ],
+      series: [x, ...lines.map((each, at) => this.line(each, at, number))],
+      cursor: { points: { size: 6 } },
+    };
+  }
+
+  line({ name, dashed = false, strong = false }, at, number) {
+    const colour = () => css(`--line-${at % COLOURS}`);
+    return {
+      label: name,
+      stroke: colour,
+      width: strong ? 2.5 : 1.5,
+      dash: dashed || at >= COLOURS ? [6, 4] : undefined,
+      spanGaps: true,
+      scale: name === this.second ? "right" : "y",
+      value: number,
+      points: { show: (plot, series) => plot.data[series].filter((value) => value !== null).length < 3, size: 5 },
+    };
+  }
+}
+
+/** Bounds of an axis with some air, from 0 if the values are near it. */
+function bounds(_, low, high) {
+  if (low === null || high === null) return [0, 1];
+  const air = 0.08 * (high - low || Math.abs(high) || 1);
+  return [low >= 0 && low < 0.4 * high ? 0 : low - air, high + air];
+}
+
+/** Times on the axis: days, minutes or seconds, as the distance between them needs. */
+function clock(_, values, axis, space, distance) {
+  const text = uPlot.fmtDate(distance >= DAY ? "{YYYY}-{MM}-{DD}" : distance >= 60 ? "{HH}:{mm}" : "{HH}:{mm}:{ss}");
+  return values.map((value) => text(new Date(1000 * value)));
+}
+
+function told(column, unit) {
+  const last = column.findLast((value) => value !== null && value !== undefined);
+  return last === undefined ? "no value yet" : `last ${quantity(last, unit)}`;
+}
