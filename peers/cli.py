@@ -23,6 +23,7 @@ from peers.commands.explain import explain
 from peers.commands.finish import finish
 from peers.commands.keys import keys
 from peers.commands.plan import plan
+from peers.commands.report import report
 from peers.commands.simulate import simulate
 from peers.commands.start import join, up
 from peers.commands.top import top
@@ -134,6 +135,7 @@ for command in (
     keys,
     checkpoint,
     plan,
+    report,
     simulate,
     version,
 ):

@@ -18,7 +18,9 @@ __all__ = ["MARKER", "FolderError", "claimed"]
 
 MARKER = ".gossipdp-demo"
 _PEER = re.compile(r"peer[1-9]\d?")
-_FILE = re.compile(rf"(?:{_PEER.pattern}|alone)\.(?:jsonl|log|safetensors)|summary\.json|report\.txt|loss\.png")
+_FILE = re.compile(
+    rf"(?:{_PEER.pattern}|alone)\.(?:jsonl|log|safetensors)|summary\.json|run\.html|report\.txt|loss\.png"
+)
 
 
 class FolderError(ConfigError):

@@ -10,13 +10,16 @@ import math
 import operator
 import platform
 import textwrap
+import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from peers import home as homes
 from peers.demo import picture
 from peers.demo.options import Options
+from peers.report import write as run_report
 from peers.tables import TERMINAL_WIDTH
 
 if TYPE_CHECKING:
@@ -234,9 +237,15 @@ def _stall_share(process: Process) -> float | None:
 
 
 def write(summary: dict[str, Any], out: Path) -> None:
-    """Print the report. Write report.txt, summary.json and, if matplotlib is installed, loss.png to `out`."""
+    """Print the report. Write report.txt, summary.json and, if matplotlib is installed, loss.png to `out`.
+
+    With homes of peers there, also write run.html, which `gossipdp report` makes.
+    """
     (out / "summary.json").write_text(json.dumps(summary, indent=2, allow_nan=False) + "\n")
     files = ["summary.json", "report.txt", *(["loss.png"] if picture.draw(out, summary) else []), "logs"]
+    if places := [place for place in sorted((out / "homes").glob("*")) if homes.network_of(place)]:
+        run_report.write(places, out / "run.html", time.time())
+        files.insert(0, "run.html")
     text = f"{_text(summary)}\n{out}/: {', '.join(files)}\n"
     (out / "report.txt").write_text(text)
     print("\n" + text, end="")

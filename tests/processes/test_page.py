@@ -72,7 +72,7 @@ def test_page_is_as_wide_as_a_phone_and_follows_the_colours_of_the_system(networ
     for dark in (False, True):
         with Browser(tmp_path / str(dark), width=390, height=800, dark=dark) as browser:
             browser.open(page_of(network))
-            until("all members are listed", lambda: len(shown(browser, "#members tbody tr")) == 4, 20)  # noqa: B023
+            until("all members are listed", lambda: len(shown(browser, "#members tbody tr")) == 4, 20)
             assert browser.run("document.documentElement.scrollWidth") == 390
             assert (
                 browser.run("getComputedStyle(document.querySelector('main')).gridTemplateColumns.split(' ').length")

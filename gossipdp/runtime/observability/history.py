@@ -27,6 +27,8 @@ EVERY: Final = 10.0
 """seconds between two records"""
 MOST: Final = 2048
 """records kept"""
+MIXED: Final = ("done", "cut", "increment")
+"""results of exchanges that mixed something"""
 MEMBERS: Final = 32
 """members in one record, at most"""
 LARGEST: Final = 16 << 20
@@ -49,10 +51,11 @@ class Record(msgspec.Struct, frozen=True, kw_only=True):
     """One look at a peer and its network.
 
     time: seconds since 1970.
-    life: incarnation of the daemon; sent, received, exchanges and stall count from its start.
+    life: incarnation of the daemon; sent, received, exchanges, failed and stall count from its start.
     distance: consensus distance, RMS per parameter. ratio: consensus ratio.
     stall: seconds of training spent in gossipdp.
     sent, received: bytes.
+    exchanges: that mixed something. failed: that mixed nothing.
     alive: live members, this peer included.
     """
 
@@ -69,6 +72,7 @@ class Record(msgspec.Struct, frozen=True, kw_only=True):
     sent: int = 0
     received: int = 0
     exchanges: int = 0
+    failed: int = 0
     alive: int = 1
     members: tuple[MemberRecord, ...] = ()
 
@@ -148,6 +152,7 @@ def _record(status: Status, wall: float) -> Record:
     names = {member.id: member.name for member in membership.members.values()}
     reports = [report for report in peer.progress.reports() if report.id in names]
     reports.sort(key=lambda report: (report.id != peer.id, names[report.id]))
+    mixed = sum(status.exchanges.get(result, 0) for result in MIXED)
     return Record(
         time=wall,
         life=membership.me.incarnation,
@@ -161,7 +166,8 @@ def _record(status: Status, wall: float) -> Record:
         stall=status.stall_seconds,
         sent=sum(counters.sent_bytes.values()),
         received=sum(counters.received_bytes.values()),
-        exchanges=sum(status.exchanges.values()),
+        exchanges=mixed,
+        failed=sum(status.exchanges.values()) - mixed,
         alive=status.counts().get("alive", 1),
         members=tuple(
             MemberRecord(short(report.id), names[report.id], report.steps, report.rounds, report.loss)

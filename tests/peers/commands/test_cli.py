@@ -71,6 +71,7 @@ def test_every_command_has_help_that_is_whole_at_eighty_columns(gossipdp: Run, m
     assert set(peers.cli.cli.commands) == {
         "up", "join", "invite", "members", "status", "leave", "keys", "config", "checkpoint", "demo", "simulate",
         "version", "explain", "finish", "doctor", "top", "plan",
+        "version", "explain", "finish", "doctor", "top", "report",
     }  # fmt: skip
 
 

@@ -65,7 +65,14 @@ def test_unknown_figures_are_null_and_the_peer_itself_comes_first(status: Any, t
     History(path, clock()).look(status, 0.0)
     (record,) = read(path)
     assert record.loss is None and b"NaN" not in path.read_bytes()
-    assert (record.life, record.round, record.alive, record.exchanges, record.ratio) == (3, 3, 2, 3, 1.5)
+    assert (record.life, record.round, record.alive, record.exchanges, record.failed, record.ratio) == (
+        3,
+        3,
+        2,
+        2,
+        1,
+        1.5,
+    )
     assert record.members == (
         history.MemberRecord("00000000", "me", 9, 3),
         history.MemberRecord("09090909", "a", 8, 2, 2.25),

@@ -1,0 +1,1 @@
+"""`gossipdp report`: one self-contained HTML file about a run, from the homes of its peers."""

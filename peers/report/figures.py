@@ -1,0 +1,91 @@
+"""The figures of a report: curves of each peer, thinned for a file."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, Final
+
+from gossipdp.runtime.observability.history import Record
+from peers.report.gather import PeerRun
+
+__all__ = ["figures"]
+
+POINTS: Final = 400
+"""points of one curve, at most"""
+CURVES: Final = 64
+"""curves of one figure, at most"""
+Point = tuple[float, float]
+
+
+def figures(peers: Sequence[PeerRun]) -> list[dict[str, Any]]:
+    """Figures as the script of the report takes them: title, axis, and curves with their points."""
+    drawn = [
+        _figure("Loss against time", "time", "loss", _losses(peers, _time)),
+        _figure("Loss against samples of that peer", "samples", "loss", _losses(peers, _samples)),
+        _figure("Agreement (consensus ratio)", "time", "ratio", _each(peers, lambda record: record.ratio)),
+        _figure("Bytes received", "time", "bytes", _grown(peers, lambda record: record.received)),
+        _figure("Seconds of training spent in gossipdp", "time", "s", _grown(peers, lambda record: record.stall)),
+        _figure("Live members, as each peer saw them", "time", "peers", _each(peers, lambda record: record.alive)),
+    ]
+    return [figure for figure in drawn if figure["curves"]]
+
+
+def _figure(title: str, x: str, y: str, curves: Iterable[tuple[str, list[Point]]]) -> dict[str, Any]:
+    kept = [(name, _thinned(points)) for name, points in curves if len(points) > 1][:CURVES]
+    return {"title": title, "x": x, "y": y, "curves": [{"name": name, "points": points} for name, points in kept]}
+
+
+def _losses(peers: Sequence[PeerRun], along: Callable[[Record], float]) -> list[tuple[str, list[Point]]]:
+    curves = []
+    for peer in peers:
+        curves.append((peer.name, [(along(each), each.loss) for each in peer.records if each.loss is not None]))
+        tested = [(along(each), each.eval_loss) for each in peer.records if each.eval_loss is not None]
+        curves.append((f"{peer.name}, evaluation", tested))
+    return curves + (_told_by_others(peers) if along is _time else [])
+
+
+def _told_by_others(peers: Sequence[PeerRun]) -> list[tuple[str, list[Point]]]:
+    """Losses of members whose homes are not given, as the first peer heard of them."""
+    own = {peer.id for peer in peers}
+    curves: dict[str, tuple[str, list[Point]]] = {}
+    for record in peers[0].records:
+        for member in record.members:
+            if member.id not in own and member.loss is not None:
+                curves.setdefault(member.id, (member.name, []))[1].append((record.time, member.loss))
+    return list(curves.values())
+
+
+def _each(peers: Sequence[PeerRun], value: Callable[[Record], float | None]) -> list[tuple[str, list[Point]]]:
+    return [
+        (peer.name, [(each.time, told) for each in peer.records if (told := value(each)) is not None]) for peer in peers
+    ]
+
+
+def _grown(peers: Sequence[PeerRun], value: Callable[[Record], float]) -> list[tuple[str, list[Point]]]:
+    """A counter that begins anew with each life, as one that does not."""
+    curves = []
+    for peer in peers:
+        before, last, life, points = 0.0, 0.0, None, []
+        for each in peer.records:
+            if life not in (None, each.life):
+                before += last
+            life, last = each.life, value(each)
+            points.append((each.time, before + last))
+        curves.append((peer.name, points))
+    return curves
+
+
+def _thinned(points: list[Point]) -> list[Point]:
+    """At most `POINTS` of them, the first and the last included."""
+    if len(points) <= POINTS:
+        return points
+    step = (len(points) - 1) / (POINTS - 1)
+    return [points[round(number * step)] for number in range(POINTS)]
+
+
+def _time(record: Record) -> float:
+    return record.time
+
+
+def _samples(record: Record) -> float:
+    return float(record.samples)

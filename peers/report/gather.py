@@ -1,0 +1,126 @@
+"""What the homes of one run hold: who took part, what each went through, with which settings."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+from typing import Any, Final
+
+from gossipdp.config import agreed
+from gossipdp.errors import ConfigError
+from gossipdp.protocol.wire.messages import short
+from gossipdp.runtime.files import load_run
+from gossipdp.runtime.network.identity import Identity
+from gossipdp.runtime.observability.history import EVERY, FILE, Record, read
+from gossipdp.runtime.storage.store import Store
+from peers import home as homes
+from peers.finished import read_about
+from peers.report.events import Event, events
+
+__all__ = ["PeerRun", "Totals", "gather"]
+
+GAP: Final = 6 * EVERY
+"""seconds between two records from which the daemon counts as away"""
+
+
+@dataclass(frozen=True, slots=True)
+class Totals:
+    """Figures of one peer over all lives of its daemon.
+
+    away: seconds between its lives. stall: seconds of training spent in gossipdp.
+    """
+
+    seconds: float
+    away: float
+    lives: int
+    rounds: int
+    steps: int
+    samples: int
+    stall: float
+    sent: int
+    received: int
+    exchanges: int
+    failed: int
+
+
+@dataclass(frozen=True, slots=True)
+class PeerRun:
+    """One peer of the run, as its home tells it.
+
+    final: what final.json says; empty if the run is not finished.
+    checkpoints: rounds and clocks of the checkpoints that are kept.
+    """
+
+    home: Path
+    name: str
+    id: str
+    network: str
+    run: str
+    settings: dict[str, Any]
+    records: Sequence[Record]
+    events: Sequence[Event]
+    checkpoints: Sequence[str]
+    final: dict[str, Any]
+
+    @property
+    def totals(self) -> Totals:
+        return _totals(self.records)
+
+
+def gather(places: Sequence[Path]) -> list[PeerRun]:
+    """Read the homes.
+
+    Raises:
+        ConfigError: GD-314, a place is no home; GD-315, the homes belong to different networks.
+    """
+    found = [_peer(place) for place in places]
+    networks = sorted({(peer.network, peer.run) for peer in found})
+    if len(networks) > 1:
+        seen = "; ".join(f"{name}, run {run[:8] or 'none'}" for name, run in networks)
+        raise ConfigError("GD-315", "these homes belong to different runs", seen=seen, do="name homes of one run")
+    return found
+
+
+def _peer(home: Path) -> PeerRun:
+    known = homes.network_of(home)
+    if known is None:
+        do = "name the folder of a peer, such as ~/.gossipdp/NETWORK"
+        raise ConfigError("GD-314", "this is no peer's home", seen=str(home), do=do)
+    config, identity = homes.read_config(home), Identity.load(home)
+    store = Store(home / config.checkpoint.dir, keep=config.checkpoint.keep)
+    return PeerRun(
+        home=home,
+        name=homes.peer_name(config, identity),
+        id=short(identity.id),
+        network=known.name,
+        run=(load_run(home / homes.RUN) or b"").hex(),
+        settings=agreed(config),
+        records=read(home / FILE),
+        events=events(home),
+        checkpoints=[path.name for path in store.list()],
+        final=read_about(home) or {},
+    )
+
+
+def _totals(records: Sequence[Record]) -> Totals:
+    """Counters begin anew with each life, so their last values are added up."""
+    if not records:
+        return Totals(0.0, 0.0, 0, 0, 0, 0, 0.0, 0, 0, 0, 0)
+    last = {record.life: record for record in records}
+    gaps = [b.time - a.time for a, b in pairwise(records) if a.life != b.life and b.time - a.time > GAP]
+    return Totals(
+        seconds=records[-1].time - records[0].time,
+        away=sum(gaps),
+        lives=len(last),
+        # A daemon that was killed counts on from its newest checkpoint, until it has heard what it had done.
+        rounds=max(record.round for record in records),
+        steps=max(record.steps for record in records),
+        samples=max(record.samples for record in records),
+        stall=sum(record.stall for record in last.values()),
+        sent=sum(record.sent for record in last.values()),
+        received=sum(record.received for record in last.values()),
+        exchanges=sum(record.exchanges for record in last.values()),
+        failed=sum(record.failed for record in last.values()),
+    )

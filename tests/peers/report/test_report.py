@@ -1,0 +1,143 @@
+"""The report of a run: what it reads, what it draws, and that it is whole and harmless."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from gossipdp.errors import ConfigError
+from gossipdp.runtime.observability.history import FILE, MOST, MemberRecord, Record
+from peers.report.events import events
+from peers.report.figures import POINTS, figures
+from peers.report.gather import gather
+from peers.report.page import MOST as LARGEST
+from peers.report.write import write
+from tests.peers.commands.running import Run
+
+HOSTILE = "</script><img src=x onerror=alert(1)>"
+
+
+def record(time: float, **changes: Any) -> Record:
+    made = Record(
+        time=time, life=1, round=int(time), steps=int(10 * time), samples=int(80 * time), loss=3.0 - 0.01 * time
+    )
+    return msgspec.structs.replace(made, **changes)
+
+
+def keep(home: Path, records: list[Record]) -> None:
+    (home / FILE).write_bytes(b"".join(msgspec.json.encode(each) + b"\n" for each in records))
+
+
+def log(home: Path, name: str, *lines: str) -> None:
+    (home / "log").mkdir(exist_ok=True)
+    (home / "log" / name).write_text("".join(f"{line}\n" for line in lines))
+
+
+@pytest.fixture
+def home(founder: Path) -> Path:
+    """A peer that ran for 100 s, was away for 200 s and ran again."""
+    lives = [record(float(at), sent=10 * at, stall=0.1 * at, exchanges=at) for at in range(0, 101, 10)]
+    lives += [record(float(at), life=2, sent=at - 300, stall=0.0, received=7, failed=1) for at in range(300, 341, 10)]
+    members = (MemberRecord("aaaaaaaa", HOSTILE, 100, 10, 2.5), MemberRecord("bbbbbbbb", "b", 300, 30))
+    keep(founder, [msgspec.structs.replace(each, members=members) for each in lives])
+    return founder
+
+
+def test_counters_are_added_up_over_the_lives_of_a_daemon(home: Path) -> None:
+    (peer,) = gather([home])
+    totals = peer.totals
+    assert (totals.seconds, totals.away, totals.lives) == (340.0, 200.0, 2)
+    assert (totals.sent, totals.received, totals.exchanges, totals.failed) == (1040, 7, 100, 1)
+    assert totals.stall == pytest.approx(10.0) and totals.rounds == 340
+    grown = next(figure for figure in figures([peer]) if figure["title"] == "Seconds of training spent in gossipdp")
+    assert grown["curves"][0]["points"][-1] == (340.0, pytest.approx(10.0))
+
+
+def test_home_without_a_history_has_figures_of_nothing(founder: Path) -> None:
+    (peer,) = gather([founder])
+    assert peer.totals.lives == 0 and figures([peer]) == [] and peer.network == "tiny"
+
+
+def test_warnings_and_errors_of_text_and_json_logs_are_counted_by_code(home: Path) -> None:
+    log(
+        home, "peer.log",
+        "2026-11-27T04:00:00+00:00 WARNING h0: GD-101 10.0.0.2:4710: no peer met there; do: open the port",
+        "2026-11-27T04:10:00+00:00 WARNING h0: GD-101 10.0.0.3:4710: timed out",
+        "2026-11-27T04:11:00+00:00 INFO    h0: GD-101 is explained by `gossipdp explain`",
+        "not a line of a log", "2026-99-99 WARNING h0: GD-101 never",
+        json.dumps({"time": 1.9e9, "level": "warning", "code": "GD-402", "message": "GD-402 NaN refused \x1b[2J"}),
+        "{broken",
+    )  # fmt: skip
+    log(home, "peer.log.1", "2026-11-27T03:00:00+00:00 ERROR   h0: GD-101 the oldest")
+    log(home, "supervisor.log", "2026-11-27T05:00:00+00:00 ERROR   h0 supervisor: GD-316 the training command fails")
+    found = events(home)
+    assert [(event.code, event.count) for event in found] == [("GD-402", 1), ("GD-316", 1), ("GD-101", 3)]
+    assert found[2].text == "10.0.0.3:4710: timed out" and found[2].last - found[2].first == 4200.0
+    assert "\x1b" not in found[0].text and all(event.title and event.do for event in found)
+
+
+class Outline(HTMLParser):
+    """Tags and addresses of a page."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.tags: list[str] = []
+        self.links: list[str] = []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append(tag)
+        self.links += [value or "" for name, value in attrs if name in ("src", "href")]
+
+
+def test_page_is_whole_and_a_hostile_name_is_text(home: Path, tmp_path: Path) -> None:
+    out = tmp_path / "report.html"
+    assert write([home], out, 1.9e9) == out.stat().st_size < LARGEST
+    text = out.read_text()
+    outline = Outline()
+    outline.feed(text)
+    assert outline.links == [] and "img" not in outline.tags and outline.tags.count("script") == 3
+    assert "default-src 'none'" in text and "&lt;/script&gt;" in text
+    assert "secret" not in text.replace("<style>", "") and "$" + "title" not in text
+    assert [path.name for path in tmp_path.iterdir() if path.suffix == ".partial"] == []
+
+
+def test_largest_report_is_below_its_bound(founder: Path, tmp_path: Path) -> None:
+    members = tuple(MemberRecord(f"{number:08}", "n" * 64, 10**9, 10**6, 2.123456) for number in range(32))
+    keep(founder, [record(float(at), members=members, eval_loss=2.1, ratio=1.5) for at in range(MOST)])
+    (peer,) = gather([founder])
+    assert all(len(curve["points"]) <= POINTS for figure in figures([peer]) for curve in figure["curves"])
+    assert write([founder], tmp_path / "report.html", 0.0) < LARGEST
+
+
+def test_not_a_home_and_homes_of_two_runs(home: Path, tmp_path: Path, gossipdp: Run) -> None:
+    with pytest.raises(ConfigError, match="GD-314"):
+        gather([tmp_path])
+    (tmp_path / "other.toml").write_text('[network]\nname = "other"\n')
+    assert gossipdp("up", "other.toml", "--home", tmp_path / "other").code == 0
+    with pytest.raises(ConfigError, match="GD-315"):
+        gather([home, tmp_path / "other"])
+
+
+def test_command_writes_the_file_and_says_where(home: Path, tmp_path: Path, gossipdp: Run) -> None:
+    done = gossipdp("--home", home, "report", "-o", tmp_path / "run.html")
+    assert done.code == 0 and "run.html (" in done.out
+    refused = gossipdp("report", home, "-o", tmp_path / "none" / "run.html")
+    assert refused.code == 8 and "GD-602" in refused.err
+
+
+@pytest.mark.skipif(shutil.which("chromium") is None, reason="chromium is not installed")
+def test_browser_draws_the_curves_without_an_error(home: Path, tmp_path: Path) -> None:
+    out = tmp_path / "report.html"
+    write([home], out, 1.9e9)
+    words = ["--headless", "--no-sandbox", "--disable-gpu", "--enable-logging=stderr", "--window-size=400,900"]
+    argv = ["chromium", *words, f"--user-data-dir={tmp_path / 'profile'}", "--dump-dom", f"file://{out}"]
+    ran = subprocess.run(argv, capture_output=True, text=True, timeout=60, check=True)
+    assert "CONSOLE" not in ran.stderr, ran.stderr
+    assert ran.stdout.count("<canvas") == len(figures(gather([home])))
