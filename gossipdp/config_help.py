@@ -275,9 +275,9 @@ HELP: Final[dict[str, Help]] = {
         "Set it to load the final model by from_pretrained, or in a model server.",
     ),
     "metrics.listen": Help(
-        "Address of the Prometheus metrics. A second daemon on the machine takes a free port.",
+        "Address of the Prometheus metrics and of the status page. A second daemon on the machine takes a free port.",
         "",
-        "Bind it to a private address if Prometheus runs on another machine.",
+        "Bind it to a private address if Prometheus runs on another machine. Everyone there can read the page.",
     ),
     "compute.workers": Help(
         'Threads of the daemon that encode, decode, mix and step at once, each on other chunks of the model. "auto" '
