@@ -23,7 +23,7 @@ function clock(_plot, all, _axis, _space, step) {
 function draw(figure, place) {
   const tables = figure.curves.map((curve) => [curve.points.map((p) => p[0]), curve.points.map((p) => p[1])]);
   const axis = { stroke: soft, grid: { stroke: line, width: 1 }, ticks: { stroke: line, width: 1 } };
-  const across = { ...axis, values: figure.x === "time" ? clock : (_, all) => all.map(short) };
+  const across = { ...axis, space: 75, values: figure.x === "time" ? clock : (_, all) => all.map(short) };
   const series = figure.curves.map((curve, at) => ({
     label: curve.name,
     stroke: COLOURS[at % COLOURS.length],
