@@ -76,7 +76,7 @@ def torch(argv: Sequence[str] = (sys.executable, "-c", TRIAL), patience: float =
     if told.built:
         do = "see `nvidia-smi`: without it, install the driver or give the container the GPU (--gpus all)"
         return yellow("torch", "no-gpu", f"{told.torch} is built for CUDA {told.built}, and finds no GPU", do)
-    return fine("torch", f"{told.torch}, for the CPU alone")
+    return fine("torch", f"{told.torch}, built for the CPU only")
 
 
 def files(limits: tuple[int, int] | None = None) -> Finding:

@@ -38,7 +38,7 @@ def show(plan: Plan, advice: Advice, price: float | None, taken: Mapping[str, Fo
     _say(advice.headline)
     for reason in (*advice.reasons, *advice.notes):
         _say(f"* {reason.text} [{reason.page}]", "  ")
-    click.echo("\nGossip's settings, for the run file:\n" if advice.use != "ddp" else "\nIf you use gossip anyway:\n")
+    click.echo("\nSettings of gossip in the run file:\n" if advice.use != "ddp" else "\nIf you use gossip anyway:\n")
     for line in settings_lines(plan):
         click.echo(line)
 

@@ -61,8 +61,7 @@ class Reunion:
         hold: True: offer and accept no exchange. False: exchange again. Returns True once no exchange is under way.
         done: Callback: a model was fetched for this reason, in this many seconds.
         standby: Says when a peer that does not train fetches the model anew.
-        finishing: Whether the run of this peer ends. It then neither gives its model up because it lags, nor asks
-            whether it does.
+        finishing: Whether the run of this peer ends. The peer then does not watch whether it lags.
     """
 
     def __init__(

@@ -51,10 +51,10 @@ class Examining:
         frames = signed_hello.pack(signed_hello.Measure(number, back))
         return self._queues.write(link.connections[lane], frames + _filler(send), send)
 
-    def ask_to_dial_back(self, link: Link, address: str) -> None:
+    def ask_to_dial_back(self, link: Link, address: str) -> bool:
         """See `Transport.ask_to_dial_back`."""
         self._asked.add((link.peer, address))
-        self._queues.write(link.connections[Lane.CONTROL], signed_hello.pack(signed_hello.DialBack(address)))
+        return self._queues.write(link.connections[Lane.CONTROL], signed_hello.pack(signed_hello.DialBack(address)))
 
     # -- answers -------------------------------------------------------------------------------------------------
 

@@ -54,7 +54,7 @@ class Links:
         self._dialling = Dialling(context, self._queues, self)
         self._listening = Listening(context, self._queues, self, self._dialling.said)
         self._dial_backs = DialBacks(context, self._queues)
-        self._examining = Examining(context, self._queues)
+        self.examining = Examining(context, self._queues)
         self.seen = ""
         """the IP address that the member dialled last sees this peer come from"""
         self._shunned: dict[bytes, float] = {}
@@ -75,17 +75,6 @@ class Links:
 
     def advertise(self, addresses: Sequence[str], port: int) -> None:
         self._dial_backs.advertise(addresses, port)
-
-    def ask_to_dial_back(self, peer: bytes, address: str) -> bool:
-        """See `Transport.ask_to_dial_back`."""
-        if (link := self._links.get(peer)) is not None:
-            self._examining.ask_to_dial_back(link, address)
-        return link is not None
-
-    def measure(self, peer: bytes, lane: Lane, number: int, send: int, back: int) -> bool:
-        """See `Transport.measure`."""
-        link = self._links.get(peer)
-        return link is not None and self._examining.measure(link, lane, number, send, back)
 
     def send(self, to: bytes, address: str, lane: Lane, frames: Sequence[Buffer], others: Sequence[str] = ()) -> bool:
         """See `Transport.send`."""
@@ -264,7 +253,7 @@ class Links:
         try:
             message, filler = signed_hello.unpack(frames[:1]), frames[1:]
             if isinstance(message, signed_hello.Measure | signed_hello.Measured) and len(filler) < 2:
-                self._examining.take(link, connection, message, sum(memoryview(each).nbytes for each in filler))
+                self.examining.take(link, connection, message, sum(memoryview(each).nbytes for each in filler))
             elif filler:
                 raise RemoteProtocolError("frames after a service message")
             elif isinstance(message, signed_hello.Learned):
@@ -277,10 +266,10 @@ class Links:
                     self._dialling.dial_back(link.peer, message.address)
             elif isinstance(message, signed_hello.InVain):
                 self._dial_backs.in_vain(link.peer, message.address, tried=message.tried)
-                self._examining.dialled_back(link.peer, message.address, met=False, tried=message.tried)
+                self.examining.dialled_back(link.peer, message.address, met=False, tried=message.tried)
             elif isinstance(message, signed_hello.Met):
                 self._dial_backs.met(link.peer, message.address)
-                self._examining.dialled_back(link.peer, message.address, met=True, tried=True)
+                self.examining.dialled_back(link.peer, message.address, met=True, tried=True)
             elif not isinstance(message, signed_hello.Welcome | signed_hello.Probe):
                 raise RemoteProtocolError("a hello on a link that is up")
         except RemoteProtocolError:

@@ -144,9 +144,10 @@ class Transport:
         """Ask the linked member `peer` to dial this peer at `address`. `DialledBack` tells its answer, if it comes.
 
         Returns:
-            False without a link.
+            False if the question was dropped, as without a link.
         """
-        return self._links.ask_to_dial_back(peer, address)
+        link = self._links.linked(peer)
+        return link is not None and self._links.examining.ask_to_dial_back(link, address)
 
     def measure(self, peer: bytes, lane: Lane, number: int, *, send: int = 0, back: int = 0) -> bool:
         """Ask the linked member `peer` for its clock and `back` bytes, with `send` bytes. `Measured` has the answer.
@@ -159,7 +160,8 @@ class Transport:
         Returns:
             False if the question was dropped.
         """
-        return self._links.measure(peer, lane, number, send, back)
+        link = self._links.linked(peer)
+        return link is not None and self._links.examining.measure(link, lane, number, send, back)
 
     def send(self, to: bytes, address: str, lane: Lane, frames: Sequence[Buffer], others: Sequence[str] = ()) -> bool:
         """Send `frames` to the peer `to`, dialling `address` if no link is up; never blocks.

@@ -62,7 +62,7 @@ def test_port_is_taken__its_holder_is_named(listener: socket.socket) -> None:
         ("raise ModuleNotFoundError(\"No module named 'torch'\")", Light.YELLOW, "no-torch", "not installed"),
         ("raise RuntimeError('CUDA driver \\x1b[2J too old')", Light.RED, "torch-fails", "CUDA driver"),
         ('print(\'{"torch": "2.13.0", "built": "12.8", "gpus": []}\')', Light.YELLOW, "no-gpu", "finds no GPU"),
-        ('print(\'{"torch": "2.13.0", "built": "", "gpus": []}\')', Light.GREEN, "", "for the CPU alone"),
+        ('print(\'{"torch": "2.13.0", "built": "", "gpus": []}\')', Light.GREEN, "", "built for the CPU only"),
         (
             'print(\'{"torch": "2.13.0", "built": "12.8", "gpus": [["H100", 70000000000, 80000000000]]}\')',
             Light.GREEN,

@@ -172,7 +172,7 @@ def test_other_network_and_throughput(net: Net) -> None:
 
 def test_earlier_version_does_not_answer__nothing_is_wrong(net: Net, monkeypatch: pytest.MonkeyPatch) -> None:
     member = net.peer()
-    monkeypatch.setattr(member._links._examining, "take", lambda *_: None)
+    monkeypatch.setattr(member._links.examining, "take", lambda *_: None)
     monkeypatch.setattr(visits, "ANSWERS", 0.2)
     found = in_turn(net, lambda: visit(at(member), Network("tiny", net.secret)))
     assert (found.reached, found.cause, found.one_way) == ("hello", None, "")

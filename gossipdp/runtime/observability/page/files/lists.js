@@ -85,14 +85,13 @@ export function showContribution(list, members) {
   );
 }
 
-/** Causes of the verdict and notices, each with what to do. */
+/** Notices, each with what to do, and what to do about the verdict, whose text names its causes. */
 export function showNotices(panel, list, status) {
   const advice = status.do ?? {};
   const told = [...(status.notices ?? [])].reverse().map((notice) => [notice, advice[notice.split(" ")[0]] ?? ""]);
-  const causes = (status.verdict?.causes ?? []).map((cause) => [cause, ""]);
   const ways = (status.verdict?.do ?? []).map((way) => ["", way]);
   list.replaceChildren(
-    ...[...causes, ...ways, ...told].map(([text, way]) => {
+    ...[...ways, ...told].map(([text, way]) => {
       const item = element("li");
       if (text) item.append(element("span", printable(text, 400)));
       if (way) item.append(element("span", `What to do: ${printable(way, 400)}`, { class: "do" }));
