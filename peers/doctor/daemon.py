@@ -12,7 +12,7 @@ from typing import Any, Final, NamedTuple
 import psutil
 
 from gossipdp.errors import UnreachableError
-from gossipdp.runtime.observability.health import MOST_STALL, STATES, WIDE, spoken
+from gossipdp.runtime.observability.health import MOST_STALL, STATES, WIDE
 from peers.control import ask, runs, socket_path
 from peers.doctor.findings import Finding, Light, fine, grey, red, yellow
 from peers.rest import absence
@@ -88,14 +88,15 @@ def _verdict(status: Mapping[str, Any]) -> Finding:
 def _training(status: Mapping[str, Any]) -> list[Finding]:
     if status.get("training") != "attached":
         return [grey("training", "no training process is attached")]
-    steps, stall, uptime = status.get("steps") or 0, status.get("stall_seconds") or 0.0, status.get("uptime") or 0.0
-    said = f"attached, {steps:,} steps; {spoken(stall)} of {spoken(uptime)} spent in gossipdp"
+    stall = status.get("stall")
+    waits = "" if stall is None else f"; {stall:.1%} of its time lately is spent in gossipdp"
+    said = f"attached, {status.get('steps') or 0:,} steps{waits}"
     exchange = status.get("last_exchange") or {}
     told = "none yet" if not exchange else f"{exchange.get('chunks')} of {exchange.get('of')} chunks averaged"
     ratio = status.get("consensus_ratio")
     findings = [
         yellow("training", "stall", said, "see `gossipdp status`: what a step waits for")
-        if uptime and stall > MOST_STALL * uptime
+        if stall is not None and stall > MOST_STALL
         else fine("training", said),
         fine("last exchange", told) if exchange else grey("last exchange", told),
     ]

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final
 
 from gossipdp.runtime.observability.history import Record
-from peers.report.gather import PeerRun
+from peers.report.gather import PeerRun, grown
 
 __all__ = ["figures"]
 
@@ -19,12 +19,18 @@ Point = tuple[float, float]
 
 def figures(peers: Sequence[PeerRun]) -> list[dict[str, Any]]:
     """Figures as the script of the report takes them: title, axis, and curves with their points."""
+    stalls = _grown(peers, lambda record: record.stall, by_life=False)
     drawn = [
         _figure("Loss against time", "time", "loss", _losses(peers, _time)),
         _figure("Loss against samples of that peer", "samples", "loss", _losses(peers, _samples)),
         _figure("Agreement (consensus ratio)", "time", "ratio", _each(peers, lambda record: record.ratio)),
         _figure("Bytes received", "time", "bytes", _grown(peers, lambda record: record.received)),
-        _figure("Seconds of training spent in gossipdp", "time", "s", _grown(peers, lambda record: record.stall)),
+        _figure(
+            "Seconds of training spent in gossipdp",
+            "time",
+            "s",
+            _grown(peers, lambda record: record.stall, by_life=False),
+        ),
         _figure("Live members, as each peer saw them", "time", "peers", _each(peers, lambda record: record.alive)),
     ]
     return [figure for figure in drawn if figure["curves"]]
@@ -61,17 +67,13 @@ def _each(peers: Sequence[PeerRun], value: Callable[[Record], float | None]) -> 
     ]
 
 
-def _grown(peers: Sequence[PeerRun], value: Callable[[Record], float]) -> list[tuple[str, list[Point]]]:
-    """A counter that begins anew with each life, as one that does not."""
+def _grown(
+    peers: Sequence[PeerRun], value: Callable[[Record], float], *, by_life: bool = True
+) -> list[tuple[str, list[Point]]]:
     curves = []
     for peer in peers:
-        before, last, life, points = 0.0, 0.0, None, []
-        for each in peer.records:
-            if life not in (None, each.life):
-                before += last
-            life, last = each.life, value(each)
-            points.append((each.time, before + last))
-        curves.append((peer.name, points))
+        totals = grown(peer.records, value, by_life=by_life)
+        curves.append((peer.name, [(each.time, total) for each, total in zip(peer.records, totals, strict=True)]))
     return curves
 
 

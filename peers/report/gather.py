@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
@@ -19,7 +19,7 @@ from peers import home as homes
 from peers.finished import read_about
 from peers.report.events import Event, events
 
-__all__ = ["PeerRun", "Totals", "gather"]
+__all__ = ["PeerRun", "Totals", "gather", "grown"]
 
 GAP: Final = 6 * EVERY
 """seconds between two records from which the daemon counts as away"""
@@ -104,23 +104,37 @@ def _peer(home: Path) -> PeerRun:
     )
 
 
+def grown(records: Sequence[Record], value: Callable[[Record], float], *, by_life: bool = True) -> list[float]:
+    """A counter that begins anew now and then, as one that does not.
+
+    Args:
+        by_life: it begins anew with each life of the daemon. Else, as one of the training process, where it falls.
+    """
+    before, last, totals = 0.0, 0.0, []
+    for number, record in enumerate(records):
+        new_life = by_life and number > 0 and records[number - 1].life != record.life
+        if new_life or value(record) < last:
+            before += last
+        last = value(record)
+        totals.append(before + last)
+    return totals
+
+
 def _totals(records: Sequence[Record]) -> Totals:
-    """Counters begin anew with each life, so their last values are added up."""
     if not records:
         return Totals(0.0, 0.0, 0, 0, 0, 0, 0.0, 0, 0, 0, 0)
-    last = {record.life: record for record in records}
     gaps = [b.time - a.time for a, b in pairwise(records) if a.life != b.life and b.time - a.time > GAP]
     return Totals(
         seconds=records[-1].time - records[0].time,
         away=sum(gaps),
-        lives=len(last),
+        lives=len({record.life for record in records}),
         # A daemon that was killed counts on from its newest checkpoint, until it has heard what it had done.
         rounds=max(record.round for record in records),
         steps=max(record.steps for record in records),
         samples=max(record.samples for record in records),
-        stall=sum(record.stall for record in last.values()),
-        sent=sum(record.sent for record in last.values()),
-        received=sum(record.received for record in last.values()),
-        exchanges=sum(record.exchanges for record in last.values()),
-        failed=sum(record.failed for record in last.values()),
+        stall=grown(records, lambda record: record.stall, by_life=False)[-1],
+        sent=int(grown(records, lambda record: record.sent)[-1]),
+        received=int(grown(records, lambda record: record.received)[-1]),
+        exchanges=int(grown(records, lambda record: record.exchanges)[-1]),
+        failed=int(grown(records, lambda record: record.failed)[-1]),
     )

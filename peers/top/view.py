@@ -99,7 +99,7 @@ def line(status: Mapping[str, Any]) -> str:
     """The figures of this host in one line, the most telling first."""
     if not status:
         return ""
-    members, stall, uptime = status.get("members") or {}, status.get("stall_seconds"), status.get("uptime") or 0.0
+    members, uptime = status.get("members") or {}, status.get("uptime") or 0.0
     exchange = next(iter(status.get("recent_exchanges") or ()), None)
     parts = [
         f"{members.get('alive', 0)} alive" if isinstance(members, Mapping) else "",
@@ -108,7 +108,7 @@ def line(status: Mapping[str, Any]) -> str:
         _part(status, "loss", lambda value: f"loss {value:.3f}"),
         _part(status, "consensus_ratio", lambda value: f"agreement {value:.1f}"),
         "" if exchange is None else f"exchange {spoken(exchange['ago'])} ago",
-        f"stall {100 * stall / uptime:.1f}%" if stall and uptime else "",
+        _part(status, "stall", lambda value: f"stall {value:.1%}"),
         f"in {quantity(status.get('received_bytes') or 0, 'B')}",
         f"out {quantity(status.get('sent_bytes') or 0, 'B')}",
         f"up {spoken(uptime)}",

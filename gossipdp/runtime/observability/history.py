@@ -51,9 +51,9 @@ class Record(msgspec.Struct, frozen=True, kw_only=True):
     """One look at a peer and its network.
 
     time: seconds since 1970.
-    life: incarnation of the daemon; sent, received, exchanges, failed and stall count from its start.
+    life: incarnation of the daemon; sent, received, exchanges and failed count from its start.
     distance: consensus distance, RMS per parameter. ratio: consensus ratio.
-    stall: seconds of training spent in gossipdp.
+    stall: seconds that this training process has spent in gossipdp.
     sent, received: bytes.
     exchanges: that mixed something. failed: that mixed nothing.
     alive: live members, this peer included.

@@ -297,11 +297,12 @@ class Status:
         """
         peer, counters = self.peer, self.transport.counters
         own_rate, network_rate = self.samples_per_second()
+        signs = self.signs(saving=saving, finishing=finishing)
         shares, notices = sorted(self._shares), without_passed(self.notices, self._signs.reached())
         state = "finishing" if finishing else "ready" if peer.replica.ready else "joining"
         state = "leaving" if self.leaving else state
         return {
-            "verdict": judge(self.signs(saving=saving, finishing=finishing))._asdict(),
+            "verdict": judge(signs)._asdict(),
             "id": peer.id.hex(),
             "name": peer.membership.me.name,
             "network": self.network,
@@ -355,6 +356,7 @@ class Status:
             "loss": finite(self.loss),
             "eval_loss": finite(self.eval_loss),
             "stall_seconds": self.stall_seconds,
+            "stall": finite(signs.stall),
             "sent_bytes": sum(counters.sent_bytes.values()),
             "received_bytes": sum(counters.received_bytes.values()),
             "received_data_bytes": _lane(counters.received_bytes, Lane.DATA),

@@ -60,6 +60,13 @@ def test_counters_are_added_up_over_the_lives_of_a_daemon(home: Path) -> None:
     assert grown["curves"][0]["points"][-1] == (340.0, pytest.approx(10.0))
 
 
+def test_daemon_restarts_while_training_goes_on__its_lost_time_is_counted_once(founder: Path) -> None:
+    keep(founder, [record(10.0, stall=5.0), record(20.0, stall=6.0), record(30.0, life=2, stall=6.5)])
+    assert gather([founder])[0].totals.stall == 6.5
+    keep(founder, [record(10.0, stall=5.0), record(20.0, stall=6.0), record(30.0, stall=0.5)])  # training restarted
+    assert gather([founder])[0].totals.stall == 6.5
+
+
 def test_home_without_a_history_has_figures_of_nothing(founder: Path) -> None:
     (peer,) = gather([founder])
     assert peer.totals.lives == 0 and figures([peer]) == [] and peer.network == "tiny"

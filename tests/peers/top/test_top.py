@@ -19,7 +19,7 @@ MEMBERS: list[dict[str, Any]] = [
 ]
 STATUS: dict[str, Any] = {
     "network": "tiny", "verdict": {"state": "healthy", "text": "healthy: 3 of 3 peers"}, "members": {"alive": 2},
-    "round": 9, "loss": 2.5, "consensus_ratio": 1.6, "stall_seconds": 6.0, "uptime": 600.0, "received_bytes": 12e6,
+    "round": 9, "loss": 2.5, "consensus_ratio": 1.6, "stall": 0.01, "uptime": 600.0, "received_bytes": 12e6,
     "sent_bytes": 11e6, "samples_per_second": 1234.5,
     "recent_exchanges": [
         {"partner": IDS[1], "result": "done", "chunks": 8, "of": 8, "seconds": 0.4, "sent_bytes": 5e6,
