@@ -25,12 +25,7 @@ def figures(peers: Sequence[PeerRun]) -> list[dict[str, Any]]:
         _figure("Loss against samples of that peer", "samples", "loss", _losses(peers, _samples)),
         _figure("Agreement (consensus ratio)", "time", "ratio", _each(peers, lambda record: record.ratio)),
         _figure("Bytes received", "time", "bytes", _grown(peers, lambda record: record.received)),
-        _figure(
-            "Seconds of training spent in gossipdp",
-            "time",
-            "s",
-            _grown(peers, lambda record: record.stall, by_life=False),
-        ),
+        _figure("Seconds of training spent in gossipdp", "time", "s", stalls),
         _figure("Live members, as each peer saw them", "time", "peers", _each(peers, lambda record: record.alive)),
     ]
     return [figure for figure in drawn if figure["curves"]]
