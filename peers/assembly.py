@@ -14,10 +14,11 @@ from typing import NamedTuple
 
 from gossipdp.config import AUTO, Config
 from gossipdp.errors import ConfigError, DataError
+from gossipdp.protocol.admission.register import Admission
 from gossipdp.protocol.peer import Peer
 from gossipdp.protocol.transfer.claims import Held
-from gossipdp.protocol.wire.messages import Member, Progress, State, short
-from gossipdp.runtime import files
+from gossipdp.protocol.wire.messages import Decision, Member, Progress, State, short
+from gossipdp.runtime import decisions_file, files
 from gossipdp.runtime.link import LinkServer
 from gossipdp.runtime.network.addresses import Choice, doubt
 from gossipdp.runtime.network.identity import Identity, NetworkSecret
@@ -64,8 +65,10 @@ class _Kept(NamedTuple):
     """the newest checkpoint"""
     members: list[Member]
     """members that can be dialled"""
-    damage: str
-    """notice about a damaged file of members; empty if there is none"""
+    decisions: list[Decision]
+    """of the network's operator"""
+    damage: tuple[str, ...]
+    """notices about damaged files"""
 
     @property
     def founds(self) -> bool:
@@ -105,7 +108,8 @@ def build(
     # The link is made last: its socket tells the supervisor that this daemon has started.
     metrics, published = Metrics(), Published()
     web = web_address(metrics, config.metrics.listen, published)
-    transport = _transport(config, identity, secret, kept, incarnation)
+    admission = _admission(config, identity, kept)
+    transport = _transport(config, identity, secret, kept, incarnation, admission)
     choice = addresses_to_advertise(config, transport.port, environment)
     transport.advertise(choice.addresses, search=config.network.advertise == (AUTO,))
     peer = Peer(
@@ -115,7 +119,7 @@ def build(
         sign=identity.sign,
         verify=Identity.verify,
         now=time.monotonic(),
-        admits=transport.admits,
+        admission=admission,
     )
     spill = Spill(store.dir)
     room = Room(memory_plan(config), trains=trains and kept.fresh, disk=spill.free)
@@ -133,6 +137,7 @@ def build(
         learned_run=partial(files.save_run, home / homes.RUN),
         found_run=partial(_found_run, home),
         remember=partial(_remember, home / MEMBERS),
+        keep_decisions=partial(decisions_file.save_decisions, home),
         history=History(home / history.FILE),
         published=published,
         outside=final,
@@ -169,7 +174,26 @@ def web_address(metrics: Metrics, listen: str, published: Published) -> str:
     return f"http://{f'[{host}]' if ':' in host else host}:{port}"
 
 
-def _transport(config: Config, identity: Identity, secret: NetworkSecret, kept: _Kept, incarnation: int) -> Transport:
+def _admission(config: Config, identity: Identity, kept: _Kept) -> Admission:
+    return Admission(
+        identity.id,
+        network=kept.network.name,
+        operator=bytes.fromhex(kept.network.operator),
+        verify=Identity.verify,
+        allowed=frozenset(map(bytes.fromhex, config.safety.allow)),
+        banned=frozenset(map(bytes.fromhex, config.safety.ban)),
+        decisions=kept.decisions,
+    )
+
+
+def _transport(
+    config: Config,
+    identity: Identity,
+    secret: NetworkSecret,
+    kept: _Kept,
+    incarnation: int,
+    admission: Admission,
+) -> Transport:
     return Transport(
         identity,
         secret,
@@ -177,8 +201,7 @@ def _transport(config: Config, identity: Identity, secret: NetworkSecret, kept: 
         run=kept.run,
         incarnation=incarnation,
         listen=None if config.network.listen == "off" else config.network.listen,
-        allowed=frozenset(map(bytes.fromhex, config.safety.allow)),
-        banned=frozenset(map(bytes.fromhex, config.safety.ban)),
+        admission=admission,
         limits=replace(LIMITS[config.membership.timing], total_bytes=config.safety.memory_limit(usable())),
     )
 
@@ -215,8 +238,10 @@ def _node_config(home: Path, config: Config, kept: _Kept, web: str, why: str, tr
 
 def _kept(home: Path, store: Store, network: HomeNetwork) -> _Kept:
     newest = store.newest()
-    members, damage = _remembered(home / MEMBERS)
-    return _Kept(network, _run(home, network.name, newest), newest, members, damage)
+    members, damaged_members = _remembered(home / MEMBERS)
+    decisions, damaged_decisions = decisions_file.load_decisions(home)
+    damage = tuple(text for text in (damaged_members, damaged_decisions) if text)
+    return _Kept(network, _run(home, network.name, newest), newest, members, decisions, damage)
 
 
 def _run(home: Path, network: str, newest: tuple[Path, CheckpointMeta] | None) -> bytes:
@@ -265,8 +290,8 @@ def _remembered(path: Path) -> tuple[list[Member], str]:
 def _give_notice(node: Node, config: Config, transport: Transport, choice: Choice, kept: _Kept) -> None:
     if transport.scarce:
         node.notice("GD-104", transport.scarce)
-    if kept.damage:
-        node.notice("GD-603", kept.damage)
+    for text in kept.damage:
+        node.notice("GD-603", text)
     doubts = [doubt(address, listen_host(config), config.network.seeds) for address in choice.addresses]
     unsure = None if None in doubts else next(iter(doubts), None)
     if choice.lacks:

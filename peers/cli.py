@@ -14,7 +14,7 @@ from typing import Any
 
 import click
 
-from peers.commands.ask import invite, leave, members, status
+from peers.commands.ask import invite, leave, status
 from peers.commands.checkpoint import checkpoint
 from peers.commands.configuration import config
 from peers.commands.demo import demo
@@ -22,6 +22,7 @@ from peers.commands.doctor import doctor
 from peers.commands.explain import explain
 from peers.commands.finish import finish
 from peers.commands.keys import keys
+from peers.commands.members import members
 from peers.commands.plan import plan
 from peers.commands.report import report
 from peers.commands.simulate import simulate

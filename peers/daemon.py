@@ -89,6 +89,7 @@ def run(arguments: argparse.Namespace) -> int:
         home = expanded(arguments.home).absolute()
         file, name = log_file(home, "peer"), homes.known_name(home, overrides(arguments.set))
         logs.configure(name, arguments.log_format, verbose=arguments.verbose, file=file)
+        logs.open_audit(home)
         descriptors.claim()
         config = homes.read_config(home, overrides(arguments.set))
         with told("the kernels to be loaded; the first start of a version compiles them", log.info):

@@ -5,9 +5,11 @@
       run.toml          the configuration, from the operator or from the invite
       identity.key      this peer's key (0600)             incarnation    number of its starts
       network.secret    admits hosts to the network (0600) invite         admits another host (0600), see `invites`
+      operator.key      bans and allows members (0600); only where `up` made it, or the operator keeps it
       log/              what daemon and supervisor log, see `log_file`
       supervisor.json   the processes of this home, see `supervisor_file`
-      run, members.json, history.jsonl, checkpoints/, control.sock, and compiled/ if numba has no other place
+      run, members.json, decisions.json, history.jsonl, checkpoints/, control.sock
+      compiled/         kernels, if numba has no other place
 
 The home is ``--home``, else ``GOSSIPDP_HOME``, else ``~/.gossipdp/NETWORK``. NETWORK comes from RUN.toml, an invite or
 ``GOSSIPDP_NETWORK_NAME``. Without a name it is the only home of this user, or the only one whose daemon runs.
@@ -31,9 +33,9 @@ from gossipdp.config import Config
 from gossipdp.config_loading import load
 from gossipdp.errors import ConfigError, GossipdpError, HardwareError
 from gossipdp.protocol.wire.messages import short
-from gossipdp.runtime.files import load_state, save_state
+from gossipdp.runtime.files import Hex, load_state, save_state
 from gossipdp.runtime.home_paths import expanded, homes_of_user
-from gossipdp.runtime.network.identity import Identity, NetworkSecret
+from gossipdp.runtime.network.identity import OPERATOR_FILE, Identity, NetworkSecret
 from gossipdp.runtime.network.invite import Invite
 from gossipdp.runtime.network.key_files import replace_file
 
@@ -41,6 +43,7 @@ __all__ = [
     "HomeNetwork",
     "advertised",
     "find_home",
+    "follow",
     "found",
     "invite_file",
     "join",
@@ -73,6 +76,8 @@ class HomeNetwork(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     """`up` made this home, not `join`: this host may give the network its first model"""
     seeds: tuple[str, ...] = ()
     kept: dict[str, str | tuple[str, ...]] = {}
+    operator: Hex = ""
+    """public key of the operator whose decisions about members this host follows; "" for none"""
     """values of `KEPT` that flags of an earlier start gave"""
 
 
@@ -262,7 +267,8 @@ def found(home: Path, config: Config, text: str | None) -> HomeNetwork:
             NetworkSecret.load(home)
         except FileNotFoundError:
             NetworkSecret.generate().save(home)
-        known = HomeNetwork(name=config.network.name, founder=True)
+        operator = Identity.load_or_create(home, OPERATOR_FILE)
+        known = HomeNetwork(name=config.network.name, founder=True, operator=operator.id.hex())
         save_state(_network_file(home), known)
     _write_run_file(home, text)
     return known
@@ -278,7 +284,7 @@ def join(home: Path, invite: Invite, text: str | None) -> HomeNetwork:
     if known is not None and known.name != invite.network:
         raise _elsewhere(home, known.name, invite.network)
     _make(home)
-    founder = known is not None and known.founder
+    founder, operator = (False, "") if known is None else (known.founder, known.operator)
     try:
         old = NetworkSecret.load(home)
     except FileNotFoundError:
@@ -287,12 +293,19 @@ def join(home: Path, invite: Invite, text: str | None) -> HomeNetwork:
         if old != invite.secret:
             invite.secret.replace(home)
             # Both this host and the inviter ran `up`. The network is the inviter's, so it is founded there.
-            founder = False
-    kept = {} if known is None else known.kept
-    known = HomeNetwork(name=invite.network, founder=founder, seeds=invite.seeds, kept=kept)
+            founder, operator = False, ""
+    kept, operator = {} if known is None else known.kept, invite.operator.hex() or operator
+    known = HomeNetwork(name=invite.network, founder=founder, seeds=invite.seeds, kept=kept, operator=operator)
     save_state(_network_file(home), known)
     _write_run_file(home, text)
     return known
+
+
+def follow(home: Path, operator: bytes) -> None:
+    """This host follows the decisions of `operator` from its next start on."""
+    known = network_of(home)
+    assert known is not None
+    save_state(_network_file(home), msgspec.structs.replace(known, operator=operator.hex()))
 
 
 def rotate_secret(home: Path) -> NetworkSecret:

@@ -15,7 +15,7 @@ from gossipdp.errors import ConfigError
 from gossipdp.runtime.network.identity import NetworkSecret
 from gossipdp.runtime.network.invite import MAX_SEEDS, Invite
 from gossipdp.runtime.network.key_files import replace_file
-from peers.home import invite_file, presets, read_text
+from peers.home import invite_file, network_of, presets, read_text
 
 __all__ = ["NewNetwork", "read_invite", "renew_invite", "write_invite"]
 
@@ -41,8 +41,10 @@ def write_invite(home: Path, seeds: Sequence[str], config: Config) -> Path:
     Returns:
         The path of the file.
     """
-    name = config.network.name
-    invite = Invite(name, NetworkSecret.load(home), tuple(seed for seed in seeds if seed)[:MAX_SEEDS])
+    known = network_of(home)
+    operator = b"" if known is None else bytes.fromhex(known.operator)
+    dialled = tuple(seed for seed in seeds if seed)[:MAX_SEEDS]
+    invite = Invite(config.network.name, NetworkSecret.load(home), dialled, operator)
     settings = base64.urlsafe_b64encode(_settings(config).encode()).decode().rstrip("=")
     path = invite_file(home)
     replace_file(path, f"{invite.encode()}.{settings}\n".encode())

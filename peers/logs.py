@@ -14,9 +14,10 @@ from datetime import datetime
 from pathlib import Path
 
 from gossipdp.protocol.wire.messages import printable
-from peers.log_file import LogFile
+from gossipdp.runtime.observability import audit
+from peers.log_file import FOLDER, LogFile
 
-__all__ = ["configure"]
+__all__ = ["audit_file", "configure", "open_audit"]
 
 FIELDS = ("code", "round", "exchange", "initiator", "partner")
 
@@ -58,6 +59,29 @@ class Text(logging.Formatter):
         at = datetime.fromtimestamp(record.created).astimezone().isoformat(timespec="seconds")
         text = f"{at} {record.levelname:<7} {self._peer}: {message_of(record)}"
         return f"{text}\n{self.formatException(record.exc_info)}" if record.exc_info else text
+
+
+class AuditLines(logging.Formatter):
+    """JSON lines of the audit log."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        about = getattr(record, "about", {})
+        return json.dumps({"time": round(record.created, 3), "event": record.msg, **about}, ensure_ascii=False)
+
+
+def audit_file(home: Path) -> Path:
+    """The audit log of the peer in `home`."""
+    return home / FOLDER / "audit.jsonl"
+
+
+def open_audit(home: Path) -> None:
+    """Write the audit log of this process to a file in `home`."""
+    log = logging.getLogger(audit.LOGGER)
+    for before in log.handlers:
+        before.close()
+    file = LogFile(audit_file(home), logging.StreamHandler(sys.stderr))
+    file.setFormatter(AuditLines())
+    log.handlers[:] = [file]
 
 
 def configure(

@@ -11,6 +11,7 @@ from typing import Any
 import click
 
 __all__ = [
+    "Explained",
     "WithCommand",
     "command_of",
     "complete_key",
@@ -26,6 +27,19 @@ __all__ = [
 
 _COMMAND = "gossipdp.command"
 _FLAGS = "gossipdp.flags"
+
+
+class Explained(click.Command):
+    """A command whose help ends with a list of terms. `terms` is called for the help alone."""
+
+    def __init__(self, *args: Any, terms: Callable[[], tuple[str, list[tuple[str, str]]]], **settings: Any) -> None:
+        super().__init__(*args, **settings)
+        self._terms = terms
+
+    def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        title, terms = self._terms()
+        with formatter.section(title):
+            formatter.write_dl(terms)
 
 
 class WithCommand(click.Command):

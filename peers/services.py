@@ -14,7 +14,8 @@ from typing import Any
 from gossipdp.config import Config
 from gossipdp.errors import DataError, GossipdpError, refused_here
 from gossipdp.runtime.node import Node
-from peers import invites
+from gossipdp.runtime.observability import audit
+from peers import decisions, invites
 from peers.control import ControlServer, Request
 from peers.final import FinalFiles
 
@@ -53,7 +54,12 @@ class Control:
             case "invite":
                 seeds = self._node.status.seeds()
                 path = invites.write_invite(self._home, seeds, self._config)
+                audit.record("invited", seeds=", ".join(seeds))
                 return {"path": str(path), "seeds": seeds}
+            case "decisions":
+                return decisions.describe(self._node.peer.admission)
+            case "decide":
+                return {"stands": self._node.decide(decisions.decode(**request.args))}
             case "checkpoint":
                 begun = self._node.checkpoint(partial(self._saved, request))
                 return None if begun else {"saved": ""}

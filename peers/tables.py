@@ -11,6 +11,7 @@ import os
 import shutil
 import sys
 import textwrap
+import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from rich.table import Table
 
 __all__ = [
+    "DECISION_COLUMNS",
     "MEMBER_COLUMNS",
     "TERMINAL_WIDTH",
     "Column",
@@ -33,6 +35,7 @@ __all__ = [
     "print_verdict",
     "quantity",
     "rich_table",
+    "told_of",
 ]
 
 NONE = "-"
@@ -47,6 +50,7 @@ STYLES = {
     "suspect": "yellow",
     "joining": "yellow",
     "failed": "red",
+    "banned": "red",
     "damaged": "red",
 }
 
@@ -103,7 +107,7 @@ def short_id(value: Any) -> str:
 MEMBER_COLUMNS = (
     Column("name", "name", meaning="[network] peer of that host; this host's peer is first"),
     Column("id", "id", short_id, 2, meaning="begin of its key's id, as in the log"),
-    Column("state", "state", meaning="alive; idle (alive, does not train); suspect (silent); failed; left"),
+    Column("state", "state", meaning="alive; idle (alive, does not train); suspect (silent); failed; left; banned"),
     Column("address", "address", str, 6, meaning="where other peers dial it"),
     Column("path", "path", str, 0, meaning="direct, or outbound-only: no other peer can dial it"),
     Column("rtt", "rtt", milliseconds, 4, True, "round-trip time of pings from here"),
@@ -117,6 +121,15 @@ MEMBER_COLUMNS = (
     Column("last", "last_exchange", duration, 0, True, "time since this host's last exchange with it"),
     Column("strikes", "strikes", str, 5, True, "proven faults; after three it is set aside for a time"),
     Column("version", "version", str, 7, meaning="its version of gossipdp"),
+    Column("protocol", "protocol", str, 8, True, "newest protocol version that it speaks"),
+)
+
+DECISION_COLUMNS = (
+    Column("id", "id", short_id),
+    Column("name", "name"),
+    Column("verdict", "verdict"),
+    Column("when", "time", lambda value: time.strftime("%Y-%m-%d %H:%M", time.localtime(value))),
+    Column("reason", "reason", str, 2),
 )
 
 STATUS_ROWS = (
@@ -131,6 +144,7 @@ STATUS_ROWS = (
     Column("page", "page"),
     Column("log", "log"),
     Column("members", "members", listed),
+    Column("versions", "versions_told"),
     Column("round", "round"),
     Column("clock", "clock", lambda value: f"{value} steps"),
     Column("steps", "steps"),
@@ -225,6 +239,11 @@ def elided(texts: Sequence[str], excess: int) -> list[str]:
     return [text if len(text) <= most else f"{text[: most - tail - 1]}…{text[-tail:]}" for text in texts]
 
 
+def told_of(answer: Mapping[str, Any]) -> dict[str, str]:
+    """What the rows of `status` show in words."""
+    return {"address_told": address_told(answer), "versions_told": _versions_told(answer)}
+
+
 def address_told(answer: Mapping[str, Any]) -> str:
     """Where others are told to dial the peer of this answer to `status`, and why there or why nowhere."""
     told = ", ".join(answer.get("addresses") or ()) or "none, this peer only dials out"
@@ -233,8 +252,21 @@ def address_told(answer: Mapping[str, Any]) -> str:
 
 
 def member_told(row: Mapping[str, Any]) -> dict[str, Any]:
-    """A row of the answer to `members`, in which a live member that does not train is idle."""
+    """A row of the answer to `members`: idle is alive and does not train, banned is excluded and no longer alive."""
+    if row.get("excluded") and row.get("state") in ("failed", "left"):
+        return {**row, "state": "banned"}
     return {**row, "state": "idle"} if row.get("state") == "alive" and row.get("trains") is False else dict(row)
+
+
+def _versions_told(answer: Mapping[str, Any]) -> str:
+    """The versions of the live members of this answer to `status`, and who has an older one than this peer."""
+    versions = answer.get("versions") or []
+    if len(versions) < 2:
+        return f"{versions[0]['version']} on all live members" if versions else ""
+    return "; ".join(
+        f"{each['version']} (protocol {each['protocol']}) on {each['count']}: {', '.join(each['names'])}"
+        for each in versions
+    )
 
 
 def print_pairs(columns: Sequence[Column], values: Mapping[str, Any]) -> None:

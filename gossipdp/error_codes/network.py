@@ -88,9 +88,11 @@ CODES: Final[Mapping[str, Code]] = {
     ),
     "GD-204": Code(
         "Banned, or not among those allowed",
-        "The lists `[safety] ban` and `allow` of one of the two hosts exclude the other. A joiner ends with it if"
-        " every address of the invite refuses it three times in a row at its first start.",
-        "if the two are to have links, check [safety] ban and allow on both hosts",
+        "The operator has banned one of the two hosts, or closed the network without allowing it. Or the lists"
+        " `[safety] ban` and `allow` of one of the two hosts exclude the other. A joiner ends with it if every address"
+        " of the invite refuses it three times in a row at its first start.",
+        "`gossipdp members decisions` shows what the operator has decided; if the two are to have links, also check"
+        " [safety] ban and allow on both hosts",
         (5,),
         notices=True,
     ),
@@ -110,5 +112,15 @@ CODES: Final[Mapping[str, Code]] = {
         "copy the invite again, all of it (`gossipdp invite --show` prints it); `chmod 600` a file that is open to"
         " others",
         (3,),
+    ),
+    "GD-207": Code(
+        "The operator's key is missing or another one",
+        "A decision about members needs the key of the network's operator, which `gossipdp up` made on the host that"
+        " founded the network. A host follows the one operator that its invite names. As a notice: members follow an"
+        " operator, and this host's invite named none.",
+        "decide on the host that has operator.key, or name the file with --key. On a host that follows no operator:"
+        " `gossipdp keys operator --trust KEY`, with the key that the notice names if you know it, and restart",
+        (3,),
+        notices=True,
     ),
 }

@@ -15,9 +15,11 @@ from random import Random
 
 from gossipdp.errors import RemoteProtocolError
 from gossipdp.protocol import jobs
+from gossipdp.protocol.admission.register import Admission
+from gossipdp.protocol.admission.spreading import Spreading
 from gossipdp.protocol.config import PeerConfig
 from gossipdp.protocol.data.leasing import Leasing
-from gossipdp.protocol.events import Event, Left, MemberChanged, MessageDropped
+from gossipdp.protocol.events import Event, Joined, Left, MemberChanged, MessageDropped
 from gossipdp.protocol.membership.membership import Membership, MembershipMessage
 from gossipdp.protocol.membership.progress import ProgressBoard
 from gossipdp.protocol.membership.signatures import Signer
@@ -29,7 +31,7 @@ from gossipdp.protocol.terms import Terms
 from gossipdp.protocol.transfer.claims import Held
 from gossipdp.protocol.wire import encoding as wire
 from gossipdp.protocol.wire.encoding import Buffer
-from gossipdp.protocol.wire.messages import Coverage, Member, State
+from gossipdp.protocol.wire.messages import Coverage, Decision, Decisions, Member, State
 
 __all__ = ["Peer", "PeerConfig"]
 
@@ -42,7 +44,7 @@ class Peer:
         sign: Ed25519 signature of this peer over some bytes.
         verify: checks a signature: peer id, data, signature.
         now: seconds, on the clock that all later inputs use.
-        admits: whether the operator lets this peer deal with a member.
+        admission: who may be a member; by default every peer.
     """
 
     def __init__(
@@ -54,10 +56,13 @@ class Peer:
         sign: Callable[[bytes], bytes],
         verify: Callable[[bytes, bytes, bytes], bool],
         now: float,
-        admits: Callable[[bytes], bool] = lambda peer: True,
+        admission: Admission | None = None,
     ) -> None:
         self.config, self.id = config, me.id
-        self.strikes = Strikes(config.quarantine, me.id, self._akin, admits)
+        self.admission = Admission(me.id) if admission is None else admission
+        self._admitted = self.admission.changes
+        """decisions that the other machines have followed"""
+        self.strikes = Strikes(config.quarantine, me.id, self._akin, self.admission.admits)
         self._outputs = Outputs(self.strikes.observe)
         self._member_events: deque[Event] = deque()
         """events of membership that the other machines have not seen yet"""
@@ -74,7 +79,9 @@ class Peer:
             progress=self.progress,
             signer=signer,
             speed=lambda: self._speed.own,
+            admits=self.admission.admits,
         )
+        self._spreading = Spreading(self.admission, self.membership, random=random, outputs=self._outputs, now=now)
         terms = Terms(
             config=config,
             membership=self.membership,
@@ -135,11 +142,19 @@ class Peer:
             self.replica.stop(now)
             self._step(now)
 
+    def decide(self, decision: Decision, now: float) -> bool:
+        """Take and spread a decision of the network's operator. Returns whether it stands now."""
+        stands = self._spreading.decide(decision, now)
+        self._step(now)
+        return stands
+
     # -- inputs -----------------------------------------------------------------------------------------------
 
     def receive(self, frames: Sequence[Buffer], source: bytes, now: float) -> None:
         """`frames` came from the peer whose id the transport has verified as `source`."""
         self._wake(now)
+        if not self.admission.admits(source):
+            return None
         try:
             message, buffers = wire.decode(frames)
         except RemoteProtocolError as error:
@@ -148,7 +163,9 @@ class Peer:
             self.membership.receive(message, source, now)
             return self._step(now)
         self.membership.contact(source, now)
-        if isinstance(message, Coverage):
+        if isinstance(message, Decisions):
+            self._spreading.receive(message, source, now)
+        elif isinstance(message, Coverage):
             self.leasing.receive(message, buffers, source, now)
         else:
             size = sum(memoryview(frame).nbytes for frame in frames)
@@ -176,7 +193,7 @@ class Peer:
         """When `handle_timer` wants to be called next, or None."""
         times: list[float | None] = [self.membership.timer(), self.replica.timer()]
         if not self._left:
-            times += [self._leaving_at, self.leasing.timer()]
+            times += [self._leaving_at, self.leasing.timer(), self._spreading.timer()]
         due = min([time for time in times if time is not None], default=None)
         self._due = math.inf if due is None else due
         return due
@@ -188,6 +205,7 @@ class Peer:
         self.replica.handle_timer(now)
         if not self._left:
             self.leasing.handle_timer(now)
+            self._spreading.handle_timer(now)
         self._step(now)
 
     # -- outputs ----------------------------------------------------------------------------------------------
@@ -232,11 +250,17 @@ class Peer:
         struck = self.strikes.judge(now)
         for event in struck:
             self._outputs.emit(event)
-        if any(event.pause for event in struck):
+        decided = self._admitted != self.admission.changes
+        if decided:
+            self._admitted = self.admission.changes
+            self.membership.put_out(now)
+        if decided or any(event.pause for event in struck):
             self.strategy.reputation_changed(now)
         while self._member_events:
             news = self._member_events.popleft()
             self._outputs.emit(news)
+            if isinstance(news, Joined):
+                self._spreading.met(news.through, now)
             if isinstance(news, MemberChanged):
                 self.replica.member_changed(news.member, now)
                 self.leasing.member_changed(now)

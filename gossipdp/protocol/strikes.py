@@ -30,6 +30,7 @@ SIGNED: Final = frozenset(
         "manifest",
         "manifest of moments",
         "signature",
+        "signature of a decision",
         "signature of a member record",
         "signature of a progress report",
     }

@@ -1,30 +1,17 @@
-"""`gossipdp status`, `members`, `leave` and `invite`: what the daemon of a home answers."""
+"""`gossipdp status`, `leave` and `invite`: what the daemon of a home answers."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import click
 
-from peers.options import find_home, home_option, json_option
+from peers.options import Explained, find_home, home_option, json_option
 
-__all__ = ["invite", "leave", "members", "status"]
-
-
-class Explained(click.Command):
-    """A command whose help ends with a list of terms. `terms` is called for the help alone."""
-
-    def __init__(self, *args: Any, terms: Callable[[], tuple[str, list[tuple[str, str]]]], **settings: Any) -> None:
-        super().__init__(*args, **settings)
-        self._terms = terms
-
-    def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        title, terms = self._terms()
-        with formatter.section(title):
-            formatter.write_dl(terms)
+__all__ = ["invite", "leave", "status"]
 
 
 def _states() -> tuple[str, list[tuple[str, str]]]:
@@ -63,50 +50,13 @@ def _show(answer: Mapping[str, Any]) -> None:
     from peers import tables
 
     click.echo()
-    tables.print_pairs(tables.STATUS_ROWS, {**answer, "address_told": tables.address_told(answer)})
+    tables.print_pairs(tables.STATUS_ROWS, {**answer, **tables.told_of(answer)})
     if answer.get("training") == "attached" and answer.get("loss") is None:
         tables.print_text("\nNo loss is reported yet: peer.report(loss=...) in the training script shows it here.")
     for notice in answer.get("notices") or ():
         tables.print_text(f"\n{notice}")
     for code, do in (answer.get("do") or {}).items():
         tables.print_text(f"\n{code}: {do}")
-
-
-def _columns() -> tuple[str, list[tuple[str, str]]]:
-    from peers.tables import MEMBER_COLUMNS
-
-    return "Columns", [(column.title, column.meaning) for column in MEMBER_COLUMNS]
-
-
-@click.command(cls=Explained, terms=_columns)
-@click.option("--all", "show_all", is_flag=True, help="Also list members that left or failed over an hour ago.")
-@click.option("--expect", type=click.IntRange(1), metavar="N", help="Exit with 4 if fewer than N are alive.")
-@json_option
-@home_option
-@click.pass_context
-def members(ctx: click.Context, show_all: bool, expect: int | None, as_json: bool) -> None:
-    """List the network's members, as this host's peer sees them."""
-    from gossipdp.errors import UnreachableError
-    from gossipdp.runtime.observability.health import GONE
-    from peers import tables
-    from peers.control import ask
-
-    rows = ask(find_home(ctx), "members").get("members") or []
-    if as_json:
-        tables.print_json(rows)
-    else:
-        shown = [row for row in rows if show_all or (row.get("gone") or 0.0) < GONE]
-        tables.print_table(tables.MEMBER_COLUMNS, [tables.member_told(row) for row in shown])
-        if hidden := len(rows) - len(shown):
-            click.echo(f"({hidden} that left or failed over an hour ago: --all lists them)")
-    alive = sum(row.get("state") == "alive" for row in rows)
-    if expect is not None and alive < expect:
-        raise UnreachableError(
-            "GD-107",
-            "fewer members than expected",
-            seen=f"{alive} alive of {expect}",
-            do="wait, or see `gossipdp members` and `gossipdp status` for the missing members",
-        )
 
 
 @click.command()

@@ -16,7 +16,7 @@ from gossipdp.codecs.base import Vector
 from gossipdp.protocol import jobs
 from gossipdp.protocol.peer import Peer, PeerConfig
 from gossipdp.protocol.schema import Schema, chunk_parameters
-from gossipdp.protocol.wire.messages import Member
+from gossipdp.protocol.wire.messages import PROTOCOL_VERSION, Decision, Member
 from gossipdp.runtime.link import FreeBuffer
 
 __all__ = ["Checkpoint", "Host", "Region", "perform", "sign", "verify"]
@@ -60,6 +60,10 @@ class Host:
     address: str
     outbound: bool = False
     """no other host can dial it"""
+    operator: bytes = b""
+    """key whose decisions about members it follows"""
+    version: int = PROTOCOL_VERSION
+    """newest protocol version that it speaks"""
     downlink: float | None = None
     """bytes per second of all data lanes to it together; None: unlimited"""
     incarnation: int = 0
@@ -69,6 +73,8 @@ class Host:
     """algorithm of the configured strategy"""
     checkpoint: Checkpoint | None = None
     remembered: tuple[Member, ...] = ()
+    decisions: tuple[Decision, ...] = ()
+    """of the network's operator, on its disk"""
     pinned: list[Checkpoint] = field(default_factory=list)
     """models that this host gave up for another side's model"""
     region: Region | None = None
@@ -107,8 +113,9 @@ class Host:
         """Kill the process. The disk keeps the last checkpoint and the members alive then."""
         if self.peer is not None and keep_disk:
             self.remembered = tuple(self.peer.membership.alive())
+            self.decisions = self.peer.admission.decisions
         if not keep_disk:
-            self.checkpoint, self.remembered = None, ()
+            self.checkpoint, self.remembered, self.decisions = None, (), ()
         self.peer = None
         self.life += 1
 

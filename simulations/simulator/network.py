@@ -20,11 +20,12 @@ from random import Random
 from typing import Any
 
 from gossipdp.protocol import jobs
+from gossipdp.protocol.admission.register import Admission
 from gossipdp.protocol.events import Event
 from gossipdp.protocol.outputs import Envelope
 from gossipdp.protocol.peer import Peer, PeerConfig
 from gossipdp.protocol.transfer.claims import Held
-from gossipdp.protocol.wire.messages import Member, Message, State
+from gossipdp.protocol.wire.messages import PROTOCOL_VERSION, Member, Message, State
 from simulations.simulator.conditions import Conditions
 from simulations.simulator.host import Host, Region, perform, sign, verify
 from simulations.simulator.links import Cut, Link, Links
@@ -157,16 +158,35 @@ class Network:
 
     # -- hosts ------------------------------------------------------------------------------------------------
 
-    def add(self, config: PeerConfig, *, outbound: bool = False, slowness: float = 1.0) -> Host:
+    def add(
+        self,
+        config: PeerConfig,
+        *,
+        outbound: bool = False,
+        slowness: float = 1.0,
+        operator: bytes = b"",
+        version: int = PROTOCOL_VERSION,
+    ) -> Host:
         """Add a host that is down.
 
         Args:
             outbound: no other host can dial it.
             slowness: its training steps take this many times as long.
+            operator: key whose decisions about members it follows.
+            version: newest protocol version that it says it speaks.
         """
         index = len(self.hosts)
         digest = hashlib.blake2b(f"{self.seed}/{index}".encode(), digest_size=32).digest()
-        host = Host(index, config, digest, f"10.0.0.{index}:4000", outbound=outbound, usual_slowness=slowness)
+        host = Host(
+            index,
+            config,
+            digest,
+            f"10.0.0.{index}:4000",
+            outbound=outbound,
+            operator=operator,
+            version=version,
+            usual_slowness=slowness,
+        )
         self.hosts.append(host)
         self._by_id[host.id] = self._by_address[host.address] = host
         return host
@@ -180,11 +200,17 @@ class Network:
         assert host.peer is None
         host.begin_life(self.now)
         address = "" if host.outbound else host.address
-        me = Member(host.id, host.name, address, host.incarnation, 0, State.ALIVE)
+        me = Member(host.id, host.name, address, host.incarnation, 0, State.ALIVE, host.version)
         random = self.random(f"peer/{host.index}/{host.incarnation}")
         self.record("starts", host)
         host.peer = Peer(
-            host.config, me, random=random, sign=lambda data: sign(host.id, data), verify=verify, now=self.now
+            host.config,
+            me,
+            random=random,
+            sign=lambda data: sign(host.id, data),
+            verify=verify,
+            now=self.now,
+            admission=Admission(host.id, operator=host.operator, verify=verify, decisions=host.decisions),
         )
         addresses = [seed.address for seed in seeds if seed is not host]
         saved = host.checkpoint

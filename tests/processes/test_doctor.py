@@ -150,7 +150,7 @@ def test_wrong_secret(scene: Scene) -> None:
 
 
 def test_other_version(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(signed_hello, "PROTOCOL_VERSION", signed_hello.PROTOCOL_VERSION + 1)
+    monkeypatch.setattr(signed_hello, "OLDEST_VERSION", signed_hello.PROTOCOL_VERSION + 1)
     assert faults(examined(scene.case(), scene.here)) == {"other-version"}
 
 

@@ -11,10 +11,7 @@ from gossipdp.protocol.pairwise.config import PairwiseConfig
 from gossipdp.protocol.peer import Peer, PeerConfig
 from gossipdp.protocol.schema import Schema
 from gossipdp.protocol.transfer.source import TransferConfig
-from gossipdp.protocol.wire.messages import (
-    Member,
-    State,
-)
+from gossipdp.protocol.wire.messages import PROTOCOL_VERSION, Member, State
 from simulations.simulator.network import Conditions, Network
 from simulations.simulator.trainer import Trainer, TrainerConfig
 
@@ -39,13 +36,27 @@ def configured(**changes):
 
 
 class Town:
-    """A network whose peers' events are kept by host."""
+    """A network whose peers' events are kept by host.
 
-    def __init__(self, peers=2, **changes):
+    Args:
+        operator: key whose decisions the hosts follow.
+        versions: index of a host -> protocol version that it speaks instead of the newest. It knows no operator.
+        tampers: see `Network`.
+    """
+
+    def __init__(self, peers=2, operator=b"", versions=None, tampers=None, **changes):
         self.events = defaultdict(list)
         self.trainers = {}
-        self.net = Network(1, Conditions(latency=0.005), listen=self.heard)
-        self.hosts = [self.net.add(configured(**changes)) for _ in range(peers)]
+        self.net = Network(1, Conditions(latency=0.005), listen=self.heard, tampers=tampers)
+        spoken = versions or {}
+        self.hosts = [
+            self.net.add(
+                configured(**changes),
+                operator=b"" if index in spoken else operator,
+                version=spoken.get(index, PROTOCOL_VERSION),
+            )
+            for index in range(peers)
+        ]
 
     def heard(self, host, event):
         self.events[host.index].append(event)

@@ -12,7 +12,16 @@ from gossipdp.protocol.events.increments import (
     IncrementApplied,
     IncrementPublished,
 )
-from gossipdp.protocol.events.members import Joined, Left, MemberChanged, MessageDropped, Struck, UpdateRefused
+from gossipdp.protocol.events.members import (
+    Decided,
+    Joined,
+    Left,
+    MemberChanged,
+    MessageDropped,
+    OperatorUnknown,
+    Struck,
+    UpdateRefused,
+)
 from gossipdp.protocol.events.training import (
     CheckpointAhead,
     Pace,
@@ -34,6 +43,7 @@ __all__ = [
     "Closeness",
     "DataCovered",
     "DataKnown",
+    "Decided",
     "EpochDiverged",
     "EpochFingerprinted",
     "EpochJudged",
@@ -53,6 +63,7 @@ __all__ = [
     "MomentsProgress",
     "Notice",
     "OfferRefused",
+    "OperatorUnknown",
     "Pace",
     "ResyncBegan",
     "ResyncEnded",

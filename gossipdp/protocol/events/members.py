@@ -5,9 +5,18 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from gossipdp.protocol.events.base import Event
-from gossipdp.protocol.wire.messages import Member, State
+from gossipdp.protocol.wire.messages import Decision, Member, State
 
-__all__ = ["Joined", "Left", "MemberChanged", "MessageDropped", "Struck", "UpdateRefused"]
+__all__ = [
+    "Decided",
+    "Joined",
+    "Left",
+    "MemberChanged",
+    "MessageDropped",
+    "OperatorUnknown",
+    "Struck",
+    "UpdateRefused",
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,8 +48,9 @@ class UpdateRefused(Event):
     peer: bytes
     reason: str
     """Of an exchange: payload, nan, share. Of a state transfer: hash, manifest, schema, implausible, payload (of a
-    witness). Of moments: moments, manifest of moments, schema. Of membership: signature of a member record, signature
-    of a progress report. Of rumours: payload, hash, signature, terms, table, void."""
+    witness). Of moments: moments, manifest of moments, schema. Of membership: signature of a member record,
+    signature of a progress report. Of admission: signature of a decision. Of rumours: payload, hash, signature,
+    terms, table, void."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,3 +72,20 @@ class Struck(Event):
     """strikes of the peer that have not expired, this one included"""
     pause: float
     """seconds for which it is set aside; 0 if it is not"""
+
+
+@dataclass(frozen=True, slots=True)
+class Decided(Event):
+    """A decision of the network's operator stands from now on."""
+
+    decision: Decision
+
+
+@dataclass(frozen=True, slots=True)
+class OperatorUnknown(Event):
+    """Members follow the decisions of an operator that this host does not know."""
+
+    through: bytes
+    """the member that said so"""
+    operator: bytes
+    """public key"""

@@ -53,6 +53,7 @@ class Membership:
         progress: reports on it ride on pings.
         signer: signs this peer's record, and checks the records and reports of other members.
         speed: steps a second that this peer trains, 0 if none; pings carry it too.
+        admits: whether the operator lets this peer deal with a member. No word of others brings an excluded one back.
     """
 
     def __init__(
@@ -67,6 +68,7 @@ class Membership:
         progress: ProgressBoard,
         signer: Signer,
         speed: Callable[[], float] = lambda: 0.0,
+        admits: Callable[[bytes], bool] = lambda peer: True,
     ) -> None:
         self.config = config
         self._random, self._emit = random, emit
@@ -92,6 +94,7 @@ class Membership:
             progress,
             signer,
             emit,
+            admits,
         )
 
     # -- commands ---------------------------------------------------------------------------------------------
@@ -124,6 +127,10 @@ class Membership:
         """Tell all members how far this peer is with the end of its run, and whether it asks them to end theirs."""
         if (phase, calls) != (self.me.phase, self.me.calls) and self.me.state != State.LEFT:
             self._own_record.finish(phase, calls, now)
+
+    def put_out(self, now: float) -> None:
+        """The operator has changed who is admitted: live members that are not fail at once."""
+        self._merger.put_out(now)
 
     # -- what other machines read -----------------------------------------------------------------------------
 

@@ -62,10 +62,12 @@ class Merger:
         progress: ProgressBoard,
         signer: Signer,
         emit: Callable[[Event], None],
+        admits: Callable[[bytes], bool],
     ) -> None:
         self._view, self._dissemination, self._prober = view, dissemination, prober
         self._answers, self._anti_entropy, self._seeds = answers, anti_entropy, seeds
         self._own_record, self._progress, self._signer, self._emit = own_record, progress, signer, emit
+        self._admits = admits
         self._introductions = Introductions()
         self._forgers: dict[bytes, float] = {}
         """sender of a forged record -> when its records and reports are read again"""
@@ -112,6 +114,12 @@ class Merger:
         """The suspicion of `peer` has lasted its time."""
         self._adopt(replace(self._view.members[peer], state=State.FAILED, accusers=()), now)
 
+    def put_out(self, now: float) -> None:
+        """Fail the live members that are not admitted."""
+        for member in self._view.alive():
+            if not self._admits(member.id):
+                self.fail(member.id, now)
+
     def forget(self, now: float) -> None:
         """Forget the members that have been dead for long."""
         for peer in self._view.forget(now):
@@ -129,6 +137,8 @@ class Merger:
             return True
         if record.id == view.me.id:
             return self._own_record.answer(record, now)
+        if record.state in LIVE and not self._admits(record.id):
+            return True
         if itself and view.disproves(record, sender.asked):
             genuine = self._signer.genuine(record, known)
             if genuine:

@@ -1,8 +1,9 @@
 """Turns messages into frames, and frames into messages.
 
 Frame 0 is a msgpack array ``[version, type id, fields...]`` of at most 4 KiB; the frames behind it are raw buffers,
-never parsed here. `decode` returns a message or raises `RemoteProtocolError`, whatever the bytes are. It allocates at
-most a small multiple of the header's size. No vector is copied.
+never parsed here. The version is the oldest spoken one that has the message, so peers of that version read it, too.
+`decode` returns a message or raises `RemoteProtocolError`, whatever the bytes are. It allocates at most a small
+multiple of the header's size. No vector is copied.
 """
 
 from __future__ import annotations
@@ -14,8 +15,15 @@ import msgpack
 import msgspec
 
 from gossipdp.errors import LocalProtocolError, RemoteProtocolError
-from gossipdp.protocol.wire.messages import MAX_BUFFER, MAX_FRAMES, MAX_HEADER, PROTOCOL_VERSION, Message
-from gossipdp.protocol.wire.table import BUFFERS, MESSAGES
+from gossipdp.protocol.wire.messages import (
+    MAX_BUFFER,
+    MAX_FRAMES,
+    MAX_HEADER,
+    OLDEST_VERSION,
+    PROTOCOL_VERSION,
+    Message,
+)
+from gossipdp.protocol.wire.table import BUFFERS, MESSAGES, since
 
 Buffer: TypeAlias = bytes | bytearray | memoryview
 """A contiguous object with the buffer protocol."""
@@ -52,7 +60,7 @@ def encode(message: Message, buffers: Sequence[Buffer] = ()) -> list[Buffer]:
     Raises:
         LocalProtocolError: the message breaks a limit (a bug in the caller).
     """
-    header = _pack((PROTOCOL_VERSION, _IDS[type(message)], *msgspec.structs.astuple(message)))
+    header = _pack((since(type(message)), _IDS[type(message)], *msgspec.structs.astuple(message)))
     if len(header) > MAX_HEADER:
         raise LocalProtocolError(f"{type(message).__name__}: header of {len(header)} bytes, limit {MAX_HEADER}")
     _check_buffers(type(message), buffers, LocalProtocolError)
@@ -66,7 +74,7 @@ def decode(frames: Sequence[Buffer]) -> tuple[Message, list[Buffer]]:
         The message and the raw buffers behind it.
 
     Raises:
-        RemoteProtocolError: the frames break a limit, or hold no message of this protocol version.
+        RemoteProtocolError: the frames break a limit, or hold no message of the versions that this peer speaks.
     """
     if not 1 <= len(frames) <= MAX_FRAMES:
         raise RemoteProtocolError(f"{len(frames)} frames, limit {MAX_FRAMES}")
@@ -80,13 +88,13 @@ def decode(frames: Sequence[Buffer]) -> tuple[Message, list[Buffer]]:
     if not isinstance(fields, tuple) or len(fields) < 2 or _depth(fields) > _MAX_DEPTH:
         raise RemoteProtocolError("header is not an array of version, type and fields")
     version, number, *rest = fields
-    if type(version) is not int or version != PROTOCOL_VERSION:
-        raise RemoteProtocolError(f"protocol version {version!r:.20}, here {PROTOCOL_VERSION}")
+    if type(version) is not int or not OLDEST_VERSION <= version <= PROTOCOL_VERSION:
+        raise RemoteProtocolError(f"protocol version {version!r:.20}, here {OLDEST_VERSION} to {PROTOCOL_VERSION}")
     kind = MESSAGES.get(number) if type(number) is int else None
-    if kind is None:
+    if kind is None or version < since(kind):
         raise RemoteProtocolError(f"unknown message type {number!r:.20}")
     try:
-        message = msgspec.convert(rest, kind, strict=True)
+        message = msgspec.convert(rest, kind, strict=True, builtin_types=(bytes,))  # no base64 text for bytes
     except (msgspec.ValidationError, OverflowError, ValueError) as error:
         raise RemoteProtocolError(f"{kind.__name__}: {error!s:.120}") from None
     _check_buffers(kind, buffers, RemoteProtocolError)

@@ -1,7 +1,8 @@
 """Table of all messages: the id of each on the wire, its number of raw buffers, and its lane.
 
-To add a message, define it in `messages` and append it to `MESSAGES` with the next id. Never reuse an id. No message
-and no behaviour is defined here; `encoding` and `outputs` act on these tables.
+To add a message, define it in `messages`, append it to `MESSAGES` with the next id, and say in `SINCE` which protocol
+version it belongs to. Never reuse an id. No message and no behaviour is defined here; `encoding` and `outputs` act on
+these tables.
 """
 
 from __future__ import annotations
@@ -19,11 +20,13 @@ from gossipdp.protocol.wire.epidemic_messages import (
 )
 from gossipdp.protocol.wire.messages import (
     MAX_FRAMES,
+    OLDEST_VERSION,
     Accept,
     Ack,
     Ask,
     Coverage,
     Data,
+    Decisions,
     End,
     Lineage,
     Message,
@@ -92,8 +95,13 @@ MESSAGES: Final[dict[int, type[Message]]] = {
     36: Prune,
     37: EpochDigest,
     38: StateWait,
+    39: Decisions,
 }
 """Append only."""
+
+SINCE: Final[dict[type[Message], int]] = {Decisions: 4}
+"""The first protocol version that has the message, for types that not every spoken version has. Such a message goes to
+members of that version alone."""
 
 BUFFERS: Final[dict[type[Message], tuple[int, int]]] = {
     Ranges: (1, 1),
@@ -129,3 +137,8 @@ DATA_LANE: Final[frozenset[type[Message]]] = frozenset(
     }
 )
 """Message types that travel on the data connection. Ask is one of them, so it never overtakes what it asks for."""
+
+
+def since(kind: type[Message]) -> int:
+    """The oldest protocol version that this peer speaks and that has messages of this type."""
+    return SINCE.get(kind, OLDEST_VERSION)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import hmac
 import secrets
-from collections.abc import Sequence
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -26,6 +26,7 @@ from gossipdp.runtime.network.key_files import KEY_BYTES, key_line, read_key, re
 
 __all__ = [
     "IDENTITY_FILE",
+    "OPERATOR_FILE",
     "SECRET_FILE",
     "CurveKeys",
     "Identity",
@@ -36,6 +37,8 @@ __all__ = [
 
 IDENTITY_FILE: Final = unix_sockets.KEY
 SECRET_FILE: Final = "network.secret"
+OPERATOR_FILE: Final = "operator.key"
+"""key of the network's operator, on the host that founded the network and wherever the operator keeps a copy"""
 
 
 class CurveKeys(NamedTuple):
@@ -65,27 +68,27 @@ class Identity:
         return cls(secrets.token_bytes(KEY_BYTES))
 
     @classmethod
-    def load(cls, home: Path) -> Identity:
+    def load(cls, home: Path, name: str = IDENTITY_FILE) -> Identity:
         """The identity kept in `home`. Raises FileNotFoundError: there is none."""
-        return cls(read_key(home / IDENTITY_FILE))
+        return cls(read_key(home / name))
 
     @classmethod
-    def create(cls, home: Path) -> Identity:
+    def create(cls, home: Path, name: str = IDENTITY_FILE) -> Identity:
         """A new identity, on disk before this returns. Raises FileExistsError: there is one already."""
         seed = secrets.token_bytes(KEY_BYTES)
-        write_new(home / IDENTITY_FILE, key_line(seed))
+        write_new(home / name, key_line(seed))
         return cls(seed)
 
     @classmethod
-    def load_or_create(cls, home: Path) -> Identity:
+    def load_or_create(cls, home: Path, name: str = IDENTITY_FILE) -> Identity:
         try:
-            return cls.load(home)
+            return cls.load(home, name)
         except FileNotFoundError:
             pass
         try:
-            return cls.create(home)
+            return cls.create(home, name)
         except FileExistsError:  # another process was faster, and its key is the home's
-            return cls.load(home)
+            return cls.load(home, name)
 
     def sign(self, data: bytes) -> bytes:
         return self._key.sign(data).signature
@@ -171,6 +174,6 @@ def _clamped(seed: bytes) -> bytes:
     return bytes(scalar)
 
 
-def known_curve_keys(peers: Sequence[bytes]) -> frozenset[bytes]:
+def known_curve_keys(peers: Iterable[bytes]) -> frozenset[bytes]:
     """The Curve25519 forms of `peers`, to look up the key of a connection."""
     return frozenset(key for peer in peers if (key := curve_public_key(peer)) is not None)

@@ -30,15 +30,20 @@ class _InviteBody(msgspec.Struct, array_like=True, forbid_unknown_fields=True):
     seeds: Annotated[
         tuple[Annotated[str, msgspec.Meta(max_length=MAX_ADDRESS)], ...], msgspec.Meta(max_length=MAX_SEEDS)
     ]
+    operator: Annotated[bytes, msgspec.Meta(max_length=KEY_BYTES)] = b""
 
 
 @dataclass(frozen=True, slots=True)
 class Invite:
-    """What a host needs to join: the network's name, its secret and the first addresses to dial."""
+    """What a host needs to join: the network's name, its secret, the first addresses to dial, and whom to follow.
+
+    operator: public key (32 bytes) of the network's operator; b"" if the inviting host knows none.
+    """
 
     network: str
     secret: NetworkSecret = field(repr=False)
     seeds: tuple[str, ...] = ()
+    operator: bytes = b""
 
     def __post_init__(self) -> None:
         if not _NAME.fullmatch(self.network):
@@ -54,7 +59,7 @@ class Invite:
 
     def encode(self) -> str:
         """One word of text. It holds the secret: hand it over like a password."""
-        body = msgspec.msgpack.encode(_InviteBody(self.network, self.secret.reveal(), self.seeds))
+        body = msgspec.msgpack.encode(_InviteBody(self.network, self.secret.reveal(), self.seeds, self.operator))
         return _INVITE_PREFIX + base64.urlsafe_b64encode(body + _checksum(body)).decode().rstrip("=")
 
     @classmethod
@@ -81,7 +86,7 @@ class Invite:
             read = msgspec.msgpack.decode(body, type=_InviteBody)
         except (msgspec.MsgspecError, ValueError):
             raise _damaged("the content is not that of an invite") from None
-        return cls(read.network, NetworkSecret(read.secret), tuple(read.seeds))
+        return cls(read.network, NetworkSecret(read.secret), tuple(read.seeds), read.operator)
 
 
 def _checksum(body: bytes) -> bytes:

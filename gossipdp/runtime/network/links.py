@@ -87,6 +87,12 @@ class Links:
             return self._context.drop("unroutable")
         return self._dialling.send(to, address, lane, frames, size, others)
 
+    def close_excluded(self) -> None:
+        """Close the links with peers that are not admitted."""
+        for link in self._all_links():
+            if why := self._context.me.admission.why_not(link.peer):
+                self._close_link(link, f"not admitted: {why}")
+
     @property
     def queued_bytes(self) -> int:
         """Bytes that wait for a connection."""
@@ -384,6 +390,7 @@ class Links:
             idle = now - link.used
             if idle >= self._limits.idle * (2 if link.inbound else 1):
                 self._close_link(link, f"unused for {idle:.0f} s")
+        self.close_excluded()  # a link may have come up while the lists changed
         self._dialling.sweep()
         self._dial_backs.sweep()
         self._shunned = {peer: until for peer, until in self._shunned.items() if until > now}

@@ -25,8 +25,19 @@ import msgspec
 from msgspec import Meta, Struct
 
 from gossipdp.errors import MismatchError, RefusedError, RemoteProtocolError
+from gossipdp.protocol.admission.register import Admission
 from gossipdp.protocol.wire.encoding import Buffer
-from gossipdp.protocol.wire.messages import PRINTABLE, PROTOCOL_VERSION, U32, Lane, Name, PeerId, Place, short
+from gossipdp.protocol.wire.messages import (
+    OLDEST_VERSION,
+    PRINTABLE,
+    PROTOCOL_VERSION,
+    U32,
+    Lane,
+    Name,
+    PeerId,
+    Place,
+    short,
+)
 from gossipdp.runtime.network.identity import Identity, curve_public_key
 
 MARK: Final = b"\xc1"
@@ -49,6 +60,7 @@ class Service(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
 
 class Hello(Service, frozen=True, tag=1):
     version: Annotated[int, Meta(ge=0, le=255)]
+    """the oldest protocol version that the sender speaks"""
     id: PeerId
     nonce: Nonce
     """the same on both connections of a link: it names the link"""
@@ -171,11 +183,11 @@ def unpack(frames: Sequence[Buffer]) -> ServiceMessage:
 
 @dataclass(slots=True)
 class LocalPeer:
-    """What this peer says of itself, and the operator's lists.
+    """What this peer says of itself, and whom it admits.
 
     run: b"" until the peer founds a run or learns it.
     start: mark of this start, 8 bytes.
-    allowed: ids of the only peers that may have links; empty for every peer that is not banned.
+    admission: who may have a link.
     """
 
     identity: Identity
@@ -183,15 +195,11 @@ class LocalPeer:
     run: bytes
     incarnation: int
     start: bytes
-    allowed: frozenset[bytes] = frozenset()
-    banned: frozenset[bytes] = frozenset()
+    admission: Admission
 
     def belong(self, run: bytes) -> None:
         """The peer belongs to `run` from now on."""
         self.run = run
-
-    def admits(self, peer: bytes) -> bool:
-        return peer not in self.banned and (not self.allowed or peer in self.allowed)
 
 
 class DiallerHello:
@@ -203,7 +211,7 @@ class DiallerHello:
     def __init__(self, me: LocalPeer, nonce: bytes, lane: Lane) -> None:
         self._me = me
         self._hello = Hello(
-            PROTOCOL_VERSION, me.identity.id, nonce, me.network, me.run, int(lane), me.incarnation, me.start
+            OLDEST_VERSION, me.identity.id, nonce, me.network, me.run, int(lane), me.incarnation, me.start
         )
         self.peer = b""
         self.run = b""
@@ -228,8 +236,8 @@ class DiallerHello:
         key = self._me.identity.curve.public
         if not Identity.verify(answer.id, _transcript(b"listener", self._hello, answer, key), answer.signature):
             raise RefusedError("GD-202", f"{short(answer.id)} could not prove its identity")
-        if not self._me.admits(answer.id):
-            raise RefusedError("GD-204", f"{short(answer.id)} is banned here, or not among those allowed")
+        if why := self._me.admission.why_not(answer.id):
+            raise RefusedError("GD-204", f"{short(answer.id)} is not admitted here: {why}")
         check_run(self._me.run, answer.run)
         self.peer, self.run = answer.id, answer.run
         self.incarnation, self.start, self.seen = answer.incarnation, answer.start, answer.seen
@@ -269,8 +277,9 @@ class ListenerHello:
             GossipdpError: another protocol version, network or run, or an id that does not match the key.
         """
         me = self._me
-        if hello.version != PROTOCOL_VERSION:
-            raise MismatchError("GD-302", f"protocol version {hello.version} there, {PROTOCOL_VERSION} here")
+        if not OLDEST_VERSION <= hello.version <= PROTOCOL_VERSION:
+            here = f"{OLDEST_VERSION} to {PROTOCOL_VERSION} here"
+            raise MismatchError("GD-302", f"protocol version {hello.version} there, {here}")
         if hello.network != me.network:
             raise MismatchError("GD-203", f"network {hello.network!r} there, {me.network!r} here")
         check_run(me.run, hello.run)
@@ -286,13 +295,15 @@ class ListenerHello:
         """Verify the dialler's signature. A proven dialler with this peer's own id is a copy of it.
 
         Raises:
-            GossipdpError: the dialler does not hold the key of the id it claims.
+            GossipdpError: the dialler does not hold the key of the id it claims, or is not admitted.
         """
         if self._hello is None or self._answer is None:
             raise RefusedError("GD-202", "a proof before the hello")
         transcript = _transcript(b"dialler", self._hello, self._answer, self._key)
         if not Identity.verify(self._hello.id, transcript, proof.signature):
             raise RefusedError("GD-202", f"{short(self._hello.id)} could not prove its identity")
+        if why := self._me.admission.why_not(self._hello.id):
+            raise RefusedError("GD-204", f"{short(self._hello.id)} is not admitted here: {why}")
         self.proven = True
 
 

@@ -13,6 +13,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import replace
 from typing import Final
 
+from gossipdp.protocol.admission.register import Admission
 from gossipdp.protocol.wire.encoding import Buffer
 from gossipdp.protocol.wire.messages import Lane
 from gossipdp.runtime.descriptors import shares
@@ -41,8 +42,7 @@ class Transport:
         run: 16 bytes, or b"" while unknown; see `found`.
         incarnation: number of this start (`identity.next_incarnation`).
         listen: ``tcp://*:4710`` or the like, port 0 for a free one; None for a peer that only dials out.
-        allowed: ids of the only peers that may have links; empty for every peer with the secret.
-        banned: ids of peers that may have no link.
+        admission: who may have a link; by default every peer with the secret. See `admission_changed`.
         limits: see `TransportLimits`.
 
     Raises:
@@ -59,8 +59,7 @@ class Transport:
         run: bytes,
         incarnation: int,
         listen: str | None,
-        allowed: frozenset[bytes] = frozenset(),
-        banned: frozenset[bytes] = frozenset(),
+        admission: Admission | None = None,
         limits: TransportLimits | None = None,
     ) -> None:
         self.identity = identity
@@ -73,15 +72,15 @@ class Transport:
         """text of a notice if too few descriptors leave fewer links than wanted"""
         if limits.links < wanted.links:
             self.scarce = f"{files.limit} open files are enough for {limits.links} links of {wanted.links}"
-        allowed = allowed and allowed | {identity.id}
-        self._me = LocalPeer(identity, network, run, incarnation, self.start, allowed, banned)
+        self._admission = Admission(identity.id) if admission is None else admission
+        self._me = LocalPeer(identity, network, run, incarnation, self.start, self._admission)
         self._turn = Turn(time.monotonic())
-        allowed_keys, banned_keys = known_curve_keys(tuple(allowed)), known_curve_keys(tuple(banned))
+        self._allowed_keys, self._banned_keys = map(known_curve_keys, self._admission.lists)
         self._wire = ZmqWire(
             limits,
             secret.curve_server_keys(),
             identity.curve,
-            admits=lambda key: key not in banned_keys and (not allowed_keys or key in allowed_keys),
+            admits=self._admits_key,
             unproven=files.unproven,
             counters=self.counters,
             clock=time.monotonic,
@@ -104,9 +103,13 @@ class Transport:
     def address_bound(self) -> str:
         return self._wire.address_bound
 
-    def admits(self, member: bytes) -> bool:
-        """Whether the operator's lists allow a link with `member`."""
-        return self._me.admits(member)
+    def admission_changed(self) -> None:
+        """Close the links with peers that are not admitted any longer."""
+        self._allowed_keys, self._banned_keys = map(known_curve_keys, self._admission.lists)
+        self._links.close_excluded()
+
+    def _admits_key(self, key: bytes) -> bool:
+        return key not in self._banned_keys and (not self._allowed_keys or key in self._allowed_keys)
 
     @property
     def run(self) -> bytes:

@@ -22,7 +22,7 @@ from gossipdp.errors import DataError
 from gossipdp.protocol import events, jobs
 from gossipdp.protocol.outputs import Envelope
 from gossipdp.protocol.peer import Peer
-from gossipdp.protocol.wire.messages import Ack, Data, Member
+from gossipdp.protocol.wire.messages import Ack, Data, Decision, Member
 from gossipdp.runtime.faults import FaultPoint
 from gossipdp.runtime.link import LinkServer
 from gossipdp.runtime.link.data_server import DataServer
@@ -36,6 +36,7 @@ from gossipdp.runtime.node.housekeeping import Housekeeping
 from gossipdp.runtime.node.network_events import NetworkEvents
 from gossipdp.runtime.node.training import TrainingSessions
 from gossipdp.runtime.node.vector_jobs import SharedRegion, VectorJobs
+from gossipdp.runtime.observability.audit import Audit
 from gossipdp.runtime.observability.fetch_lines import FetchLines
 from gossipdp.runtime.observability.history import History
 from gossipdp.runtime.observability.join_progress import JoinProgress
@@ -84,6 +85,7 @@ class Node:
         found_run: called for a new run id when this peer has founded the network.
         learned_run: called with the run id that this peer, without one, hears of.
         remember: called with the members to dial after a restart when their addresses have changed.
+        keep_decisions: called with the operator's decisions when one was taken.
         history: what this peer has been through; the node adds to it.
         published: takes what the status page shows.
         outside: what the end of a run causes outside the node.
@@ -106,13 +108,14 @@ class Node:
         learned_run: Callable[[bytes], None],
         found_run: Callable[[], bytes],
         remember: Callable[[Sequence[Member]], None],
+        keep_decisions: Callable[[Sequence[Decision]], None],
         history: History,
         published: Published,
         outside: Outside | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.peer, self._algorithm, self._transport, self._metrics = peer, algorithm, transport, metrics
-        self._clock, self._found_run = clock, found_run
+        self._clock, self._found_run, self._keep_decisions = clock, found_run, keep_decisions
         self._history, self._published = history, published
         self.status = Status(
             peer,
@@ -138,7 +141,7 @@ class Node:
         self._services: list[Service] = []
         self._data: DataServer | None = None
         self._faults = FaultPoint.from_environment()
-        self._fetches = FetchLines(log.info, clock)
+        self._fetches, self._audit = FetchLines(log.info, clock), Audit(clock)
         join_progress, region = JoinProgress(clock(), self.status.unanswered), SharedRegion()
         self._jobs = VectorJobs(
             algorithm,
@@ -226,6 +229,10 @@ class Node:
         self._transport.advertise(addresses)
         self._feed(lambda peer, now: peer.advertise(addresses, now))
 
+    def decide(self, decision: Decision) -> bool:
+        """Take and spread a decision of the network's operator. Returns whether it stands now."""
+        return self._feed(lambda peer, now: peer.decide(decision, now))
+
     def notice(self, code: str, text: str) -> None:
         """Something about this host that the operator should read."""
         self._notices.notice(code, text, self._clock())
@@ -273,6 +280,7 @@ class Node:
         arrived, readable = self._transport.poll(timeout, watched)
         now = self._clock()
         for event in arrived:
+            self._audit.hear(event)
             self._network.handle(event, now)
             self._drain(now)
         for fd in readable:
@@ -326,6 +334,7 @@ class Node:
         """Log an event of the peer, tell the training process, and do what it asks of the daemon."""
         self._notices.observe(event, now)
         self._fetches.observe(event, self._jobs.parameters)
+        self._audit.observe(event)
         match event:
             case events.SessionOpened():
                 self._belong()
@@ -337,6 +346,8 @@ class Node:
                 self._checkpoints.model_ready(origin, now)
             case events.DataKnown() if self._data is not None:
                 self._data.known()
+            case events.Decided():
+                self._decided()
             case events.Left():
                 self._stopping_at = now + LEFT_WITHIN
         self._ending.observe(event, now)
@@ -348,6 +359,14 @@ class Node:
         """A founder's first model begins a new run."""
         if self.peer.replica.founds and not self._transport.run:
             self._transport.found(self._found_run())
+
+    def _decided(self) -> None:
+        """A decision is in force here before it is on the disk."""
+        self._transport.admission_changed()
+        try:
+            self._keep_decisions(self.peer.admission.decisions)
+        except DataError as error:
+            self.notice(error.code, f"the operator's decision is in force, and lost at a restart: {error.seen}")
 
     def _kept(self, job: jobs.Keep) -> None:
         self._job_done(job, None)

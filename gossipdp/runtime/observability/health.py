@@ -68,6 +68,8 @@ class Signs:
     founds: bool = False
     """this peer gives the network its model"""
     leaving: bool = False
+    banned: str = ""
+    """the operator has banned this peer, for this reason if one was given"""
     finishing: str = ""
     """what the end of this peer's run waits for; "" while it goes on"""
     saving: bool = False
@@ -186,6 +188,8 @@ def _finishing(signs: Signs) -> list[str]:
 
 
 def _refused(signs: Signs) -> list[str]:
+    if signs.banned:
+        return [f"{signs.banned}; training goes on alone, and nobody exchanges with this peer"]
     refusals = [each.text for each in signs.silent if each.code in REFUSALS]
     return refusals[:SHOWN] if signs.live <= 1 else []
 

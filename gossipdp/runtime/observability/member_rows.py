@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
 from gossipdp.protocol.peer import Peer
-from gossipdp.protocol.wire.messages import Lane
+from gossipdp.protocol.wire.messages import Lane, Member
 from gossipdp.runtime.network.events import TransportCounters
 from gossipdp.runtime.observability.sample_rates import SampleRates
 
-__all__ = ["Met", "finite", "rows_of"]
+__all__ = ["Met", "finite", "rows_of", "versions_of"]
 
 LATELY: Final = 60.0
 """seconds for which a member counts as training after an exchange"""
+NAMED: Final = 8
+"""members named of each version"""
 
 
 @dataclass
@@ -76,10 +78,23 @@ def rows_of(
                 "exchanges": exchanged.exchanges,
                 "strikes": peer.strikes.count(member.id, now),
                 "version": member.software,
+                "protocol": member.version,
+                "excluded": peer.admission.why_not(member.id),
             }
         )
     rows.sort(key=lambda row: (not row["me"], row["name"], row["id"]))
     return rows
+
+
+def versions_of(members: Sequence[Member]) -> list[dict[str, Any]]:
+    """The versions that `members` run, the newest first, with the names of some members of each."""
+    names: dict[tuple[int, str], list[str]] = {}
+    for member in members:
+        names.setdefault((member.version, member.software), []).append(member.name)
+    return [
+        {"version": software, "protocol": protocol, "count": len(who), "names": sorted(who)[:NAMED]}
+        for (protocol, software), who in sorted(names.items(), reverse=True)
+    ]
 
 
 def finite(value: float | None) -> float | None:

@@ -12,12 +12,12 @@ from collections import Counter
 from gossipdp.error_codes import ADVICE
 from gossipdp.protocol import events
 from gossipdp.protocol.peer import Peer
-from gossipdp.protocol.wire.messages import Member, Phase, State, short
+from gossipdp.protocol.wire.messages import Decision, Member, Phase, State, Verdict, short
 from gossipdp.runtime.observability.join_progress import Reminder
 from gossipdp.runtime.observability.metrics import Metrics
 from gossipdp.runtime.observability.status import Status
 
-__all__ = ["Notices", "name_of"]
+__all__ = ["Notices", "name_of", "told"]
 
 log = logging.getLogger("gossipdp.node")
 
@@ -40,8 +40,22 @@ PHASES = {
     Phase.DONE: "it holds the final model",
 }
 """what a member says of the end of its run"""
+DECIDED = {
+    Verdict.NONE: "is neither banned nor allowed any longer",
+    Verdict.BANNED: "is banned",
+    Verdict.ALLOWED: "is allowed",
+}
 REMEMBERED = 256
 """notices whose time is remembered"""
+
+
+def told(decision: Decision) -> str:
+    """A decision of the operator in words."""
+    if not decision.subject:
+        closed = decision.verdict is Verdict.CLOSED
+        return "the network takes allowed peers alone" if closed else "the network takes every peer with its secret"
+    name = f"{decision.name} ({short(decision.subject)})" if decision.name else short(decision.subject)
+    return f"{name} {DECIDED[decision.verdict]}"
 
 
 def name_of(peer: Peer, member: bytes) -> str:
@@ -179,6 +193,14 @@ class Notices:
                 self._say(code, text, now)
             case events.UpdateRefused(peer, reason):
                 self.notice("GD-402", f"update of {short(peer)} refused: {reason}", now)
+            case events.Decided(decision):
+                self._decided(decision, now)
+            case events.OperatorUnknown(through, operator):
+                self.notice(
+                    "GD-207",
+                    f"{self._name(through)} follows the operator {operator.hex()}; this host follows none",
+                    now,
+                )
             case events.Struck(peer, reason, strikes, pause) if pause:
                 told = f"{short(peer)} is set aside for {pause:.0f} s after {strikes} strikes, the last: {reason}"
                 self.notice("GD-402", told, now, partner=peer.hex())
@@ -187,6 +209,13 @@ class Notices:
                 log.warning("strike %d against %s: %s", strikes, self._name(peer), reason, extra=extra)
             case events.ChunksInDoubt(partner, count):
                 log.warning("%d chunks in doubt: %s died before it settled them", count, self._name(partner))
+
+    def _decided(self, decision: Decision, now: float) -> None:
+        why = f" ({decision.reason})" if decision.reason else ""
+        if decision.subject == self._peer.id and decision.verdict is Verdict.BANNED:
+            self.notice("GD-204", f"the operator has banned this peer{why}", now)
+        else:
+            log.warning("operator: %s%s", told(decision), why)
 
     def _member_changed(self, member: Member, before: State | None, now: float) -> None:
         news = self._news(member, before)

@@ -20,7 +20,7 @@ from gossipdp.protocol.schema import chunk_parameters, chunk_spans
 from gossipdp.protocol.wire.messages import Lane, State, short
 from gossipdp.runtime.network.transport import Transport
 from gossipdp.runtime.observability.health import Signs, judge
-from gossipdp.runtime.observability.member_rows import Met, finite, rows_of
+from gossipdp.runtime.observability.member_rows import Met, finite, rows_of, versions_of
 from gossipdp.runtime.observability.sample_rates import SampleRates
 from gossipdp.runtime.observability.status_lines import Totals
 from gossipdp.runtime.observability.unanswered import Unanswered, without_passed
@@ -335,6 +335,7 @@ class Status:
             "every": peer.pacing.every,
             "warming_up": peer.pacing.warming_up,
             "members": self.counts(),
+            "versions": versions_of([peer.membership.me, *peer.membership.alive()]),
             "links": sorted(link.peer.hex() for link in self.transport.links()),
             "partner": "" if peer.strategy.partner is None else peer.strategy.partner.hex(),
             "last_partner": self.last_partner.hex(),

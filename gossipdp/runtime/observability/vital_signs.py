@@ -11,7 +11,7 @@ from typing import Final
 
 from gossipdp.protocol import events
 from gossipdp.protocol.peer import Peer
-from gossipdp.protocol.wire.messages import State, short
+from gossipdp.protocol.wire.messages import State, Verdict, short
 from gossipdp.runtime.observability.health import Signs, Silent
 from gossipdp.runtime.observability.unanswered import Unanswered
 
@@ -123,13 +123,18 @@ class VitalSigns:
         if alive:
             self._met_at = now
         patience = QUIET_ROUNDS * pacing.usual_round + peer.config.transfer.silence
-        failed = [member for member in membership.members.values() if member.state is State.FAILED]
+        failed = [
+            member
+            for member in membership.members.values()
+            if member.state is State.FAILED and peer.admission.admits(member.id)
+        ]
         last = membership.members.get(partner)
         held = replica.resumes
         return Signs(
             joining=not replica.ready,
             founds=replica.founds,
             leaving=peer.leaving,
+            banned=_ban_of(peer),
             saving=saving,
             finishing=finishing,
             training=training,
@@ -181,3 +186,11 @@ class VitalSigns:
         """Addresses that do not answer, except those of members that this peer reaches in another way."""
         reached, failed = self.reached(), self._unanswered.recent(now).items()
         return tuple(Silent(at, dial.code, dial.why, dial.do) for at, dial in failed if at not in reached)
+
+
+def _ban_of(peer: Peer) -> str:
+    """Text on the operator's ban of this peer itself; "" without one."""
+    decision = peer.admission.about(peer.id)
+    if decision is None or decision.verdict is not Verdict.BANNED:
+        return ""
+    return "the operator has banned this peer" + (f" ({decision.reason})" if decision.reason else "")

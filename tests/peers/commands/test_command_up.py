@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+from gossipdp.runtime.network.identity import OPERATOR_FILE, Identity
 from peers import home
 from tests.peers.commands.running import Run
 
@@ -26,7 +27,9 @@ def test_up_makes_a_home_that_others_cannot_read(gossipdp: Run, started: list[An
     assert where.stat().st_mode & 0o777 == 0o700
     for name in ("identity.key", "network.secret", "network.json"):
         assert (where / name).stat().st_mode & 0o777 == 0o600
-    assert home.network_of(where) == home.HomeNetwork(name="tiny", founder=True)
+    assert home.network_of(where) == home.HomeNetwork(
+        name="tiny", founder=True, operator=Identity.load(where, OPERATOR_FILE).id.hex()
+    )
 
 
 def test_up_again_keeps_keys_secret_and_configuration(gossipdp: Run, started: list[Any], tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ from gossipdp.protocol.schema import Schema
 from gossipdp.runtime import files
 from gossipdp.runtime.link import Link, Report
 from gossipdp.runtime.network.events import DialFailed, LinkUp
-from gossipdp.runtime.network.identity import Identity, NetworkSecret
+from gossipdp.runtime.network.identity import OPERATOR_FILE, Identity, NetworkSecret
 from gossipdp.runtime.network.invite import Invite
 from gossipdp.runtime.node import Node
 from gossipdp.runtime.unix_sockets import socket_path as link_path
@@ -61,7 +61,7 @@ def test_who_is_allowed_and_who_is_banned_is_what_the_configuration_says(
     node = assembly.build(where, home.read_config(where, flags, {}))
     shunned = [node.peer.strikes.shuns(peer, 0.0) for peer in (friend, foe, b"\x0c" * 32)]
     node.close()
-    assert (given[0]["allowed"], given[0]["banned"]) == ({friend}, {foe})
+    assert given[0]["admission"].lists == ({friend, node.peer.id}, {foe})
     assert shunned == [False, True, True], "nor is anything offered to these"
 
 
@@ -295,8 +295,10 @@ def test_joining_anothers_network_of_the_same_name_gives_up_founding(where: Path
 
 def test_founder_that_joins_by_its_own_invite_stays_the_founder(where: Path) -> None:
     invite = Invite(network="tiny", secret=NetworkSecret.load(where), seeds=("10.0.0.1:4710",))
+    operator = Identity.load(where, OPERATOR_FILE).id.hex()
     home.join(where, invite, None)
-    assert home.network_of(where) == HomeNetwork(name="tiny", founder=True, seeds=("10.0.0.1:4710",))
+    known = HomeNetwork(name="tiny", founder=True, seeds=("10.0.0.1:4710",), operator=operator)
+    assert home.network_of(where) == known
 
 
 def test_memory_that_cuda_does_not_pin_is_a_notice_and_a_metric(start: Start, where: Path) -> None:

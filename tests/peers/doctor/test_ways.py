@@ -155,7 +155,7 @@ def test_member_without_an_invite__the_way_is_examined_up_to_the_greeting(net: N
 
 def test_member_that_admits_only_known_keys__the_key_of_the_home_is_tried_too(net: Net) -> None:
     known = Identity.generate()
-    member = net.peer(allowed=frozenset({known.id}))
+    member = net.peer(allowed={known.id})
     network = Network("tiny", net.secret)
     refused = in_turn(net, lambda: visit(at(member), network))
     assert refused.cause is not None and refused.cause.fault == "not-allowed"

@@ -124,7 +124,9 @@ def trespasses(hint: Any) -> Iterator[Any]:
         if meta.le is not None:
             yield meta.le + max(0.01, meta.le)
     if bare is bytes:
-        yield from ("text", b"\0" * (meta.max_length + 1), b"\0" * (meta.min_length - 1))
+        yield from ("text", b"\0" * (meta.max_length + 1))
+        if meta.min_length:
+            yield b"\0" * (meta.min_length - 1)
     if bare is str:
         yield from (b"bytes", 1, "x" * (meta.max_length + 1))
         yield from ("a\nb", "a\x1b[2J", "a\r", "\x9bm", "a\u202eb", "a\n", "\x00", "\u2028")

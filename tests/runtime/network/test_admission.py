@@ -19,8 +19,8 @@ from gossipdp.runtime.network import dial_causes, signed_hello
 from gossipdp.runtime.network.events import HandshakeRefused, LinkDown, LinkUp, Received
 from gossipdp.runtime.network.identity import Identity
 from gossipdp.runtime.network.limits import TransportLimits
-from gossipdp.runtime.network.signed_hello import DiallerHello, ListenerHello, LocalPeer, pack
-from tests.runtime.network.transports import FAST, PING, RUN, START, Net, Stranger, answered, dialler, hear, name
+from gossipdp.runtime.network.signed_hello import DiallerHello, ListenerHello, pack
+from tests.runtime.network.transports import FAST, PING, RUN, Net, Stranger, answered, dialler, hear, local_peer, name
 
 
 @pytest.mark.parametrize("mechanism", ["null", "plain"])
@@ -153,7 +153,7 @@ def test_unfinished_hellos_are_bounded_and_time_out(net: Net) -> None:
 def test_listener_with_a_false_id_is_refused_by_the_dialler() -> None:
     me, listener, victim = Identity.generate(), Identity.generate(), Identity.generate()
     hello = dialler(me)
-    there = ListenerHello(LocalPeer(listener, "tiny", RUN, 1, START), me.curve.public)
+    there = ListenerHello(local_peer(listener), me.curve.public)
     honest = answered(hello, there)
     for change in ({"id": victim.id}, {"run": b""}, {"nonce": bytes(32)}, {"incarnation": 2}, {"signature": bytes(64)}):
         with pytest.raises(Exception, match="GD-202"):
@@ -228,7 +228,7 @@ def test_member_without_a_hello__its_connection_is_closed_in_time(net: Net) -> N
 
 def test_link_over_and_the_dialler_stays__its_connections_are_closed(net: Net) -> None:
     a, member = net.peer(), Identity.generate()
-    me = LocalPeer(member, network="tiny", run=RUN, incarnation=1, start=START)
+    me = local_peer(member)
     hellos = [DiallerHello(me, bytes(32), lane) for lane in Lane]
     strangers = [Stranger(a.port, net.secret, member).connect() for _ in Lane]
     try:

@@ -6,11 +6,12 @@ import os
 import socket
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, TypeVar
 
 import zmq
 
+from gossipdp.protocol.admission.register import Admission
 from gossipdp.protocol.wire.encoding import Buffer, encode
 from gossipdp.protocol.wire.messages import Lane, Ping
 from gossipdp.runtime.network import signed_hello
@@ -35,16 +36,25 @@ class Net:
         self.transports: list[Transport] = []
         self.happened: dict[int, list[TransportEvent]] = {}
 
-    def peer(self, identity: Identity | None = None, **changes: Any) -> Transport:
+    def peer(
+        self,
+        identity: Identity | None = None,
+        *,
+        allowed: Iterable[bytes] = (),
+        banned: Iterable[bytes] = (),
+        **changes: Any,
+    ) -> Transport:
+        identity = identity or Identity.generate()
         settings: dict[str, Any] = {
             "network": "tiny",
             "run": RUN,
             "incarnation": 1,
             "listen": "tcp://127.0.0.1:0",
             "limits": FAST,
+            "admission": Admission(identity.id, allowed=frozenset(allowed), banned=frozenset(banned)),
         } | changes
         secret = settings.pop("secret", self.secret)
-        transport = Transport(identity or Identity.generate(), secret, **settings)
+        transport = Transport(identity, secret, **settings)
         self.transports.append(transport)
         self.happened[id(transport)] = []
         return transport
@@ -180,9 +190,13 @@ def hear(net: Net, stranger: Stranger) -> signed_hello.ServiceMessage:
     return heard[0]
 
 
-def dialler(identity: Identity, **changes: Any) -> DiallerHello:
+def local_peer(identity: Identity, **changes: Any) -> LocalPeer:
     settings: dict[str, Any] = {"network": "tiny", "run": RUN, "incarnation": 1, "start": START} | changes
-    return DiallerHello(LocalPeer(identity, **settings), os.urandom(32), Lane.CONTROL)
+    return LocalPeer(identity, **settings, admission=Admission(identity.id))
+
+
+def dialler(identity: Identity, **changes: Any) -> DiallerHello:
+    return DiallerHello(local_peer(identity, **changes), os.urandom(32), Lane.CONTROL)
 
 
 def answered(hello: DiallerHello, there: ListenerHello) -> signed_hello.Answer:

@@ -6,17 +6,19 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
+from gossipdp.protocol.admission.register import Admission
 from gossipdp.protocol.wire.messages import Member
 from gossipdp.runtime.network.events import TransportCounters
-from gossipdp.runtime.observability.member_rows import LATELY, Met, rows_of
+from gossipdp.runtime.observability.member_rows import LATELY, Met, rows_of, versions_of
 from gossipdp.runtime.observability.sample_rates import SampleRates
 from tests.runtime.observability.metric_samples import member, number
 
 ME, OTHER = number(1), number(2)
 
 
-def peer_with(others: list[Member], *, training: list[bytes], heard: bool) -> Any:
+def peer_with(others: list[Member], *, training: list[bytes], heard: bool, admission: Admission | None = None) -> Any:
     members = {each.id: each for each in [member(ME), *others]}
     return SimpleNamespace(
         id=ME,
@@ -28,6 +30,7 @@ def peer_with(others: list[Member], *, training: list[bytes], heard: bool) -> An
             rtt=lambda peer: None,
         ),
         replica=SimpleNamespace(clock=7),
+        admission=admission or Admission(ME),
         progress=SimpleNamespace(reports=list),
         strikes=SimpleNamespace(count=lambda peer, now: 0),
     )
@@ -47,3 +50,21 @@ def test_who_trains(training: list[bytes], heard: bool, exchanged: float, trains
     met = {OTHER: Met(exchanged, 1)}
     mine, other = rows_of(peer, TransportCounters(), met, SampleRates(), 0.0, training=False)
     assert (mine["me"], mine["trains"], other["trains"]) == (True, False, trains)
+
+
+def test_excluded_members_and_protocols_are_told() -> None:
+    peer = peer_with([member(OTHER)], training=[], heard=True, admission=Admission(ME, banned=frozenset({OTHER})))
+    rows = rows_of(peer, TransportCounters(), {}, SampleRates(), 0.0, training=True)
+    assert {row["id"]: row["excluded"] for row in rows} == {
+        ME.hex(): "", OTHER.hex(): "[safety] ban of this host names it"
+    }  # fmt: skip
+    assert {row["protocol"] for row in rows} == {member(OTHER).version}
+
+
+def test_versions_of_the_members_with_the_newest_first() -> None:
+    older = [replace(member(number(n)), version=3, software="0.1.0", name=f"old{n}") for n in (5, 4)]
+    newer = replace(member(ME), version=4, software="0.2.0", name="new")
+    assert versions_of([*older, newer]) == [
+        {"version": "0.2.0", "protocol": 4, "count": 1, "names": ["new"]},
+        {"version": "0.1.0", "protocol": 3, "count": 2, "names": ["old4", "old5"]},
+    ]

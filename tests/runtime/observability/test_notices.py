@@ -13,7 +13,7 @@ from msgspec.structs import replace
 
 from gossipdp.error_codes import ADVICE
 from gossipdp.protocol import events
-from gossipdp.protocol.wire.messages import Member, Phase, State, short
+from gossipdp.protocol.wire.messages import Decision, Member, Phase, State, Verdict, short
 from gossipdp.runtime.observability.join_progress import Reminder
 from gossipdp.runtime.observability.metrics import Metrics
 from gossipdp.runtime.observability.notices import AGAIN, CODE_LINES, MEMBER_LINES, REMEMBERED, Notices
@@ -328,3 +328,27 @@ def test_strike__logged__and_a_member_set_aside_is_a_notice(
     assert caplog.messages == [f"strike 2 against {NAME}: payload", f"{aside}; do: {ADVICE['GD-402']}"]
     assert list(status.notices) == [aside]
     assert {vars(record)["partner"] for record in caplog.records} == {SOURCE.hex()}
+
+
+def test_decisions_of_the_operator_are_told__and_a_ban_of_this_peer_is_a_notice(
+    listeners: Listeners, caplog: pytest.LogCaptureFixture
+) -> None:
+    notices, status, _ = listeners
+    for decision in (
+        Decision(1, Verdict.BANNED, SOURCE, "host2", "stolen"),
+        Decision(2, Verdict.NONE, SOURCE, "host2"),
+        Decision(3, Verdict.CLOSED, b""),
+        Decision(4, Verdict.BANNED, PEER.id, "me", "by mistake"),
+    ):
+        notices.observe(events.Decided(decision), 0.0)
+    notices.observe(events.OperatorUnknown(SOURCE, b"o" * 32), 0.0)
+    lines = [record.getMessage() for record in caplog.records]
+    assert lines[:3] == [
+        f"operator: {NAME} is banned (stolen)",
+        f"operator: {NAME} is neither banned nor allowed any longer",
+        "operator: the network takes allowed peers alone",
+    ]
+    assert list(status.notices) == [
+        "GD-204 the operator has banned this peer (by mistake)",
+        f"GD-207 {NAME} follows the operator {(b'o' * 32).hex()}; this host follows none",
+    ]

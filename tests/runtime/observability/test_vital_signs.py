@@ -7,13 +7,15 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from gossipdp.protocol import events
 from gossipdp.protocol.wire.messages import State
-from gossipdp.runtime.observability.health import Signs
+from gossipdp.runtime.observability.health import Signs, judge
 from gossipdp.runtime.observability.unanswered import KEPT, Unanswered, without_passed
 from gossipdp.runtime.observability.vital_signs import STARTS, VitalSigns
 from peers.supervisor import ATTACH_WITHIN
+from tests.protocol.admission.deciding import ban, register
 from tests.runtime.observability.metric_samples import PARTNER, exchange, member, number, outer_step
 
 
@@ -23,13 +25,16 @@ class Watched:
     def __init__(self) -> None:
         self.partner = member()
         self.others, self.trainers = [self.partner], [PARTNER]
+        self.admission = register(number(1))
         self.peer: Any = SimpleNamespace(
+            id=number(1),
             leaving=False,
             config=SimpleNamespace(
                 transfer=SimpleNamespace(silence=20.0), strategy=SimpleNamespace(exact=False), sync=False,
                 resume_after=30.0,
             ),
             pacing=SimpleNamespace(usual_round=10.0, ratio=1.5),
+            admission=self.admission,
             replica=SimpleNamespace(ready=True, founds=False, resyncing="", resumes=None),
             membership=SimpleNamespace(
                 alive=lambda: self.others,
@@ -184,3 +189,15 @@ def test_failed_checkpoint_counts_until_one_is_saved(watched: Watched) -> None:
     assert watched.at(100.0).unsaved == "no space left"
     watched.signs.checkpoint_ended()
     assert watched.at(100.0).unsaved == ""
+
+
+def test_ban_of_this_peer_is_told_and_a_banned_member_is_not_missed(watched: Watched) -> None:
+    watched.partner = replace(watched.partner, state=State.FAILED)
+    watched.peer.membership.members[PARTNER] = watched.partner
+    assert watched.at(10.0).failed and not watched.at(10.0).banned
+    watched.admission.take(ban(PARTNER))
+    assert not watched.at(10.0).failed
+    watched.admission.take(ban(number(1), 2, reason="stolen"))
+    signs = watched.at(10.0)
+    assert signs.banned == "the operator has banned this peer (stolen)"
+    assert judge(signs).state == "refused" and "(stolen)" in judge(signs).text

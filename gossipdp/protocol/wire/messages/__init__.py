@@ -4,9 +4,9 @@ A message is a small header. Vectors travel as raw buffers behind it (`encoding`
 seconds. No behaviour is defined here. `table` gives each message its id, its buffers and its lane; the messages of
 `epidemic` are in `epidemic_messages`.
 
-Never reorder the fields of a message. Older peers refuse a message with an unknown field, so a new field needs a new
-`PROTOCOL_VERSION` or a new message type. Only the structs inside messages, such as `Member` and `Progress`, tolerate
-extra fields: a new one goes last and has a default.
+Never reorder the fields of a message. Older peers refuse a message with an unknown field, so what is new needs a new
+message type and a new `PROTOCOL_VERSION` (`table.SINCE`). Only the structs inside messages, such as `Member` and
+`Progress`, tolerate extra fields: a new one goes last and has a default.
 """
 
 from gossipdp.protocol.wire.messages.base import (
@@ -14,6 +14,7 @@ from gossipdp.protocol.wire.messages.base import (
     MAX_BUFFER,
     MAX_FRAMES,
     MAX_HEADER,
+    OLDEST_VERSION,
     PRINTABLE,
     PROTOCOL_VERSION,
     U32,
@@ -39,6 +40,7 @@ from gossipdp.protocol.wire.messages.base import (
     short,
 )
 from gossipdp.protocol.wire.messages.data import MAX_BLOCKS, MAX_LEASES, MAX_READERS, Coverage, Reader
+from gossipdp.protocol.wire.messages.decisions import MAX_DECISIONS, Decision, Decisions, Verdict
 from gossipdp.protocol.wire.messages.exchange import Accept, Ack, Ask, Data, End, Miss, Offer, Ranges, Refuse, Void
 from gossipdp.protocol.wire.messages.membership import (
     DIGEST_BYTES,
@@ -84,6 +86,7 @@ __all__ = [
     "MAX_ACCUSERS",
     "MAX_BLOCKS",
     "MAX_BUFFER",
+    "MAX_DECISIONS",
     "MAX_DIGEST",
     "MAX_FRAMES",
     "MAX_HEADER",
@@ -93,6 +96,7 @@ __all__ = [
     "MAX_RECORDS",
     "MOST_CARRIED",
     "MOST_STEPS",
+    "OLDEST_VERSION",
     "PRINTABLE",
     "PROTOCOL_VERSION",
     "U32",
@@ -105,6 +109,8 @@ __all__ = [
     "CodecName",
     "Coverage",
     "Data",
+    "Decision",
+    "Decisions",
     "Digest",
     "End",
     "Has",
@@ -151,6 +157,7 @@ __all__ = [
     "StateWait",
     "StepRate",
     "Steps",
+    "Verdict",
     "Void",
     "Weight",
     "printable",

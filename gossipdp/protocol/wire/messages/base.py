@@ -12,6 +12,7 @@ __all__ = [
     "MAX_BUFFER",
     "MAX_FRAMES",
     "MAX_HEADER",
+    "OLDEST_VERSION",
     "PRINTABLE",
     "PROTOCOL_VERSION",
     "U32",
@@ -37,7 +38,10 @@ __all__ = [
     "short",
 ]
 
-PROTOCOL_VERSION: Final = 3
+PROTOCOL_VERSION: Final = 4
+"""the newest version that this peer speaks"""
+OLDEST_VERSION: Final = 3
+"""the oldest version that this peer speaks: one less, so that a network changes version host by host"""
 
 MAX_HEADER: Final = 4096
 """bytes of one header frame"""

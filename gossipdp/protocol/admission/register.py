@@ -1,0 +1,151 @@
+"""Who may be a member of the network, by this host's lists and by the decisions of the network's operator.
+
+The operator holds a key of its own. A decision is valid with its signature alone, whoever passes it on. Of two
+decisions about one subject the later number stands, so all peers with the same decisions admit the same members. No
+message, clock or file may stand here.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterable
+from typing import Final
+
+import msgspec
+from msgspec.structs import replace
+
+from gossipdp.protocol.wire.messages import Decision, Verdict
+
+__all__ = ["MAX_SUBJECTS", "NETWORK", "Admission", "signed"]
+
+NETWORK: Final = b""
+"""subject of a decision about the network itself"""
+MAX_SUBJECTS: Final = 4096
+"""subjects of which decisions are kept; decisions about further ones are refused"""
+_SAYS: Final = {
+    0: (Verdict.NONE, Verdict.CLOSED),
+    32: (Verdict.NONE, Verdict.BANNED, Verdict.ALLOWED),
+}
+"""length of a subject -> what a decision may say of it"""
+_PURPOSE: Final = b"gossipdp decision 1\0"
+_pack = msgspec.msgpack.Encoder().encode
+
+
+def signed(decision: Decision, network: str, sign: Callable[[bytes], bytes]) -> Decision:
+    """`decision` with the operator's signature, valid in `network` alone."""
+    return replace(decision, signature=sign(_statement(decision, network)))
+
+
+def _statement(decision: Decision, network: str) -> bytes:
+    about = (decision.subject, decision.name, decision.reason, decision.time)
+    return _PURPOSE + _pack((network, decision.number, int(decision.verdict), *about))
+
+
+class Admission:
+    """The lists of this host, and the decisions that stand.
+
+    Args:
+        me: this peer's id, which no list excludes here.
+        network: the network's name.
+        operator: public key (32 bytes) whose decisions count; b"" if this host knows none.
+        verify: checks a signature: public key, data, signature.
+        allowed: ids of the only peers that this host admits; empty for every peer.
+        banned: ids of peers that this host does not admit.
+        decisions: kept from earlier starts. Those without a valid signature are left out.
+    """
+
+    def __init__(
+        self,
+        me: bytes,
+        *,
+        network: str = "",
+        operator: bytes = b"",
+        verify: Callable[[bytes, bytes, bytes], bool] = lambda key, data, signature: False,
+        allowed: frozenset[bytes] = frozenset(),
+        banned: frozenset[bytes] = frozenset(),
+        decisions: Iterable[Decision] = (),
+    ) -> None:
+        self.me, self.network, self.operator, self._verify = me, network, operator, verify
+        self._allowed, self._banned = allowed, banned
+        self._stands: dict[bytes, Decision] = {}
+        self.digest = _digest(())
+        """16 bytes, equal at all peers that have the same decisions"""
+        self.changes = 0
+        """number of decisions taken"""
+        for decision in decisions:
+            self.take(decision)
+
+    def genuine(self, decision: Decision) -> bool:
+        """Whether the operator signed `decision` for this network, and it says something of its kind of subject."""
+        fits = decision.verdict in _SAYS.get(len(decision.subject), ())
+        statement = _statement(decision, self.network)
+        return fits and bool(self.operator) and self._verify(self.operator, statement, decision.signature)
+
+    def news(self, decision: Decision) -> bool:
+        """Whether `decision` would replace what stands about its subject."""
+        known = self._stands.get(decision.subject)
+        if known is None:
+            return len(self._stands) < MAX_SUBJECTS
+        return (decision.number, decision.signature) > (known.number, known.signature)
+
+    def take(self, decision: Decision) -> bool:
+        """Let `decision` stand if it is genuine and news. Returns whether it does now."""
+        if not self.news(decision) or not self.genuine(decision):
+            return False
+        self._stands[decision.subject] = decision
+        self.digest = _digest(self.decisions)
+        self.changes += 1
+        return True
+
+    @property
+    def decisions(self) -> tuple[Decision, ...]:
+        """All that stand, sorted by subject."""
+        return tuple(self._stands[subject] for subject in sorted(self._stands))
+
+    def about(self, subject: bytes) -> Decision | None:
+        """What stands about `subject`; None without a decision."""
+        return self._stands.get(subject)
+
+    @property
+    def closed(self) -> bool:
+        """Whether the operator lets in allowed peers alone."""
+        return self._verdict(NETWORK) is Verdict.CLOSED
+
+    def admits(self, peer: bytes) -> bool:
+        """Whether this peer may deal with `peer`."""
+        return not self.why_not(peer)
+
+    def why_not(self, peer: bytes) -> str:
+        """Why this peer may not deal with `peer`; "" if it may."""
+        if peer == self.me:
+            return ""
+        if peer in self._banned:
+            return "[safety] ban of this host names it"
+        if self._allowed and peer not in self._allowed:
+            return "[safety] allow of this host does not name it"
+        verdict = self._verdict(peer)
+        if verdict is Verdict.BANNED:
+            return "the operator has banned it"
+        if self.closed and verdict is not Verdict.ALLOWED:
+            return "the network is closed, and the operator has not allowed it"
+        return ""
+
+    @property
+    def lists(self) -> tuple[frozenset[bytes], frozenset[bytes]]:
+        """The only peers admitted (empty: all but the second set), and the peers not admitted."""
+        stands = self._stands.items()
+        banned = self._banned | {peer for peer, decision in stands if decision.verdict is Verdict.BANNED}
+        allowed = self._allowed
+        if self.closed:
+            named = {peer for peer, decision in stands if decision.verdict is Verdict.ALLOWED}
+            allowed = allowed & named if allowed else frozenset(named)
+        return (allowed | {self.me} if self._allowed or self.closed else frozenset()), banned - {self.me}
+
+    def _verdict(self, subject: bytes) -> Verdict:
+        known = self._stands.get(subject)
+        return Verdict.NONE if known is None else known.verdict
+
+
+def _digest(decisions: Iterable[Decision]) -> bytes:
+    marks = [(decision.subject, decision.number, decision.signature) for decision in decisions]
+    return hashlib.blake2b(_pack(marks), digest_size=16, person=b"gossipdp-decide").digest()

@@ -1,0 +1,157 @@
+"""Decisions of the operator reach every peer, whatever the network loses."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+
+from gossipdp.protocol.events import Decided, ExchangeEnded, OperatorUnknown, UpdateRefused
+from gossipdp.protocol.outputs import Envelope
+from gossipdp.protocol.wire.encoding import encode
+from gossipdp.protocol.wire.messages import MAX_DECISIONS, Decisions, State, Verdict
+from gossipdp.protocol.wire.table import SINCE
+from simulations.simulator.host import Host
+from tests.protocol.admission.deciding import OPERATOR, STRANGER, ban, decision
+from tests.protocol.peer_rig import Town
+
+
+def town(peers: int, *, start: int | None = None, operator: bytes = OPERATOR) -> Town:
+    made = Town(peers, operator)
+    for index in range(peers if start is None else start):
+        made.start(index, found=index == 0)
+    made.run(5.0)
+    return made
+
+
+def decide(made: Town, index: int, *decisions: object) -> None:
+    for each in decisions:
+        made.net.command(made.hosts[index], "decide", lambda peer, each=each: peer.decide(each, made.net.now))
+
+
+def states(made: Town, subject: int) -> list[State]:
+    """What every other peer believes of the subject."""
+    peer = made.hosts[subject].id
+    others = [host.peer for host in made.hosts if host.peer is not None and host.index != subject]
+    return [other.membership.members[peer].state for other in others]
+
+
+def admitting(made: Town, subject: int) -> list[int]:
+    return [
+        host.index
+        for host in made.hosts
+        if host.peer is not None and host.index != subject and host.peer.admission.admits(made.hosts[subject].id)
+    ]
+
+
+@pytest.mark.parametrize("loss", [0.0, 0.3])
+def test_ban_is_in_force_at_all_of_16_peers_within_10_seconds(loss: float) -> None:
+    made = town(16)
+    made.net.set_conditions(dataclasses.replace(made.net.conditions, loss=loss))
+    decide(made, 0, ban(made.hosts[9].id, reason="stolen"))
+    made.run(10.0)
+    assert admitting(made, 9) == []
+    assert set(states(made, 9)) == {State.FAILED}
+    assert all(len(made.of(index, Decided)) == 1 for index in range(16)), "the banned peer hears of it, too"
+    made.run(20.0)
+    assert set(states(made, 9)) == {State.FAILED}, "no refutation of it brings it back"
+
+
+def test_banned_peer_exchanges_with_nobody_and_comes_back_once_it_is_unbanned() -> None:
+    made = town(4)
+    for index in range(4):
+        made.train(index)
+    made.run(20.0)
+    thief = made.hosts[3].id
+    decide(made, 1, ban(thief))
+    made.run(10.0)
+    before = [len(made.of(index, ExchangeEnded)) for index in range(4)]
+    made.run(30.0)
+    after = [made.of(index, ExchangeEnded)[before[index] :] for index in range(4)]
+    assert all(after[:3]) and not any(event.chunks for event in after[3])
+    assert not any(event.partner == thief for events in after for event in events)
+    decide(made, 2, decision(Verdict.NONE, thief, 2))
+    made.run(60.0)
+    assert set(states(made, 3)) == {State.ALIVE}
+    assert any(event.partner == thief and event.chunks for event in made.of(0, ExchangeEnded)[-40:])
+
+
+def test_peer_that_joins_later_learns_all_decisions_from_its_first_member() -> None:
+    made = town(4, start=3)
+    subjects = [bytes([number]) * 32 for number in range(1, 2 + 2 * MAX_DECISIONS)]
+    decide(made, 0, *(ban(subject) for subject in subjects))
+    made.run(5.0)
+    made.start(3)
+    made.run(3.0)
+    assert made.peer(3).admission.digest == made.peer(0).admission.digest
+    assert not any(made.peer(3).admission.admits(subject) for subject in subjects)
+
+
+def test_two_sides_of_a_cut_compare_their_decisions_afterwards() -> None:
+    made = town(6)
+    made.net.links.cut(made.hosts[:3], made.hosts[3:])
+    decide(made, 0, ban(b"x" * 32))
+    decide(made, 5, ban(b"y" * 32))
+    made.run(40.0)
+    digests = [made.peer(index).admission.digest for index in range(6)]
+    assert digests == [digests[0]] * 3 + [digests[5]] * 3 and digests[0] != digests[5]
+    made.net.links.heal()
+    made.run(60.0)
+    assert len({made.peer(index).admission.digest for index in range(6)}) == 1
+    assert len(made.peer(2).admission.decisions) == 2
+
+
+def test_restarted_peer_keeps_its_decisions() -> None:
+    made = town(3)
+    decide(made, 0, ban(b"x" * 32))
+    made.run(5.0)
+    made.net.stop(made.hosts[2])
+    made.net.start(made.hosts[2], seeds=[])
+    assert not made.peer(2).admission.admits(b"x" * 32)
+
+
+def test_closed_network_drops_those_that_are_not_allowed() -> None:
+    made = town(4)
+    ids = [host.id for host in made.hosts]
+    decide(made, 0, *(decision(Verdict.ALLOWED, peer) for peer in ids[:3]), decision(Verdict.CLOSED))
+    made.run(10.0)
+    assert admitting(made, 3) == [] and admitting(made, 2) == [0, 1, 3]
+    assert set(states(made, 3)) == {State.FAILED}
+
+
+def test_forged_decision_is_refused_and_not_passed_on() -> None:
+    made = town(3)
+    forged = ban(made.hosts[1].id, operator=STRANGER)
+    message = encode(Decisions(OPERATOR, decisions=(forged,)))
+    made.net.command(made.hosts[0], "forged", lambda peer: peer.receive(message, made.hosts[2].id, made.net.now))
+    made.run(10.0)
+    assert [event.reason for event in made.of(0, UpdateRefused)] == ["signature of a decision"]
+    assert admitting(made, 1) == [0, 2]
+
+
+def test_host_without_an_operator_says_so_once_and_follows_nobody() -> None:
+    made = town(2, operator=b"")
+    message = encode(Decisions(OPERATOR, decisions=(ban(b"x" * 32),)))
+    for _ in range(3):
+        made.net.command(made.hosts[0], "told", lambda peer: peer.receive(message, made.hosts[1].id, made.net.now))
+    assert made.of(0, OperatorUnknown) == [OperatorUnknown(made.hosts[1].id, OPERATOR)]
+    assert made.peer(0).admission.admits(b"x" * 32)
+
+
+def test_members_of_the_version_before_are_never_sent_decisions() -> None:
+    told: list[tuple[bytes, bytes]] = []
+
+    def watch(host: Host, envelope: Envelope) -> list[Envelope]:
+        if isinstance(envelope.message, Decisions):
+            told.append((host.id, envelope.to))
+        return [envelope]
+
+    made = Town(3, OPERATOR, versions={2: SINCE[Decisions] - 1}, tampers=watch)
+    for index in range(3):
+        made.start(index, found=index == 0)
+    made.run(5.0)
+    decide(made, 0, ban(b"x" * 32))
+    made.run(30.0)
+    first, second, old = (host.id for host in made.hosts)
+    assert {(first, second), (second, first)} <= set(told)
+    assert not [pair for pair in told if pair[1] == old]

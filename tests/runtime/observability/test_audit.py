@@ -1,0 +1,89 @@
+"""The audit log: one record for each change of who is a member, and few for refusals that repeat."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+
+import pytest
+from msgspec.structs import replace
+
+from gossipdp.protocol.events import Decided, MemberChanged, OperatorUnknown
+from gossipdp.protocol.wire.messages import Decision, Member, State, Verdict
+from gossipdp.runtime.network.events import DialFailed, HandshakeRefused
+from gossipdp.runtime.observability.audit import AGAIN, KINDS, LOGGER, Audit
+
+MEMBER = Member(b"m" * 32, "host2", "10.0.0.2:4710", 3, 0, State.ALIVE)
+WHO = {"id": MEMBER.id.hex(), "name": "host2", "address": "10.0.0.2:4710", "incarnation": 3}
+
+
+class Book(logging.Handler):
+    def __init__(self) -> None:
+        super().__init__()
+        self.records: list[tuple[str, dict[str, object]]] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.records.append((record.msg, getattr(record, "about")))  # noqa: B009
+
+    def kinds(self) -> list[str]:
+        return [kind for kind, _ in self.records]
+
+
+@pytest.fixture
+def book(monkeypatch: pytest.MonkeyPatch) -> Iterator[Book]:
+    made, log = Book(), logging.getLogger(LOGGER)
+    monkeypatch.setattr(log, "level", logging.INFO)
+    log.addHandler(made)
+    yield made
+    log.removeHandler(made)
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "kind"),
+    [
+        (None, State.ALIVE, "joined"),
+        (State.FAILED, State.ALIVE, "returned"),
+        (State.LEFT, State.ALIVE, "returned"),
+        (State.SUSPECT, State.FAILED, "failed"),
+        (State.ALIVE, State.LEFT, "left"),
+        (State.SUSPECT, State.ALIVE, None),
+        (State.ALIVE, State.SUSPECT, None),
+        (State.ALIVE, State.ALIVE, None),
+        (None, State.FAILED, None),
+    ],
+)
+def test_members_that_come_and_go(before: State | None, after: State, kind: str | None, book: Book) -> None:
+    Audit(lambda: 0.0).observe(MemberChanged(replace(MEMBER, state=after), before))
+    assert book.records == ([(kind, WHO)] if kind else [])
+
+
+def test_decisions_and_unknown_operators(book: Book) -> None:
+    audit = Audit(lambda: 0.0)
+    audit.observe(Decided(Decision(9, Verdict.BANNED, MEMBER.id, "host2", "stolen")))
+    audit.observe(OperatorUnknown(MEMBER.id, b"o" * 32))
+    decided = {"verdict": "banned", "id": MEMBER.id.hex(), "name": "host2", "reason": "stolen", "number": 9}
+    assert book.records[0] == ("decided", decided)
+    assert book.records[1] == ("unknown operator", {"id": MEMBER.id.hex(), "operator": (b"o" * 32).hex()})
+
+
+def test_refusals_that_repeat_are_counted(book: Book) -> None:
+    now = [0.0]
+    audit = Audit(lambda: now[0])
+    for port in range(100):
+        audit.hear(HandshakeRefused(f"10.0.0.9:{port}", "GD-204", "banned"))
+    audit.hear(DialFailed(b"", "10.0.0.3:4710", "refused", "GD-204"))
+    audit.hear(DialFailed(b"", "10.0.0.3:4710", "no answer", "GD-101"))
+    assert book.kinds() == ["refused", "refused by"]
+    now[0] = AGAIN
+    audit.hear(HandshakeRefused("10.0.0.9:1", "GD-204", "banned"))
+    assert book.records[2:] == [
+        ("repeated", {"what": "refused 10.0.0.9", "code": "GD-204", "times": 99}),
+        ("refused", {"address": "10.0.0.9:1", "code": "GD-204", "reason": "banned"}),
+    ]
+
+
+def test_many_strangers_cannot_fill_the_log(book: Book) -> None:
+    audit = Audit(lambda: 0.0)
+    for number in range(10_000):
+        audit.hear(HandshakeRefused(f"10.0.{number // 256}.{number % 256}:1", "GD-201", "no secret"))
+    assert len(book.records) == KINDS + 1

@@ -1,0 +1,23 @@
+"""The operator's decisions on the disk of a host."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from gossipdp.runtime.decisions_file import FILE, load_decisions, save_decisions
+from tests.protocol.admission.deciding import ban
+
+
+def test_decisions_survive_a_restart(tmp_path: Path) -> None:
+    assert load_decisions(tmp_path) == ([], "")
+    kept = [ban(bytes([number]) * 32, number, name="café", reason="stolen", time=7) for number in (1, 2)]
+    save_decisions(tmp_path, kept)
+    assert load_decisions(tmp_path) == (kept, "")
+    assert (tmp_path / FILE).stat().st_mode & 0o077 == 0
+
+
+def test_damaged_file_is_kept_and_told(tmp_path: Path) -> None:
+    (tmp_path / FILE).write_text("[[1,9,")
+    decisions, notice = load_decisions(tmp_path)
+    assert decisions == [] and "decisions.json is damaged" in notice
+    assert (tmp_path / f"{FILE}.damaged").exists()
