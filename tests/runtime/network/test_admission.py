@@ -14,7 +14,7 @@ import pytest
 import zmq
 
 from gossipdp.errors import RemoteProtocolError
-from gossipdp.protocol.wire.messages import PROTOCOL_VERSION, Lane
+from gossipdp.protocol.wire.messages import OLDEST_VERSION, PROTOCOL_VERSION, Lane
 from gossipdp.runtime.network import dial_causes, signed_hello
 from gossipdp.runtime.network.events import HandshakeRefused, LinkDown, LinkUp, Received
 from gossipdp.runtime.network.identity import Identity
@@ -267,3 +267,14 @@ def test_connection_that_breaks_while_it_is_shut__other_links_live(net: Net, mon
     (link,) = dialler._links._links.values()
     dialler._wire.shut(link.connections[Lane.CONTROL], 0.0)
     net.link(dialler, second)
+
+
+def test_dialler_names_the_oldest_version_it_speaks__which_the_version_before_takes(net: Net) -> None:
+    said = signed_hello.unpack(dialler(Identity.generate()).hello())
+    assert isinstance(said, signed_hello.Hello) and said.version == OLDEST_VERSION
+    a, older = net.peer(), Identity.generate()
+    for version, kind in ((OLDEST_VERSION, signed_hello.Answer), (OLDEST_VERSION - 1, signed_hello.Refuse)):
+        hello = signed_hello.Hello(version, older.id, bytes(32), "tiny", RUN, 0, 1, bytes(8))
+        with Stranger(a.port, net.secret, older) as stranger:
+            stranger.say(signed_hello.pack(hello))
+            assert isinstance(hear(net, stranger), kind)
