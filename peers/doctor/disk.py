@@ -33,7 +33,7 @@ def disk(folder: Path, needed: int, files: Files | None = None, now: Callable[[]
     """
     place = next(each for each in (folder, *folder.parents) if each.is_dir())
     free = (files or Files()).free(place)
-    about, room = f"disk of {place}", f"{free / 1e9:.1f} GB free"
+    about, room = f"disk of {place}", f"{free / 1e9:.1f} GB free" if free >= 1e9 else f"{free / 1e6:.0f} MB free"
     do = "delete old files, or name another folder: [checkpoint] dir, or --home DIR"
     if free < max(LITTLE, needed):
         wanted = f", and this model needs {needed / 1e9:.1f} GB" if needed > LITTLE else ""

@@ -143,7 +143,9 @@ class Verdict:
         self._sides.close()
 
     def _announce(self, now: float) -> None:
-        text = f"{len(self._sides.present())} members are back after more than {self._rounds} rounds: "
+        back = len(self._sides.present())
+        who = "1 member is" if back == 1 else f"{back} members are"
+        text = f"{who} back after more than {self._rounds} rounds: "
         greater = self._sides.greater(self.line)
         verdict = "this peer's side follows theirs" if greater else "their side is to follow this one's"
         self._outputs.emit(Notice("GD-607", text + verdict))

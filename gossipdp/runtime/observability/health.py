@@ -28,6 +28,8 @@ GONE: Final = 3600.0
 """seconds after which a member that failed or left is not counted and not listed any more"""
 SHOWN: Final = 3
 """addresses, or members, named in one verdict"""
+STUCK: Final = 120.0
+"""seconds without a round after which training counts as stuck, even if its model still takes part in exchanges"""
 LOST: Final = 60.0
 """seconds for which a peer may look for the network before it counts as degraded"""
 LONELY: Final = 300.0
@@ -224,7 +226,9 @@ def _degraded(signs: Signs) -> list[str]:
     elif signs.live <= 1 and signs.silent and signs.unmet >= LOST:
         said += [f"no member met for {spoken(signs.unmet)}", *_unanswered(signs)]
     elif signs.training and signs.quiet > signs.patience:
-        said += [f"no exchange for {spoken(signs.quiet)}", *_unmet(signs)]
+        said += [f"no exchange for {spoken(signs.quiet)}", *(_still(signs) or _unmet(signs))]
+    elif signs.training and not signs.resyncing and signs.still > STUCK:
+        said += _still(signs)  # members still exchange with the model as it was
     if signs.ratio >= FAR:
         said.append(
             f"replicas are far apart: {signs.ratio:.1f} outer steps, 1.4 to 1.8 are usual;"
@@ -354,10 +358,15 @@ def _reach(signs: Signs) -> list[str]:
     ]
 
 
+def _still(signs: Signs) -> list[str]:
+    """For how long the training process has made no round, if that is unusual."""
+    if signs.still <= signs.patience:
+        return []
+    usual = "" if math.isnan(signs.round_seconds) else f", and one usually takes {spoken(signs.round_seconds)}"
+    return [f"this host's training has made no round for {spoken(signs.still)}{usual}"]
+
+
 def _unmet(signs: Signs) -> list[str]:
     """Why a peer that trains among others exchanges nothing."""
-    if signs.still > signs.patience:
-        usual = "" if math.isnan(signs.round_seconds) else f", and one usually takes {spoken(signs.round_seconds)}"
-        return [f"this host's training has made no round for {spoken(signs.still)}{usual}"]
     tried = ", ".join(f"{reason} ({count})" for reason, count in signs.fruitless)
     return [*_unanswered(signs), *([f"exchanges that came to nothing: {tried}"] if tried else [])]

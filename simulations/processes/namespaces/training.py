@@ -3,7 +3,7 @@
 Every step adds noise and the same small drift everywhere. So the mean of the model tells the network's progress, and a
 process that starts from less did not get the network's model. Without a daemon it steps on alone. As soon as there is
 one it attaches again and gives up the steps made meanwhile, as `gossipdp.attach` does. The diary is JSON lines:
-time.monotonic(), process, steps, session, applied slots, mean of the model.
+time.monotonic(), process, steps, session, applied slots, mean of the model. A file of orders may make it go wrong.
 """
 
 from __future__ import annotations
@@ -51,6 +51,17 @@ class Attaching:
                 print(error, file=sys.stderr)
 
 
+def obey(orders: Path | None, x: NDArray[np.float32]) -> None:
+    """Go wrong as the file of orders says."""
+    order = orders.read_text().strip() if orders is not None and orders.exists() else ""
+    if order == "nan":
+        x[:] = np.nan
+    elif order == "crash":
+        raise MemoryError("CUDA out of memory (as ordered)")
+    while order == "hang" and orders is not None and orders.exists():
+        time.sleep(DIARY_EVERY)
+
+
 def main() -> int:
     parser = argparse.ArgumentParser()
     parser.add_argument("diary", type=Path)
@@ -58,6 +69,7 @@ def main() -> int:
     parser.add_argument("--start", type=float, default=0.0, help="every parameter of this process's own first model")
     parser.add_argument("--drift", type=float, default=3e-4, help="what every step adds everywhere")
     parser.add_argument("--pace", type=float, default=0.01, help="seconds between steps")
+    parser.add_argument("--orders", type=Path, help="file with a word: nan (parameters become NaN), crash or hang")
     options = parser.parse_args()
 
     home = Path(os.environ["GOSSIPDP_HOME"])
@@ -101,6 +113,7 @@ def main() -> int:
             if time.monotonic() - noted >= DIARY_EVERY:
                 note("step", trainer)
                 noted = time.monotonic()
+                obey(options.orders, x)
 
 
 if __name__ == "__main__":

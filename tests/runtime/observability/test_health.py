@@ -47,6 +47,14 @@ BANNED = Silent("1.2.3.4:4710", "GD-204", "does not let this peer in")
             " and one usually takes 30 s",
         ),
         (
+            replace(HEALTHY, still=230.0),
+            "degraded: this host's training has made no round for 4 min, and one usually takes 30 s",
+        ),
+        (
+            replace(HEALTHY, still=119.0, patience=100.0),
+            "healthy: 3 of 3 peers, last exchange 12 s ago with b, agreement normal, training waits 0.3 %",
+        ),
+        (
             replace(HEALTHY, live=1, train=0, failed=(("c", 180.0),), silent=(TIMED_OUT,)),
             "degraded: no other member is alive (c failed 3 min ago); no peer answers at 1.2.3.4:4710 (timed out)",
         ),
