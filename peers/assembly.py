@@ -292,6 +292,9 @@ def _give_notice(node: Node, config: Config, transport: Transport, choice: Choic
         node.notice("GD-104", transport.scarce)
     for text in kept.damage:
         node.notice("GD-603", text)
+    if foreign := node.peer.admission.foreign:
+        text = f"{foreign} kept decisions about members are not of the operator that this host follows, and do not hold"
+        node.notice("GD-207", text)
     doubts = [doubt(address, listen_host(config), config.network.seeds) for address in choice.addresses]
     unsure = None if None in doubts else next(iter(doubts), None)
     if choice.lacks:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -13,7 +13,7 @@ import msgspec
 
 from gossipdp.errors import ConfigError
 from gossipdp.protocol.admission.register import NETWORK, Admission, signed
-from gossipdp.protocol.wire.messages import Decision, Verdict
+from gossipdp.protocol.wire.messages import Decision, Verdict, printable
 from gossipdp.runtime.network.identity import OPERATOR_FILE, Identity
 from gossipdp.runtime.network.key_files import read_key
 
@@ -30,6 +30,7 @@ def describe(admission: Admission) -> dict[str, Any]:
         "network": admission.network,
         "operator": admission.operator.hex(),
         "closed": admission.closed,
+        "allowed": sorted(peer.hex() for peer in admission.named),
         "decisions": [_told(decision) for decision in admission.decisions],
     }
 
@@ -100,10 +101,27 @@ class Desk:
             raise ConfigError("GD-207", "this host does not follow this operator", seen=seen, do=do)
         self._key, self._network = key, str(answer["network"])
         self._number = max([each["number"] for each in answer["decisions"]], default=0)
+        self.closed, self.allowed = bool(answer["closed"]), set(map(bytes.fromhex, answer["allowed"]))
+        self.banned = {bytes.fromhex(each["id"]) for each in answer["decisions"] if each["verdict"] == "banned"}
 
-    def decide(self, verdict: Verdict, subject: bytes = NETWORK, name: str = "", reason: str = "") -> str:
-        """A signed decision, newer than all that the daemon knows, in hexadecimal digits."""
-        now = time.time()
-        self._number = max(self._number + 1, int(now * 1000))
-        decision = Decision(self._number, verdict, subject, name[:48], reason[:48], int(now))
+    def about_peer(self, verdict: Verdict, peer: bytes, name: str, reason: str) -> str:
+        """A signed decision about a peer, newer than all that the daemon knows, in hexadecimal digits."""
+        return self._signed(Decision(self._next(), verdict, peer, _clean(name), _clean(reason), int(time.time())))
+
+    def about_network(self, reason: str, *, closed: bool, allowed: Iterable[bytes]) -> str:
+        """The same about the network, with the peers that it takes while it is closed."""
+        verdict = Verdict.CLOSED if closed else Verdict.OPEN
+        return self._signed(
+            Decision(self._next(), verdict, NETWORK, "", _clean(reason), int(time.time()), tuple(sorted(set(allowed))))
+        )
+
+    def _next(self) -> int:
+        self._number = max(self._number + 1, int(time.time() * 1000))
+        return self._number
+
+    def _signed(self, decision: Decision) -> str:
         return _pack(signed(decision, self._network, self._key.sign)).hex()
+
+
+def _clean(text: str) -> str:
+    return printable(text)[:48]

@@ -24,7 +24,7 @@ import socket
 from collections.abc import Callable, Mapping
 from importlib import resources
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
 
@@ -33,7 +33,7 @@ from gossipdp.config import Config
 from gossipdp.config_loading import load
 from gossipdp.errors import ConfigError, GossipdpError, HardwareError
 from gossipdp.protocol.wire.messages import short
-from gossipdp.runtime.files import Hex, load_state, save_state
+from gossipdp.runtime.files import load_state, save_state
 from gossipdp.runtime.home_paths import expanded, homes_of_user
 from gossipdp.runtime.network.identity import OPERATOR_FILE, Identity, NetworkSecret
 from gossipdp.runtime.network.invite import Invite
@@ -68,16 +68,16 @@ MAX_SHOWN = 8
 MAX_RUN_FILE = 1 << 20
 
 
-class HomeNetwork(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class HomeNetwork(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
     """The network of a home."""
 
     name: str
     founder: bool
     """`up` made this home, not `join`: this host may give the network its first model"""
     seeds: tuple[str, ...] = ()
-    kept: dict[str, str | tuple[str, ...]] = {}
-    operator: Hex = ""
+    operator: Annotated[str, msgspec.Meta(pattern="^([0-9a-f]{64})?$")] = ""
     """public key of the operator whose decisions about members this host follows; "" for none"""
+    kept: dict[str, str | tuple[str, ...]] = {}
     """values of `KEPT` that flags of an earlier start gave"""
 
 
@@ -294,6 +294,10 @@ def join(home: Path, invite: Invite, text: str | None) -> HomeNetwork:
             invite.secret.replace(home)
             # Both this host and the inviter ran `up`. The network is the inviter's, so it is founded there.
             founder, operator = False, ""
+    if operator and invite.operator and operator != invite.operator.hex():
+        seen = f"{home} follows {operator}, and the invite names {invite.operator.hex()}"
+        do = "`gossipdp keys operator --trust KEY` with the right one, then join again"
+        raise ConfigError("GD-207", "the invite names another operator", seen=seen, do=do)
     kept, operator = {} if known is None else known.kept, invite.operator.hex() or operator
     known = HomeNetwork(name=invite.network, founder=founder, seeds=invite.seeds, kept=kept, operator=operator)
     save_state(_network_file(home), known)

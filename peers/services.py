@@ -59,7 +59,8 @@ class Control:
             case "decisions":
                 return decisions.describe(self._node.peer.admission)
             case "decide":
-                return {"stands": self._node.decide(decisions.decode(**request.args))}
+                stands, saved = self._node.decide(decisions.decode(**request.args))
+                return {"stands": stands, "saved": saved}
             case "checkpoint":
                 begun = self._node.checkpoint(partial(self._saved, request))
                 return None if begun else {"saved": ""}

@@ -79,7 +79,7 @@ class Peer:
             progress=self.progress,
             signer=signer,
             speed=lambda: self._speed.own,
-            admits=self.admission.admits,
+            excluded=self.admission.excluded,
         )
         self._spreading = Spreading(self.admission, self.membership, random=random, outputs=self._outputs, now=now)
         terms = Terms(
@@ -164,7 +164,7 @@ class Peer:
             return self._step(now)
         self.membership.contact(source, now)
         if isinstance(message, Decisions):
-            self._spreading.receive(message, source, now)
+            self._spreading.receive(message, buffers, source, now)
         elif isinstance(message, Coverage):
             self.leasing.receive(message, buffers, source, now)
         else:
@@ -260,7 +260,7 @@ class Peer:
             news = self._member_events.popleft()
             self._outputs.emit(news)
             if isinstance(news, Joined):
-                self._spreading.met(news.through, now)
+                self._spreading.joined(now)
             if isinstance(news, MemberChanged):
                 self.replica.member_changed(news.member, now)
                 self.leasing.member_changed(now)

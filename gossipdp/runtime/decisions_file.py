@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
+
+import msgspec
 
 from gossipdp.errors import DataError
 from gossipdp.protocol.wire.messages import Decision
@@ -21,8 +23,18 @@ def save_decisions(home: Path, decisions: Sequence[Decision]) -> None:
 
 
 def load_decisions(home: Path) -> tuple[list[Decision], str]:
-    """The decisions kept in `home`, and a notice if their file was damaged. Members tell them again."""
+    """The decisions kept in `home`, and a notice if some could not be read. Members tell those again."""
     try:
-        return load_state(home / FILE, list[Decision]) or [], ""
+        kept: list[Any] = load_state(home / FILE, list[Any]) or []
     except DataError as error:
         return [], set_aside(home / FILE, error)
+    read = [decision for each in kept if (decision := _decision(each)) is not None]
+    lost = len(kept) - len(read)
+    return read, f"{home / FILE}: {lost} of {len(kept)} decisions of the operator cannot be read" if lost else ""
+
+
+def _decision(kept: Any) -> Decision | None:
+    try:
+        return msgspec.convert(kept, Decision)
+    except (msgspec.ValidationError, ValueError):
+        return None

@@ -4,14 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
 from peers.options import Explained, find_home, home_option, json_option
-
-if TYPE_CHECKING:
-    from gossipdp.protocol.wire.messages import Verdict
 
 __all__ = ["members"]
 
@@ -87,8 +84,13 @@ def ban(ctx: click.Context, who: Sequence[str], reason: str, key: Path | None) -
     """
     from gossipdp.protocol.wire.messages import Verdict
 
-    for name in _decide(ctx, Verdict.BANNED, who, reason, key):
-        click.echo(f"{name} is banned. This host has no link with it now, and tells the others.")
+    counter = _Counter(ctx, key)
+    own = [row["name"] for row in counter.rows if row.get("me") and bytes.fromhex(row["id"]) in counter.meant(who)]
+    if own:
+        raise click.UsageError(f"{own[0]} is this host's own peer: ban it on another member, with --key FILE")
+    for peer, name in counter.meant(who).items():
+        counter.hand_in(counter.desk.about_peer(Verdict.BANNED, peer, name, reason))
+        click.echo(f"{_called(peer, name)} is banned. This host has no link with it now, and tells the others.")
     click.echo("It still has the network's secret and its own copy of the model.")
 
 
@@ -96,25 +98,34 @@ def ban(ctx: click.Context, who: Sequence[str], reason: str, key: Path | None) -
 @click.argument("who", metavar="ID...", nargs=-1, required=True)
 @_decides
 def unban(ctx: click.Context, who: Sequence[str], reason: str, key: Path | None) -> None:
-    """Take back what was decided about peers."""
+    """Take bans back."""
     from gossipdp.protocol.wire.messages import Verdict
 
-    for name in _decide(ctx, Verdict.NONE, who, reason, key):
-        click.echo(f"{name} is not banned any longer. Its peer comes back by itself if it runs.")
+    counter = _Counter(ctx, key)
+    for peer, name in counter.meant(who).items():
+        counter.hand_in(counter.desk.about_peer(Verdict.NONE, peer, name, reason))
+        shut = counter.desk.closed and peer not in counter.desk.allowed
+        then = "The network is closed: allow it, too." if shut else "Its peer comes back by itself if it runs."
+        click.echo(f"{_called(peer, name)} is not banned any longer. {then}")
 
 
 @members.command()
 @click.argument("who", metavar="ID...", nargs=-1, required=True)
 @_decides
 def allow(ctx: click.Context, who: Sequence[str], reason: str, key: Path | None) -> None:
-    """Name peers that a closed network takes.
+    """Name peers that the network takes while it is closed.
 
-    `gossipdp keys show` on the new host prints its id before it joins.
+    After its first try to join, `gossipdp keys show` on the new host prints
+    its id.
     """
-    from gossipdp.protocol.wire.messages import Verdict
-
-    for name in _decide(ctx, Verdict.ALLOWED, who, reason, key):
-        click.echo(f"{name} is allowed.")
+    counter = _Counter(ctx, key)
+    desk, meant = counter.desk, counter.meant(who)
+    counter.hand_in(desk.about_network(reason, closed=desk.closed, allowed=desk.allowed | meant.keys()))
+    for peer, name in meant.items():
+        still = " It is banned all the same: `gossipdp members unban`." if peer in desk.banned else ""
+        click.echo(f"{_called(peer, name)} is allowed.{still}")
+    if not desk.closed:
+        click.echo("The network is open: this counts once it is closed.")
 
 
 @members.command()
@@ -123,29 +134,31 @@ def allow(ctx: click.Context, who: Sequence[str], reason: str, key: Path | None)
 def close(ctx: click.Context, yes: bool, reason: str, key: Path | None) -> None:
     """Take allowed peers alone from now on.
 
-    All live members are allowed first. Others are refused, whatever invite
-    they have.
+    All live members are allowed, and all that were allowed before. Others
+    are refused, whatever invite they have.
     """
-    from gossipdp.protocol.wire.messages import Verdict
-    from peers.control import ask
-
-    rows = ask(find_home(ctx), "members").get("members") or []
-    present = [row for row in rows if row["state"] in ("alive", "suspect")]
-    names = ", ".join(row["name"] for row in present)
+    counter = _Counter(ctx, key)
+    present = counter.present()
     if not yes:
-        click.confirm(f"Allow {len(present)} live members ({names}) and refuse all others?", abort=True)
-    _decide(ctx, Verdict.ALLOWED, [row["id"] for row in present], reason, key)
-    _decide(ctx, Verdict.CLOSED, [""], reason, key)
-    click.echo(f"The network is closed. Allowed: {names}. `gossipdp members allow ID` lets another peer in.")
+        click.echo("Allowed:")
+        for peer, name in present.items():
+            click.echo(f"  {_called(peer, name)}")
+        click.confirm(f"Refuse all but these {len(present)} peers?", abort=True)
+    counter = _Counter(ctx, key)  # what was decided during the question holds
+    counter.hand_in(counter.desk.about_network(reason, closed=True, allowed=present))
+    banned = sorted(name or peer.hex()[:8] for peer, name in present.items() if peer in counter.desk.banned)
+    click.echo(f"The network is closed to all but {len(present) - len(banned)} peers.")
+    if banned:
+        click.echo(f"Banned all the same: {', '.join(banned)}.")
+    click.echo("`gossipdp members allow ID` lets another peer in.")
 
 
 @members.command("open")
 @_decides
 def open_(ctx: click.Context, reason: str, key: Path | None) -> None:
     """Take every peer with the network's secret that is not banned."""
-    from gossipdp.protocol.wire.messages import Verdict
-
-    _decide(ctx, Verdict.NONE, [""], reason, key)
+    counter = _Counter(ctx, key)
+    counter.hand_in(counter.desk.about_network(reason, closed=False, allowed=counter.desk.allowed))
     click.echo("The network is open to every peer with its secret that is not banned.")
 
 
@@ -167,9 +180,9 @@ def decisions(ctx: click.Context, as_json: bool) -> None:
         click.echo("This host follows no operator (GD-207).")
         return
     click.echo(f"operator  {answer['operator']}")
-    click.echo(
-        f"network   {'closed: allowed peers alone' if answer['closed'] else 'open to every peer with its secret'}"
-    )
+    count = len(answer["allowed"])
+    closed = f"closed to all but {count} peer{'s' * (count != 1)}"
+    click.echo(f"network   {closed if answer['closed'] else 'open to every peer with its secret'}")
     if rows:
         click.echo()
         tables.print_table(tables.DECISION_COLUMNS, rows)
@@ -195,22 +208,42 @@ def audit(ctx: click.Context, last: int, as_json: bool) -> None:
         tables.print_text(line)
 
 
-def _decide(ctx: click.Context, verdict: Verdict, who: Sequence[str], reason: str, key: Path | None) -> list[str]:
-    """Hand decisions to the daemon. Returns how each subject is called.
+class _Counter:
+    """Where an operator hands decisions to the daemon of a home."""
 
-    Args:
-        who: words for each subject; "" for the network.
-    """
-    from gossipdp.errors import ConfigError
-    from peers.control import ask
-    from peers.decisions import Desk, operator_key, subject_of
+    def __init__(self, ctx: click.Context, key: Path | None) -> None:
+        from peers.control import ask
+        from peers.decisions import Desk, operator_key
 
-    home = find_home(ctx)
-    rows = ask(home, "members").get("members") or []
-    subjects = [subject_of(words, rows) if words else (b"", "") for words in who]
-    desk = Desk(operator_key(home, key), ask(home, "decisions"))
-    for subject, name in subjects:
-        if not ask(home, "decide", decision=desk.decide(verdict, subject, name, reason))["stands"]:
-            do = "take old decisions back with `gossipdp members unban`"
-            raise ConfigError("GD-207", "the daemon did not take the decision", seen=name or subject.hex(), do=do)
-    return [f"{name} ({subject.hex()[:8]})" if name else subject.hex()[:8] for subject, name in subjects]
+        self._home, self._ask = find_home(ctx), ask
+        self.rows = ask(self._home, "members").get("members") or []
+        self.desk = Desk(operator_key(self._home, key), ask(self._home, "decisions"))
+
+    def meant(self, who: Sequence[str]) -> dict[bytes, str]:
+        """The peers that the words mean, with their names."""
+        from peers.decisions import subject_of
+
+        return dict(subject_of(words, self.rows) for words in who)
+
+    def present(self) -> dict[bytes, str]:
+        """Live members that are not banned, and peers that were allowed before."""
+        live = [row for row in self.rows if row["state"] in ("alive", "suspect")]
+        names = {bytes.fromhex(row["id"]): row["name"] for row in self.rows}
+        peers = {bytes.fromhex(row["id"]) for row in live} - self.desk.banned | self.desk.allowed
+        return {peer: names.get(peer, "") for peer in sorted(peers)}
+
+    def hand_in(self, decision: str) -> None:
+        """Let the daemon take a signed decision. Raises ConfigError GD-207."""
+        from gossipdp.errors import ConfigError
+
+        answer = self._ask(self._home, "decide", decision=decision)
+        if not answer["stands"]:
+            seen = "a later decision stands, or 4,096 peers have been banned or unbanned"
+            do = "see `gossipdp members decisions`, and try again; or close the network"
+            raise ConfigError("GD-207", "the daemon did not take the decision", seen=seen, do=do)
+        if not answer["saved"]:
+            click.echo("This host could not save it: see `gossipdp status`. It is in force, and tried again.", err=True)
+
+
+def _called(peer: bytes, name: str) -> str:
+    return f"{name} ({peer.hex()[:8]})" if name else peer.hex()[:8]

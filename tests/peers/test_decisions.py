@@ -51,17 +51,20 @@ def test_words_that_mean_none_or_several_are_refused_with_what_there_is() -> Non
 def test_decisions_of_a_desk_stand_one_after_the_other() -> None:
     here = admission()
     desk = Desk(OPERATOR, describe(here))
-    for verdict in (Verdict.BANNED, Verdict.NONE, Verdict.ALLOWED):
-        assert here.take(decode(desk.decide(verdict, b"x" * 32, "n" * 60, "r" * 60)))
-    told = describe(here)["decisions"]
-    assert [(each["verdict"], each["name"], each["reason"]) for each in told] == [("allowed", "n" * 48, "r" * 48)]
+    for verdict in (Verdict.BANNED, Verdict.NONE, Verdict.BANNED):
+        assert here.take([decode(desk.about_peer(verdict, b"x" * 32, "n" * 60, "r\n\x1b" + "r" * 60))])
+    (told,) = describe(here)["decisions"]
+    assert (told["verdict"], told["name"], told["reason"]) == ("banned", "n" * 48, "r??" + "r" * 45)
+    assert here.take([decode(desk.about_network("", closed=True, allowed=[b"b" * 32, b"a" * 32, b"b" * 32]))])
+    after = Desk(OPERATOR, describe(here))
+    assert (after.closed, after.allowed, after.banned) == (True, {b"a" * 32, b"b" * 32}, {b"x" * 32})
 
 
 def test_desk_goes_on_after_a_number_from_a_clock_that_is_ahead() -> None:
     here = admission()
-    ahead = Desk(OPERATOR, {**describe(here), "decisions": [{"number": 1 << 60}]})
-    assert here.take(decode(ahead.decide(Verdict.BANNED, b"x" * 32)))
-    assert here.take(decode(Desk(OPERATOR, describe(here)).decide(Verdict.NONE, b"x" * 32)))
+    ahead = Desk(OPERATOR, {**describe(here), "decisions": [{"number": 1 << 60, "verdict": "open", "id": ""}]})
+    assert here.take([decode(ahead.about_peer(Verdict.BANNED, b"x" * 32, "", ""))])
+    assert here.take([decode(Desk(OPERATOR, describe(here)).about_peer(Verdict.NONE, b"x" * 32, "", ""))])
 
 
 def test_key_of_another_operator_is_refused() -> None:

@@ -21,3 +21,11 @@ def test_damaged_file_is_kept_and_told(tmp_path: Path) -> None:
     decisions, notice = load_decisions(tmp_path)
     assert decisions == [] and "decisions.json is damaged" in notice
     assert (tmp_path / f"{FILE}.damaged").exists()
+
+
+def test_decision_that_cannot_be_read_takes_no_other_with_it(tmp_path: Path) -> None:
+    save_decisions(tmp_path, [ban(b"a" * 32)])
+    text = (tmp_path / FILE).read_text()
+    (tmp_path / FILE).write_text(f"[[1,99],{text[1:]}")
+    decisions, notice = load_decisions(tmp_path)
+    assert decisions == [ban(b"a" * 32)] and "1 of 2 decisions" in notice

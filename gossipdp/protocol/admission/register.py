@@ -1,8 +1,9 @@
 """Who may be a member of the network, by this host's lists and by the decisions of the network's operator.
 
 The operator holds a key of its own. A decision is valid with its signature alone, whoever passes it on. Of two
-decisions about one subject the later number stands, so all peers with the same decisions admit the same members. No
-message, clock or file may stand here.
+decisions about one subject the later number stands, so all peers with the same decisions admit the same members. The
+decision that closes the network names all peers that it takes: no part of a register can shut the rest out. No message,
+clock or file may stand here.
 """
 
 from __future__ import annotations
@@ -14,30 +15,26 @@ from typing import Final
 import msgspec
 from msgspec.structs import replace
 
+from gossipdp.protocol.admission.packing import MAX_SUBJECTS
 from gossipdp.protocol.wire.messages import Decision, Verdict
 
-__all__ = ["MAX_SUBJECTS", "NETWORK", "Admission", "signed"]
+__all__ = ["NETWORK", "Admission", "signed"]
 
 NETWORK: Final = b""
-"""subject of a decision about the network itself"""
-MAX_SUBJECTS: Final = 4096
-"""subjects of which decisions are kept; decisions about further ones are refused"""
-_SAYS: Final = {
-    0: (Verdict.NONE, Verdict.CLOSED),
-    32: (Verdict.NONE, Verdict.BANNED, Verdict.ALLOWED),
-}
+"""subject of the decision about the network itself"""
+_SAYS: Final = {0: (Verdict.OPEN, Verdict.CLOSED), 32: (Verdict.NONE, Verdict.BANNED)}
 """length of a subject -> what a decision may say of it"""
 _PURPOSE: Final = b"gossipdp decision 1\0"
 _pack = msgspec.msgpack.Encoder().encode
 
 
 def signed(decision: Decision, network: str, sign: Callable[[bytes], bytes]) -> Decision:
-    """`decision` with the operator's signature, valid in `network` alone."""
+    """`decision` with the operator's signature, valid in networks of this name alone."""
     return replace(decision, signature=sign(_statement(decision, network)))
 
 
 def _statement(decision: Decision, network: str) -> bytes:
-    about = (decision.subject, decision.name, decision.reason, decision.time)
+    about = (decision.subject, decision.name, decision.reason, decision.time, decision.allowed)
     return _PURPOSE + _pack((network, decision.number, int(decision.verdict), *about))
 
 
@@ -51,7 +48,7 @@ class Admission:
         verify: checks a signature: public key, data, signature.
         allowed: ids of the only peers that this host admits; empty for every peer.
         banned: ids of peers that this host does not admit.
-        decisions: kept from earlier starts. Those without a valid signature are left out.
+        decisions: kept from earlier starts. Those of another operator do not stand; `foreign` counts them.
     """
 
     def __init__(
@@ -68,12 +65,15 @@ class Admission:
         self.me, self.network, self.operator, self._verify = me, network, operator, verify
         self._allowed, self._banned = allowed, banned
         self._stands: dict[bytes, Decision] = {}
+        self._named: frozenset[bytes] = frozenset()
+        """the peers that the network takes while it is closed"""
         self.digest = _digest(())
         """16 bytes, equal at all peers that have the same decisions"""
         self.changes = 0
-        """number of decisions taken"""
-        for decision in decisions:
-            self.take(decision)
+        """number of times that decisions were taken"""
+        kept = tuple(decisions)
+        self.foreign = sum(not self.genuine(decision) for decision in kept)
+        self.take(kept)
 
     def genuine(self, decision: Decision) -> bool:
         """Whether the operator signed `decision` for this network, and it says something of its kind of subject."""
@@ -85,17 +85,22 @@ class Admission:
         """Whether `decision` would replace what stands about its subject."""
         known = self._stands.get(decision.subject)
         if known is None:
-            return len(self._stands) < MAX_SUBJECTS
+            return decision.subject == NETWORK or len(self._stands.keys() - {NETWORK}) < MAX_SUBJECTS
         return (decision.number, decision.signature) > (known.number, known.signature)
 
-    def take(self, decision: Decision) -> bool:
-        """Let `decision` stand if it is genuine and news. Returns whether it does now."""
-        if not self.news(decision) or not self.genuine(decision):
-            return False
-        self._stands[decision.subject] = decision
-        self.digest = _digest(self.decisions)
-        self.changes += 1
-        return True
+    def take(self, decisions: Iterable[Decision]) -> list[Decision]:
+        """Let all of `decisions` stand that are genuine and news, at once. Returns them."""
+        taken = []
+        for decision in decisions:
+            if self.news(decision) and self.genuine(decision):
+                self._stands[decision.subject] = decision
+                taken.append(decision)
+        if taken:
+            network = self._stands.get(NETWORK)
+            self._named = frozenset() if network is None else frozenset(network.allowed)
+            self.digest = _digest(self.decisions)
+            self.changes += 1
+        return taken
 
     @property
     def decisions(self) -> tuple[Decision, ...]:
@@ -108,8 +113,13 @@ class Admission:
 
     @property
     def closed(self) -> bool:
-        """Whether the operator lets in allowed peers alone."""
+        """Whether the network takes only the peers that the operator has named."""
         return self._verdict(NETWORK) is Verdict.CLOSED
+
+    @property
+    def named(self) -> frozenset[bytes]:
+        """The peers that the network takes while it is closed."""
+        return self._named
 
     def admits(self, peer: bytes) -> bool:
         """Whether this peer may deal with `peer`."""
@@ -117,18 +127,19 @@ class Admission:
 
     def why_not(self, peer: bytes) -> str:
         """Why this peer may not deal with `peer`; "" if it may."""
+        if peer != self.me and peer in self._banned:
+            return "[safety] ban of this host names it"
+        if peer != self.me and self._allowed and peer not in self._allowed:
+            return "[safety] allow of this host does not name it"
+        return self.excluded(peer)
+
+    def excluded(self, peer: bytes) -> str:
+        """Why the operator keeps `peer` out of the network, on all hosts; "" if it does not."""
         if peer == self.me:
             return ""
-        if peer in self._banned:
-            return "[safety] ban of this host names it"
-        if self._allowed and peer not in self._allowed:
-            return "[safety] allow of this host does not name it"
-        verdict = self._verdict(peer)
-        if verdict is Verdict.BANNED:
+        if self._verdict(peer) is Verdict.BANNED:
             return "the operator has banned it"
-        if self.closed and verdict is not Verdict.ALLOWED:
-            return "the network is closed, and the operator has not allowed it"
-        return ""
+        return "the network is closed, and the operator has not allowed it" if self._shut(peer) else ""
 
     @property
     def lists(self) -> tuple[frozenset[bytes], frozenset[bytes]]:
@@ -137,9 +148,11 @@ class Admission:
         banned = self._banned | {peer for peer, decision in stands if decision.verdict is Verdict.BANNED}
         allowed = self._allowed
         if self.closed:
-            named = {peer for peer, decision in stands if decision.verdict is Verdict.ALLOWED}
-            allowed = allowed & named if allowed else frozenset(named)
+            allowed = allowed & self._named if allowed else self._named
         return (allowed | {self.me} if self._allowed or self.closed else frozenset()), banned - {self.me}
+
+    def _shut(self, peer: bytes) -> bool:
+        return self.closed and peer not in self._named
 
     def _verdict(self, subject: bytes) -> Verdict:
         known = self._stands.get(subject)

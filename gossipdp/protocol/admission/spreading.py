@@ -1,29 +1,36 @@
 """Spreads the operator's decisions: news by gossip, what gossip missed by comparison with random members.
 
 A peer that learns of a decision tells some members at each gossip interval, as membership does with its news. It also
-compares its decisions with one member each push-pull interval, and with the first one that it meets. Equal registers
-cost one message of a hundred bytes. A peer whose host knows no operator says nothing.
+compares its decisions with one member each push-pull interval, and soon after it has joined. Equal registers cost one
+message of a hundred bytes. A register travels whole, in one message. A peer whose host knows no operator says nothing.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from random import Random
 from typing import Final
 
+from gossipdp.errors import RemoteProtocolError
+from gossipdp.protocol.admission.packing import pack, unpack
 from gossipdp.protocol.admission.register import Admission
-from gossipdp.protocol.events import Decided, OperatorUnknown, UpdateRefused
+from gossipdp.protocol.events import Decided, MessageDropped, OperatorDiffers, UpdateRefused
 from gossipdp.protocol.membership.dissemination import transmit_limit
 from gossipdp.protocol.membership.membership import Membership
 from gossipdp.protocol.outputs import Outputs
-from gossipdp.protocol.wire.messages import MAX_DECISIONS, Decision, Decisions
+from gossipdp.protocol.wire.encoding import Buffer
+from gossipdp.protocol.wire.messages import Decision, Decisions
 from gossipdp.protocol.wire.table import SINCE
 
 __all__ = ["Spreading"]
 
+SOON: Final = 3
+"""comparisons that a peer makes at the probe interval once it has joined"""
 _ANSWERED: Final = 256
 """members whose last answer is remembered"""
+_OPERATORS: Final = 8
+"""other operators that are told; a member could name any number"""
 
 
 class Spreading:
@@ -41,37 +48,43 @@ class Spreading:
         self._tellings: dict[bytes, int] = {}
         """subject of a decision that is news -> how often it is still told"""
         self._gossip_at = math.inf
+        self._soon = 0
         self._compare_at = now + self._pause() if admission.operator else math.inf
+        self._asked = b""
+        """the member that may answer with its decisions"""
         self._answered: dict[bytes, float] = {}
         """member -> when all decisions were last sent to it"""
-        self._strange = b""
-        """an operator that other members follow, and this host does not know"""
+        self._others: set[bytes] = set()
+        """operators that other members follow"""
 
     # -- inputs -----------------------------------------------------------------------------------------------
 
     def decide(self, decision: Decision, now: float) -> bool:
         """The operator of this host hands in a decision. Returns whether it stands now."""
-        return self._take(decision, now)
+        return bool(self._take((decision,), now))
 
-    def met(self, peer: bytes, now: float) -> None:
-        """`peer` is the first member that this peer has met."""
-        if self._admission.operator and self._speaks(peer):
-            self._ask(peer)
+    def joined(self, now: float) -> None:
+        """This peer has met its first member."""
+        if self._admission.operator:
+            self._soon, self._compare_at = SOON, now
 
-    def receive(self, message: Decisions, source: bytes, now: float) -> None:
+    def receive(self, message: Decisions, buffers: Sequence[Buffer], source: bytes, now: float) -> None:
         """A message came from `source`."""
         mine = self._admission
         if message.operator != mine.operator:
-            if not mine.operator and message.operator != self._strange:
-                self._strange = message.operator
-                self._outputs.emit(OperatorUnknown(source, message.operator))
+            self._tell_operator(source, message.operator)
             return
-        for decision in message.decisions:
-            if mine.news(decision) and not self._take(decision, now):
-                self._outputs.emit(UpdateRefused(source, "signature of a decision"))
-                return
-        if message.digest and message.digest != mine.digest and self._may_answer(source, message.reply, now):
-            self._send_all(source, mine.digest if message.reply else b"")
+        try:
+            told = unpack(buffers[0]) if buffers else ()
+        except RemoteProtocolError as error:
+            self._outputs.emit(MessageDropped(source, str(error)))
+            return
+        forged = any(mine.news(decision) and not mine.genuine(decision) for decision in told)
+        self._take(told, now)
+        if forged:
+            self._outputs.emit(UpdateRefused(source, "signature of a decision"))
+        elif message.digest and message.digest != mine.digest:
+            self._answer(source, message, now)
 
     # -- time -------------------------------------------------------------------------------------------------
 
@@ -85,34 +98,50 @@ class Spreading:
         if now >= self._gossip_at:
             self._gossip(now)
         if now >= self._compare_at:
-            self._compare_at = now + self._pause()
-            for peer in self._some(1):
-                self._ask(peer)
+            self._compare(now)
 
     # -- inside -----------------------------------------------------------------------------------------------
 
-    def _take(self, decision: Decision, now: float) -> bool:
-        if not self._admission.take(decision):
-            return False
-        subject = decision.subject
-        if self._membership.reaches(subject) and self._speaks(subject):
-            self._send(subject, (decision,))  # it learns why its links end
-        self._tellings[subject] = transmit_limit(self._config.retransmit_multiplier, 1 + len(self._membership.alive()))
-        self._gossip_at = min(self._gossip_at, now)
-        self._outputs.emit(Decided(decision))
-        return True
+    def _take(self, decisions: Sequence[Decision], now: float) -> list[Decision]:
+        taken = self._admission.take(decisions)
+        told = transmit_limit(self._config.retransmit_multiplier, 1 + len(self._membership.alive()))
+        for decision in taken:
+            if self._membership.reaches(decision.subject) and self._speaks(decision.subject):
+                self._send(decision.subject, (decision,))  # it learns why its links end
+            self._tellings[decision.subject] = told
+        if taken:
+            self._gossip_at = min(self._gossip_at, now)
+            self._outputs.emit(Decided(tuple(taken)))
+        return taken
 
     def _gossip(self, now: float) -> None:
-        told = list(self._tellings)[:MAX_DECISIONS]
-        known = [self._admission.about(subject) for subject in told]
-        decisions = tuple(decision for decision in known if decision is not None)
+        known = [self._admission.about(subject) for subject in self._tellings]
         for peer in self._some(self._config.gossip_peers):
-            self._send(peer, decisions)
-        for subject in told:
-            left = self._tellings.pop(subject) - 1
-            if left > 0:
-                self._tellings[subject] = left
+            self._send(peer, tuple(decision for decision in known if decision is not None))
+        self._tellings = {subject: left - 1 for subject, left in self._tellings.items() if left > 1}
         self._gossip_at = now + self._config.gossip_interval if self._tellings else math.inf
+
+    def _compare(self, now: float) -> None:
+        self._soon = max(0, self._soon - 1)
+        self._compare_at = now + (self._config.probe_interval if self._soon else self._pause())
+        for peer in self._some(1):
+            self._asked = peer
+            self._outputs.send(peer, Decisions(self._admission.operator, self._admission.digest, True))
+
+    def _answer(self, peer: bytes, message: Decisions, now: float) -> None:
+        """Send all decisions: once in a probe interval to a member that asks, and once to the member that was asked."""
+        if message.reply:
+            if now < self._answered.get(peer, -math.inf) + self._config.probe_interval:
+                return
+            self._answered.pop(peer, None)
+            self._answered[peer] = now
+            if len(self._answered) > _ANSWERED:
+                del self._answered[next(iter(self._answered))]
+        elif peer != self._asked:
+            return
+        else:
+            self._asked = b""
+        self._send(peer, self._admission.decisions, self._admission.digest if message.reply else b"")
 
     def _some(self, count: int) -> Sequence[bytes]:
         """Up to `count` random members that can be told."""
@@ -128,35 +157,13 @@ class Spreading:
         member = self._membership.members.get(peer)
         return member is not None and member.version >= SINCE[Decisions]
 
-    def _ask(self, peer: bytes) -> None:
-        self._outputs.send(peer, Decisions(self._admission.operator, self._admission.digest, True))
+    def _send(self, peer: bytes, decisions: Sequence[Decision], digest: bytes = b"") -> None:
+        self._outputs.send(peer, Decisions(self._admission.operator, digest), (pack(decisions),))
 
-    def _send(self, peer: bytes, decisions: tuple[Decision, ...], digest: bytes = b"") -> None:
-        self._outputs.send(peer, Decisions(self._admission.operator, digest, False, decisions))
-
-    def _send_all(self, peer: bytes, digest: bytes) -> None:
-        """Send all decisions. The last message has the `digest`: the receiver answers with what this peer lacks."""
-        pages = list(_pages(self._admission.decisions))
-        for page in pages[:-1]:
-            self._send(peer, page)
-        self._send(peer, pages[-1], digest)
-
-    def _may_answer(self, peer: bytes, asked: bool, now: float) -> bool:
-        """Whether `peer` gets all decisions: those that ask do so once in a probe interval."""
-        if asked and now < self._answered.get(peer, -math.inf) + self._config.probe_interval:
-            return False
-        if asked:
-            self._answered.pop(peer, None)
-            self._answered[peer] = now
-            if len(self._answered) > _ANSWERED:
-                del self._answered[next(iter(self._answered))]
-        return True
+    def _tell_operator(self, source: bytes, operator: bytes) -> None:
+        if operator not in self._others and len(self._others) < _OPERATORS:
+            self._others.add(operator)
+            self._outputs.emit(OperatorDiffers(source, operator))
 
     def _pause(self) -> float:
         return self._config.push_pull_interval * (0.75 + 0.5 * self._random.random())
-
-
-def _pages(decisions: Sequence[Decision]) -> Iterator[tuple[Decision, ...]]:
-    """Cut `decisions` into messages; at least one."""
-    for start in range(0, max(1, len(decisions)), MAX_DECISIONS):
-        yield tuple(decisions[start : start + MAX_DECISIONS])

@@ -18,7 +18,7 @@ from gossipdp.protocol.events.members import (
     Left,
     MemberChanged,
     MessageDropped,
-    OperatorUnknown,
+    OperatorDiffers,
     Struck,
     UpdateRefused,
 )
@@ -63,7 +63,7 @@ __all__ = [
     "MomentsProgress",
     "Notice",
     "OfferRefused",
-    "OperatorUnknown",
+    "OperatorDiffers",
     "Pace",
     "ResyncBegan",
     "ResyncEnded",

@@ -13,7 +13,7 @@ __all__ = [
     "Left",
     "MemberChanged",
     "MessageDropped",
-    "OperatorUnknown",
+    "OperatorDiffers",
     "Struck",
     "UpdateRefused",
 ]
@@ -76,14 +76,14 @@ class Struck(Event):
 
 @dataclass(frozen=True, slots=True)
 class Decided(Event):
-    """A decision of the network's operator stands from now on."""
+    """Decisions of the network's operator stand from now on."""
 
-    decision: Decision
+    decisions: tuple[Decision, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class OperatorUnknown(Event):
-    """Members follow the decisions of an operator that this host does not know."""
+class OperatorDiffers(Event):
+    """Members follow the decisions of another operator than this host, which may know none."""
 
     through: bytes
     """the member that said so"""

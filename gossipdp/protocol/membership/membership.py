@@ -53,7 +53,7 @@ class Membership:
         progress: reports on it ride on pings.
         signer: signs this peer's record, and checks the records and reports of other members.
         speed: steps a second that this peer trains, 0 if none; pings carry it too.
-        admits: whether the operator lets this peer deal with a member. No word of others brings an excluded one back.
+        excluded: why the operator keeps a member out, "" if it does not. No word of others brings such a member back.
     """
 
     def __init__(
@@ -68,7 +68,7 @@ class Membership:
         progress: ProgressBoard,
         signer: Signer,
         speed: Callable[[], float] = lambda: 0.0,
-        admits: Callable[[bytes], bool] = lambda peer: True,
+        excluded: Callable[[bytes], str] = lambda peer: "",
     ) -> None:
         self.config = config
         self._random, self._emit = random, emit
@@ -94,7 +94,7 @@ class Membership:
             progress,
             signer,
             emit,
-            admits,
+            excluded,
         )
 
     # -- commands ---------------------------------------------------------------------------------------------
@@ -129,7 +129,7 @@ class Membership:
             self._own_record.finish(phase, calls, now)
 
     def put_out(self, now: float) -> None:
-        """The operator has changed who is admitted: live members that are not fail at once."""
+        """The operator has decided: live members that it keeps out fail at once."""
         self._merger.put_out(now)
 
     # -- what other machines read -----------------------------------------------------------------------------

@@ -62,12 +62,12 @@ class Merger:
         progress: ProgressBoard,
         signer: Signer,
         emit: Callable[[Event], None],
-        admits: Callable[[bytes], bool],
+        excluded: Callable[[bytes], str],
     ) -> None:
         self._view, self._dissemination, self._prober = view, dissemination, prober
         self._answers, self._anti_entropy, self._seeds = answers, anti_entropy, seeds
         self._own_record, self._progress, self._signer, self._emit = own_record, progress, signer, emit
-        self._admits = admits
+        self._excluded = excluded
         self._introductions = Introductions()
         self._forgers: dict[bytes, float] = {}
         """sender of a forged record -> when its records and reports are read again"""
@@ -115,9 +115,9 @@ class Merger:
         self._adopt(replace(self._view.members[peer], state=State.FAILED, accusers=()), now)
 
     def put_out(self, now: float) -> None:
-        """Fail the live members that are not admitted."""
+        """Fail the live members that the operator keeps out."""
         for member in self._view.alive():
-            if not self._admits(member.id):
+            if self._excluded(member.id):
                 self.fail(member.id, now)
 
     def forget(self, now: float) -> None:
@@ -137,7 +137,7 @@ class Merger:
             return True
         if record.id == view.me.id:
             return self._own_record.answer(record, now)
-        if record.state in LIVE and not self._admits(record.id):
+        if record.state in LIVE and self._excluded(record.id):
             return True
         if itself and view.disproves(record, sender.asked):
             genuine = self._signer.genuine(record, known)

@@ -1,7 +1,7 @@
 """Table of all messages: the id of each on the wire, its number of raw buffers, and its lane.
 
-To add a message, define it in `messages`, append it to `MESSAGES` with the next id, and say in `SINCE` which protocol
-version it belongs to. Never reuse an id. No message and no behaviour is defined here; `encoding` and `outputs` act on
+To add a message, define it in `messages` and append it to `MESSAGES` with the next id. `SINCE` says to which protocol
+version it belongs. Never reuse an id. No message and no behaviour is defined here; `encoding` and `outputs` act on
 these tables.
 """
 
@@ -111,6 +111,7 @@ BUFFERS: Final[dict[type[Message], tuple[int, int]]] = {
     StateChunk: (1, 1),
     StateSample: (1, 1),
     Coverage: (2, 2),
+    Decisions: (0, 1),
     MomentsManifest: (2, 2),
     MomentsChunk: (1, 1),
     Rumour: (0, 1),

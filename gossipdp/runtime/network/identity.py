@@ -7,6 +7,7 @@ without the secret completes no handshake. No socket may stand here, and no secr
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import hmac
 import secrets
@@ -103,6 +104,7 @@ class Identity:
         return True
 
 
+@functools.lru_cache(maxsize=1 << 16)
 def curve_public_key(peer: bytes) -> bytes | None:
     """The Curve25519 form of an Ed25519 peer id. None if `peer` is no point of the curve."""
     try:

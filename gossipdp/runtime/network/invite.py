@@ -30,7 +30,7 @@ class _InviteBody(msgspec.Struct, array_like=True, forbid_unknown_fields=True):
     seeds: Annotated[
         tuple[Annotated[str, msgspec.Meta(max_length=MAX_ADDRESS)], ...], msgspec.Meta(max_length=MAX_SEEDS)
     ]
-    operator: Annotated[bytes, msgspec.Meta(max_length=KEY_BYTES)] = b""
+    operator: Annotated[bytes, msgspec.Meta(min_length=KEY_BYTES, max_length=KEY_BYTES)] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +59,9 @@ class Invite:
 
     def encode(self) -> str:
         """One word of text. It holds the secret: hand it over like a password."""
-        body = msgspec.msgpack.encode(_InviteBody(self.network, self.secret.reveal(), self.seeds, self.operator))
+        # Without an operator it is an invite of version 3, which older hosts can read.
+        operator = [self.operator] if self.operator else []
+        body = msgspec.msgpack.encode([self.network, self.secret.reveal(), self.seeds, *operator])
         return _INVITE_PREFIX + base64.urlsafe_b64encode(body + _checksum(body)).decode().rstrip("=")
 
     @classmethod
@@ -86,7 +88,7 @@ class Invite:
             read = msgspec.msgpack.decode(body, type=_InviteBody)
         except (msgspec.MsgspecError, ValueError):
             raise _damaged("the content is not that of an invite") from None
-        return cls(read.network, NetworkSecret(read.secret), tuple(read.seeds), read.operator)
+        return cls(read.network, NetworkSecret(read.secret), tuple(read.seeds), read.operator or b"")
 
 
 def _checksum(body: bytes) -> bytes:

@@ -134,7 +134,7 @@ class Node:
         )
         self._next_tick = 0.0
         self._stopping_at = math.inf
-        self._final_checkpoint = False
+        self._final_checkpoint = self._unsaved = False
         self._written, self._written_at = 0, -math.inf
         """steps of the checkpoint's writer, and when their number last changed"""
         self._finished = False
@@ -229,9 +229,10 @@ class Node:
         self._transport.advertise(addresses)
         self._feed(lambda peer, now: peer.advertise(addresses, now))
 
-    def decide(self, decision: Decision) -> bool:
-        """Take and spread a decision of the network's operator. Returns whether it stands now."""
-        return self._feed(lambda peer, now: peer.decide(decision, now))
+    def decide(self, decision: Decision) -> tuple[bool, bool]:
+        """Take and spread a decision of the network's operator. Returns whether it stands, and is on the disk."""
+        stands = self._feed(lambda peer, now: peer.decide(decision, now))
+        return stands, not self._unsaved
 
     def notice(self, code: str, text: str) -> None:
         """Something about this host that the operator should read."""
@@ -249,6 +250,7 @@ class Node:
 
     def close(self) -> None:
         self._checkpoints.tell_given_up(self._clock())
+        self._audit.close()
         for service in self._services:
             service.close()
         self._training.close()
@@ -361,12 +363,17 @@ class Node:
             self._transport.found(self._found_run())
 
     def _decided(self) -> None:
-        """A decision is in force here before it is on the disk."""
+        """Decisions are in force here before they are on the disk."""
         self._transport.admission_changed()
+        self._save_decisions()
+
+    def _save_decisions(self) -> None:
         try:
             self._keep_decisions(self.peer.admission.decisions)
+            self._unsaved = False
         except DataError as error:
-            self.notice(error.code, f"the operator's decision is in force, and lost at a restart: {error.seen}")
+            self._unsaved = True
+            self.notice(error.code, f"decisions of the operator are in force, and not on the disk yet: {error.seen}")
 
     def _kept(self, job: jobs.Keep) -> None:
         self._job_done(job, None)
@@ -383,6 +390,8 @@ class Node:
         self._housekeeping.tick(now, waiting, parameters, saving=self.saving, finishing=finishing)
         self._ending.tick(now)
         self._checkpoints.tick(now)
+        if self._unsaved:
+            self._save_decisions()
         if self._published.due():
             self._published.publish(self.describe(), self.status.members(), self._history.records)
 

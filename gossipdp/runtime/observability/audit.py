@@ -1,7 +1,7 @@
 """The audit log: who joined, who was refused, and what the operator decided. One record a line, for people and tools.
 
-Records go to the logger `gossipdp.audit`; the daemon gives it a file of its own in the home. Refusals that repeat are
-counted, so a stranger cannot push older records out of that file.
+Records go to the logger `gossipdp.audit`; the daemon gives it a file of its own in the home. What repeats is counted,
+so neither a stranger nor a member can push older records out of that file soon.
 """
 
 from __future__ import annotations
@@ -18,9 +18,11 @@ __all__ = ["LOGGER", "Audit", "record"]
 
 LOGGER: Final = "gossipdp.audit"
 AGAIN: Final = 300.0
-"""seconds for which further refusals of one kind are only counted"""
-KINDS: Final = 64
-"""kinds of refusals (address and code) told apart in that time; further ones are counted together"""
+"""seconds for which further records of one kind about one peer or address are only counted"""
+REFUSALS: Final = 64
+"""refusals of different addresses and codes written in that time; further ones are counted together"""
+CHANGES: Final = 2048
+"""changes of different members written in that time; further ones are counted together"""
 REFUSED: Final = ("GD-201", "GD-202", "GD-203", "GD-204", "GD-205", "GD-302")
 """codes of refusals"""
 
@@ -41,27 +43,29 @@ class Audit:
     """
 
     def __init__(self, clock: Callable[[], float]) -> None:
-        self._clock = clock
-        self._refusals: dict[tuple[str, str], int] = {}
-        """(address, code) -> refusals since `_since`, the first one not counted"""
-        self._since = clock()
+        self._clock, self._since = clock, clock()
+        self._counts: dict[tuple[str, str], int] = {}
+        """(kind, peer or address and code) -> further records since `_since`"""
+        self._written = {"refusals": 0, "changes": 0}
 
     def observe(self, event: events.Event) -> None:
         """Record an event of the peer, if it is about who is a member."""
         match event:
             case events.MemberChanged(member, before):
                 self._member(member, before)
-            case events.Decided(decision):
-                record(
-                    "decided",
-                    verdict=decision.verdict.name.lower(),
-                    id=decision.subject.hex(),
-                    name=decision.name,
-                    reason=decision.reason,
-                    number=decision.number,
-                )
-            case events.OperatorUnknown(through, operator):
-                record("unknown operator", id=through.hex(), operator=operator.hex())
+            case events.Decided(decisions):
+                for each in decisions:
+                    record(
+                        "decided",
+                        verdict=each.verdict.name.lower(),
+                        id=each.subject.hex(),
+                        name=each.name,
+                        reason=each.reason,
+                        allowed=len(each.allowed) or "",
+                        number=each.number,
+                    )
+            case events.OperatorDiffers(through, operator):
+                record("other operator", id=through.hex(), operator=operator.hex())
 
     def hear(self, event: TransportEvent) -> None:
         """Record what the transport reports, if it is a refusal."""
@@ -70,6 +74,15 @@ class Audit:
                 self._refused("refused", address, code, reason)
             case DialFailed(_, address, reason, code) if code in REFUSED:
                 self._refused("refused by", address, code, reason)
+
+    def close(self) -> None:
+        """Write what was only counted so far."""
+        for (kind, about), count in self._counts.items():
+            if count:
+                record("repeated", what=kind, about=about, times=count)
+        self._counts.clear()
+        self._written = dict.fromkeys(self._written, 0)
+        self._since = self._clock()
 
     def _member(self, member: Member, before: State | None) -> None:
         if before is member.state:
@@ -80,24 +93,24 @@ class Audit:
             kind = member.state.name.lower()
         else:
             return
-        record(kind, id=member.id.hex(), name=member.name, address=member.address, incarnation=member.incarnation)
+        if self._is_new(kind, member.id.hex(), "changes", CHANGES):
+            start = member.incarnation
+            record(kind, id=member.id.hex(), name=member.name, address=member.address, incarnation=start)
 
     def _refused(self, kind: str, address: str, code: str, reason: str) -> None:
-        if self._clock() >= self._since + AGAIN:
-            self._tell_repeated()
-        host = address.rpartition(":")[0] or address
-        about = (f"{kind} {host}", code)
-        if about not in self._refusals and len(self._refusals) >= KINDS:
-            about = (f"{kind} others", code)
-        if about in self._refusals:
-            self._refusals[about] += 1
-            return
-        self._refusals[about] = 0
-        record(kind, address=address, code=code, reason=reason)
+        host = address.rpartition(":")[0] if address.count(":") == 1 or address.startswith("[") else address
+        if self._is_new(kind, f"{host} {code}", "refusals", REFUSALS):
+            record(kind, address=address, code=code, reason=reason)
 
-    def _tell_repeated(self) -> None:
-        for (what, code), count in self._refusals.items():
-            if count:
-                record("repeated", what=what, code=code, times=count)
-        self._refusals.clear()
-        self._since = self._clock()
+    def _is_new(self, kind: str, about: str, group: str, most: int) -> bool:
+        """Whether this is written. Otherwise it is counted."""
+        if self._clock() >= self._since + AGAIN:
+            self.close()
+        if (kind, about) not in self._counts and self._written[group] >= most:
+            about = "others"
+        if (kind, about) in self._counts:
+            self._counts[kind, about] += 1
+            return False
+        self._counts[kind, about] = 1 if about == "others" else 0
+        self._written[group] += 1
+        return about != "others"

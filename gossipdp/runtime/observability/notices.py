@@ -41,9 +41,8 @@ PHASES = {
 }
 """what a member says of the end of its run"""
 DECIDED = {
-    Verdict.NONE: "is neither banned nor allowed any longer",
+    Verdict.NONE: "is not banned any longer",
     Verdict.BANNED: "is banned",
-    Verdict.ALLOWED: "is allowed",
 }
 REMEMBERED = 256
 """notices whose time is remembered"""
@@ -52,8 +51,8 @@ REMEMBERED = 256
 def told(decision: Decision) -> str:
     """A decision of the operator in words."""
     if not decision.subject:
-        closed = decision.verdict is Verdict.CLOSED
-        return "the network takes allowed peers alone" if closed else "the network takes every peer with its secret"
+        closed = f"the network takes {len(decision.allowed)} allowed peers alone"
+        return closed if decision.verdict is Verdict.CLOSED else "the network takes every peer with its secret"
     name = f"{decision.name} ({short(decision.subject)})" if decision.name else short(decision.subject)
     return f"{name} {DECIDED[decision.verdict]}"
 
@@ -193,14 +192,13 @@ class Notices:
                 self._say(code, text, now)
             case events.UpdateRefused(peer, reason):
                 self.notice("GD-402", f"update of {short(peer)} refused: {reason}", now)
-            case events.Decided(decision):
-                self._decided(decision, now)
-            case events.OperatorUnknown(through, operator):
-                self.notice(
-                    "GD-207",
-                    f"{self._name(through)} follows the operator {operator.hex()}; this host follows none",
-                    now,
-                )
+            case events.Decided(decisions):
+                for decision in decisions[:MEMBER_LINES]:
+                    self._decided(decision, now)
+            case events.OperatorDiffers(through, operator):
+                mine = self._peer.admission.operator.hex() or "no operator"
+                text = f"{self._name(through)} follows the operator {operator.hex()}, and this host follows {mine}"
+                self.notice("GD-207", text, now)
             case events.Struck(peer, reason, strikes, pause) if pause:
                 told = f"{short(peer)} is set aside for {pause:.0f} s after {strikes} strikes, the last: {reason}"
                 self.notice("GD-402", told, now, partner=peer.hex())

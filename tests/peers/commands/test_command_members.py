@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import base64
 import json
 from pathlib import Path
 from typing import Any
+
+import msgspec
 
 from gossipdp.protocol.wire.messages import Verdict
 from gossipdp.runtime.network.identity import OPERATOR_FILE, Identity
@@ -12,9 +15,11 @@ from peers import control, decisions, home, invites, logs
 from tests.peers.commands.running import Run
 
 ROWS = [
+    {"id": "ee" * 32, "name": "host0", "state": "alive", "me": True},
     {"id": "ab" * 32, "name": "host1", "state": "alive"},
     {"id": "cd" * 32, "name": "host2", "state": "failed"},
 ]
+BAN = {"number": 1, "verdict": "banned", "id": "ab" * 32, "name": "host1", "reason": "stolen", "time": 1_800_000_000}
 
 
 def operator_of(where: Path) -> str:
@@ -23,27 +28,22 @@ def operator_of(where: Path) -> str:
     return known.operator
 
 
-def answers(operator: str) -> dict[str, Any]:
-    return {
-        "members": {"members": ROWS},
-        "decisions": {"network": "tiny", "operator": operator, "closed": False, "decisions": []},
-        "decide": {"stands": True},
-    }
-
-
 class Asked:
     """Stands in for `control.ask`, and keeps the decisions."""
 
-    def __init__(self, monkeypatch: Any, operator: str) -> None:
-        self.made: list[tuple[Verdict, str, str]] = []
-        self._answers = answers(operator)
+    def __init__(self, monkeypatch: Any, operator: str, **known: Any) -> None:
+        self.made: list[tuple[Verdict, str, str, list[str]]] = []
+        desk = {"network": "tiny", "operator": operator, "closed": False, "allowed": [], "decisions": []}
+        self._answers = {"members": {"members": ROWS}, "decisions": {**desk, **known}}
+        self.answer = {"stands": True, "saved": True}
         monkeypatch.setattr(control, "ask", self)
 
     def __call__(self, _home: Path, verb: str, **args: Any) -> Any:
-        if verb == "decide":
-            made = decisions.decode(args["decision"])
-            self.made.append((made.verdict, made.subject.hex(), made.reason))
-        return self._answers[verb]
+        if verb != "decide":
+            return self._answers[verb]
+        made = decisions.decode(args["decision"])
+        self.made.append((made.verdict, made.subject.hex(), made.reason, [peer.hex() for peer in made.allowed]))
+        return self.answer
 
 
 def test_founder_gets_the_operators_key_and_its_invites_name_it(
@@ -59,28 +59,54 @@ def test_founder_gets_the_operators_key_and_its_invites_name_it(
     assert operator_of(tmp_path / "other") == public.hex() and not (tmp_path / "other" / OPERATOR_FILE).exists()
 
 
-def test_ban_unban_and_allow_sign_decisions_about_the_peers_that_words_mean(
+def test_ban_and_unban_sign_decisions_about_the_peers_that_words_mean(
     gossipdp: Run, founder: Path, monkeypatch: Any
 ) -> None:
     asked = Asked(monkeypatch, operator_of(founder))
     done = gossipdp("members", "ban", "host1", "cdcd", "--reason", "stolen", "--home", founder)
     assert done.code == 0 and "host1 (abababab) is banned" in done.out and "host2 (cdcdcdcd) is banned" in done.out
-    assert gossipdp("members", "unban", "host1", "--home", founder).code == 0
-    assert gossipdp("members", "allow", "12" * 32, "--home", founder).code == 0
+    assert "comes back by itself" in gossipdp("members", "unban", "host1", "--home", founder).out
     assert asked.made == [
-        (Verdict.BANNED, "ab" * 32, "stolen"),
-        (Verdict.BANNED, "cd" * 32, "stolen"),
-        (Verdict.NONE, "ab" * 32, ""),
-        (Verdict.ALLOWED, "12" * 32, ""),
+        (Verdict.BANNED, "ab" * 32, "stolen", []),
+        (Verdict.BANNED, "cd" * 32, "stolen", []),
+        (Verdict.NONE, "ab" * 32, "", []),
     ]
 
 
-def test_closing_allows_the_live_members_first(gossipdp: Run, founder: Path, monkeypatch: Any) -> None:
+def test_own_peer_is_not_banned_from_here(gossipdp: Run, founder: Path, monkeypatch: Any) -> None:
     asked = Asked(monkeypatch, operator_of(founder))
+    done = gossipdp("members", "ban", "host1", "host0", "--home", founder)
+    assert done.code == 2 and "host0 is this host's own peer" in done.err and asked.made == []
+
+
+def test_closing_names_the_live_members_that_are_not_banned_and_those_allowed_before(
+    gossipdp: Run, founder: Path, monkeypatch: Any
+) -> None:
+    asked = Asked(monkeypatch, operator_of(founder), allowed=["12" * 32], decisions=[BAN])
     done = gossipdp("members", "close", "--yes", "--home", founder)
-    assert done.code == 0 and "Allowed: host1." in done.out
+    assert done.code == 0 and "closed to all but 2 peers" in done.out
+    assert asked.made == [(Verdict.CLOSED, "", "", ["12" * 32, "ee" * 32])]
+
+
+def test_allow_adds_to_the_list_and_lifts_no_ban(gossipdp: Run, founder: Path, monkeypatch: Any) -> None:
+    asked = Asked(monkeypatch, operator_of(founder), closed=True, allowed=["12" * 32], decisions=[BAN])
+    done = gossipdp("members", "allow", "host1", "host2", "--home", founder)
+    assert "host1 (abababab) is allowed. It is banned all the same" in done.out
     assert gossipdp("members", "open", "--home", founder).code == 0
-    assert asked.made == [(Verdict.ALLOWED, "ab" * 32, ""), (Verdict.CLOSED, "", ""), (Verdict.NONE, "", "")]
+    assert asked.made == [
+        (Verdict.CLOSED, "", "", ["12" * 32, "ab" * 32, "cd" * 32]),
+        (Verdict.OPEN, "", "", ["12" * 32]),
+    ]
+    assert "allow it, too" in gossipdp("members", "unban", "host2", "--home", founder).out
+
+
+def test_decision_that_does_not_stand_or_is_not_saved_is_told(gossipdp: Run, founder: Path, monkeypatch: Any) -> None:
+    asked = Asked(monkeypatch, operator_of(founder))
+    asked.answer = {"stands": True, "saved": False}
+    done = gossipdp("members", "ban", "host1", "--home", founder)
+    assert done.code == 0 and "could not save it" in done.err
+    asked.answer = {"stands": False, "saved": True}
+    assert gossipdp("members", "ban", "host1", "--home", founder).err.startswith("GD-207 the daemon did not take")
 
 
 def test_nothing_is_decided_without_the_key_or_for_nobody(
@@ -100,22 +126,33 @@ def test_nothing_is_decided_without_the_key_or_for_nobody(
 
 
 def test_decisions_are_listed(gossipdp: Run, founder: Path, answering: Any) -> None:
-    row = {
-        "number": 1,
-        "verdict": "banned",
-        "id": "ab" * 32,
-        "name": "host1",
-        "reason": "stolen",
-        "time": 1_800_000_000,
-    }
-    answering(founder, {"decisions": {"network": "tiny", "operator": "ef" * 32, "closed": True, "decisions": [row]}})
+    desk = {"network": "tiny", "operator": "ef" * 32, "closed": True, "allowed": ["12" * 32], "decisions": [BAN]}
+    answering(founder, {"decisions": desk})
     done = gossipdp("members", "decisions", "--home", founder)
-    assert "closed: allowed peers alone" in done.out and done.out.splitlines()[-1].split()[:3] == [
-        "abababab",
-        "host1",
-        "banned",
-    ]
-    assert json.loads(gossipdp("members", "decisions", "--json", "--home", founder).out)["decisions"] == [row]
+    assert "closed to all but 1 peer\n" in done.out
+    assert done.out.splitlines()[-1].split()[:3] == ["abababab", "host1", "banned"]
+    assert json.loads(gossipdp("members", "decisions", "--json", "--home", founder).out) == desk
+
+
+def test_invite_of_another_operator_is_refused(
+    gossipdp: Run, founder: Path, tmp_path: Path, started: list[Any]
+) -> None:
+    invite = invites.write_invite(founder, ["10.0.0.1:4710"], home.read_config(founder))
+    assert gossipdp("join", f"@{invite}", "--home", tmp_path / "other").code == 0
+    home.follow(tmp_path / "other", b"z" * 32)
+    done = gossipdp("join", f"@{invite}", "--home", tmp_path / "other")
+    assert done.code == 3 and done.err.startswith("GD-207 the invite names another operator")
+    assert operator_of(tmp_path / "other") == (b"z" * 32).hex()
+
+
+def test_without_an_operator_invite_and_home_are_those_of_the_version_before(
+    gossipdp: Run, founder: Path, started: list[Any]
+) -> None:
+    home.follow(founder, b"")
+    assert "operator" not in (founder / "network.json").read_text()
+    invite = invites.write_invite(founder, ["10.0.0.1:4710"], home.read_config(founder))
+    packed = base64.urlsafe_b64decode(invite.read_text().partition(".")[0].removeprefix("gdp1_") + "==")
+    assert len(msgspec.msgpack.decode(packed[:-4])) == 3
 
 
 def test_operator_is_shown_made_and_trusted(gossipdp: Run, founder: Path, tmp_path: Path, started: list[Any]) -> None:

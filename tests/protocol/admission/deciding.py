@@ -17,5 +17,9 @@ def ban(peer, number=1, **about):
     return decision(Verdict.BANNED, peer, number, **about)
 
 
+def closed(*allowed, number=1):
+    return decision(Verdict.CLOSED, number=number, allowed=tuple(allowed))
+
+
 def register(me=b"m" * 32, **options):
     return Admission(me, operator=OPERATOR, verify=verify, **options)

@@ -6,13 +6,20 @@ import dataclasses
 
 import pytest
 
-from gossipdp.protocol.events import Decided, ExchangeEnded, OperatorUnknown, UpdateRefused
+from gossipdp.protocol.admission.packing import pack
+from gossipdp.protocol.events import (
+    Decided,
+    ExchangeEnded,
+    MessageDropped,
+    OperatorDiffers,
+    UpdateRefused,
+)
 from gossipdp.protocol.outputs import Envelope
 from gossipdp.protocol.wire.encoding import encode
-from gossipdp.protocol.wire.messages import MAX_DECISIONS, Decisions, State, Verdict
+from gossipdp.protocol.wire.messages import Decision, Decisions, State, Verdict
 from gossipdp.protocol.wire.table import SINCE
 from simulations.simulator.host import Host
-from tests.protocol.admission.deciding import OPERATOR, STRANGER, ban, decision
+from tests.protocol.admission.deciding import OPERATOR, STRANGER, ban, closed, decision
 from tests.protocol.peer_rig import Town
 
 
@@ -78,7 +85,7 @@ def test_banned_peer_exchanges_with_nobody_and_comes_back_once_it_is_unbanned() 
 
 def test_peer_that_joins_later_learns_all_decisions_from_its_first_member() -> None:
     made = town(4, start=3)
-    subjects = [bytes([number]) * 32 for number in range(1, 2 + 2 * MAX_DECISIONS)]
+    subjects = [bytes([number]) * 32 for number in range(1, 16)]
     decide(made, 0, *(ban(subject) for subject in subjects))
     made.run(5.0)
     made.start(3)
@@ -113,29 +120,72 @@ def test_restarted_peer_keeps_its_decisions() -> None:
 def test_closed_network_drops_those_that_are_not_allowed() -> None:
     made = town(4)
     ids = [host.id for host in made.hosts]
-    decide(made, 0, *(decision(Verdict.ALLOWED, peer) for peer in ids[:3]), decision(Verdict.CLOSED))
+    decide(made, 0, closed(*ids[:3]))
     made.run(10.0)
     assert admitting(made, 3) == [] and admitting(made, 2) == [0, 1, 3]
     assert set(states(made, 3)) == {State.FAILED}
 
 
+def test_peer_that_joins_a_closed_network_is_never_alone() -> None:
+    made = town(12, start=11)
+    decide(made, 0, closed(*(host.id for host in made.hosts), b"d" * 32), *(ban(bytes([n]) * 32) for n in range(1, 9)))
+    made.run(5.0)
+    made.start(11)
+    for _ in range(20):
+        made.run(0.5)
+        assert made.peer(11).admission.admits(made.hosts[0].id)
+    assert made.peer(11).admission.digest == made.peer(0).admission.digest
+    assert len(made.peer(11).membership.alive()) == 11
+
+
+def tell(made: Town, index: int, source: int, message: Decisions, *decisions: Decision) -> None:
+    frames = encode(message, [pack(decisions)] if decisions else [])
+    made.net.command(made.hosts[index], "told", lambda peer: peer.receive(frames, made.hosts[source].id, made.net.now))
+
+
 def test_forged_decision_is_refused_and_not_passed_on() -> None:
     made = town(3)
-    forged = ban(made.hosts[1].id, operator=STRANGER)
-    message = encode(Decisions(OPERATOR, decisions=(forged,)))
-    made.net.command(made.hosts[0], "forged", lambda peer: peer.receive(message, made.hosts[2].id, made.net.now))
+    tell(made, 0, 2, Decisions(OPERATOR), ban(made.hosts[1].id, operator=STRANGER), ban(b"x" * 32))
     made.run(10.0)
     assert [event.reason for event in made.of(0, UpdateRefused)] == ["signature of a decision"]
-    assert admitting(made, 1) == [0, 2]
+    assert admitting(made, 1) == [0, 2] and not made.peer(2).admission.admits(b"x" * 32)
 
 
-def test_host_without_an_operator_says_so_once_and_follows_nobody() -> None:
-    made = town(2, operator=b"")
-    message = encode(Decisions(OPERATOR, decisions=(ban(b"x" * 32),)))
-    for _ in range(3):
-        made.net.command(made.hosts[0], "told", lambda peer: peer.receive(message, made.hosts[1].id, made.net.now))
-    assert made.of(0, OperatorUnknown) == [OperatorUnknown(made.hosts[1].id, OPERATOR)]
-    assert made.peer(0).admission.admits(b"x" * 32)
+def test_buffer_that_holds_no_decisions_is_dropped() -> None:
+    made = town(2)
+    frames = encode(Decisions(OPERATOR), [b"\x93\x01\x02\x03"])
+    made.net.command(made.hosts[0], "told", lambda peer: peer.receive(frames, made.hosts[1].id, made.net.now))
+    assert len(made.of(0, MessageDropped)) == 1 and made.peer(0).admission.decisions == ()
+
+
+def test_decisions_are_sent_once_a_probe_interval_however_often_a_member_asks() -> None:
+    sent: list[int] = []
+
+    def count(host: Host, envelope: Envelope) -> list[Envelope]:
+        if host.index == 0 and isinstance(envelope.message, Decisions) and len(envelope.frames) > 1:
+            sent.append(len(envelope.frames[1]))
+        return [envelope]
+
+    made = Town(2, OPERATOR, tampers=count)
+    for index in range(2):
+        made.start(index, found=index == 0)
+    made.run(5.0)
+    decide(made, 0, *(ban(bytes([n]) * 32) for n in range(1, 100)))
+    made.run(10.0)
+    sent.clear()
+    for reply in [True, False] * 50:
+        tell(made, 0, 1, Decisions(OPERATOR, b"?" * 16, reply))
+    assert len(sent) <= 2, "one to the question, one if that member was asked before"
+
+
+def test_other_operators_are_told_a_few_times_and_not_followed() -> None:
+    for mine in (b"", OPERATOR):
+        made = town(2, operator=mine)
+        for n in range(100):
+            tell(made, 0, 1, Decisions(bytes([n]) * 32), ban(b"x" * 32))
+        told = made.of(0, OperatorDiffers)
+        assert len(told) == 8 and told[0] == OperatorDiffers(made.hosts[1].id, bytes(32))
+        assert made.peer(0).admission.admits(b"x" * 32)
 
 
 def test_members_of_the_version_before_are_never_sent_decisions() -> None:

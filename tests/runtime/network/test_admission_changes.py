@@ -15,8 +15,8 @@ def following(identity: Identity) -> Admission:
     return Admission(identity.id, network="tiny", operator=OPERATOR.id, verify=Identity.verify)
 
 
-def decision(verdict: Verdict, subject: bytes, number: int) -> Decision:
-    return signed(Decision(number, verdict, subject), "tiny", OPERATOR.sign)
+def decision(verdict: Verdict, subject: bytes, number: int, *allowed: bytes) -> Decision:
+    return signed(Decision(number, verdict, subject, allowed=allowed), "tiny", OPERATOR.sign)
 
 
 def test_ban_closes_the_link_and_the_way_back__and_ends_with_the_ban(net: Net) -> None:
@@ -25,7 +25,7 @@ def test_ban_closes_the_link_and_the_way_back__and_ends_with_the_ban(net: Net) -
     b, a, c = net.peer(me, admission=admission), net.peer(), net.peer()
     net.link(a, b)
     net.link(c, b)
-    assert admission.take(decision(Verdict.BANNED, name(a), 1))
+    assert admission.take([decision(Verdict.BANNED, name(a), 1)])
     b.admission_changed()
     net.until(lambda: net.events(a, LinkDown) and net.events(b, LinkDown))
     assert "the operator has banned it" in net.events(a, LinkDown)[0].reason
@@ -34,7 +34,7 @@ def test_ban_closes_the_link_and_the_way_back__and_ends_with_the_ban(net: Net) -
     a.send(name(b), at(b), Lane.CONTROL, PING)
     net.until(lambda: net.events(a, DialFailed) and net.events(b, HandshakeRefused))
     assert net.events(a, DialFailed)[0].code == "GD-204"
-    assert admission.take(decision(Verdict.NONE, name(a), 2))
+    assert admission.take([decision(Verdict.NONE, name(a), 2)])
     b.admission_changed()
     net.until(lambda: a.send(name(b), at(b), Lane.CONTROL, PING) or a.links())
     net.until(lambda: len(b.links()) == 2)
@@ -46,8 +46,7 @@ def test_closing_the_network_closes_the_links_with_those_not_allowed(net: Net) -
     b, a, c = net.peer(me, admission=admission), net.peer(), net.peer()
     net.link(a, b)
     net.link(c, b)
-    admission.take(decision(Verdict.ALLOWED, name(c), 1))
-    admission.take(decision(Verdict.CLOSED, b"", 2))
+    admission.take([decision(Verdict.CLOSED, b"", 1, name(c))])
     b.admission_changed()
     net.until(lambda: net.events(a, LinkDown))
     assert [link.peer for link in b.links()] == [name(c)]

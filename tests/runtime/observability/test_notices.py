@@ -13,6 +13,7 @@ from msgspec.structs import replace
 
 from gossipdp.error_codes import ADVICE
 from gossipdp.protocol import events
+from gossipdp.protocol.admission.register import Admission
 from gossipdp.protocol.wire.messages import Decision, Member, Phase, State, Verdict, short
 from gossipdp.runtime.observability.join_progress import Reminder
 from gossipdp.runtime.observability.metrics import Metrics
@@ -23,6 +24,7 @@ SOURCE = b"s" * 32
 KNOWN = Member(SOURCE, "host2", "10.0.0.2:4710", 1, 0, State.ALIVE)
 PEER = SimpleNamespace(
     id=b"m" * 32,
+    admission=Admission(b"m" * 32),
     progress=SimpleNamespace(mine=SimpleNamespace(rounds=3)),
     membership=SimpleNamespace(members={SOURCE: KNOWN}, alive=lambda: [KNOWN]),
 )
@@ -337,18 +339,18 @@ def test_decisions_of_the_operator_are_told__and_a_ban_of_this_peer_is_a_notice(
     for decision in (
         Decision(1, Verdict.BANNED, SOURCE, "host2", "stolen"),
         Decision(2, Verdict.NONE, SOURCE, "host2"),
-        Decision(3, Verdict.CLOSED, b""),
+        Decision(3, Verdict.CLOSED, b"", allowed=(SOURCE, PEER.id)),
         Decision(4, Verdict.BANNED, PEER.id, "me", "by mistake"),
     ):
-        notices.observe(events.Decided(decision), 0.0)
-    notices.observe(events.OperatorUnknown(SOURCE, b"o" * 32), 0.0)
+        notices.observe(events.Decided((decision,)), 0.0)
+    notices.observe(events.OperatorDiffers(SOURCE, b"o" * 32), 0.0)
     lines = [record.getMessage() for record in caplog.records]
     assert lines[:3] == [
         f"operator: {NAME} is banned (stolen)",
-        f"operator: {NAME} is neither banned nor allowed any longer",
-        "operator: the network takes allowed peers alone",
+        f"operator: {NAME} is not banned any longer",
+        "operator: the network takes 2 allowed peers alone",
     ]
     assert list(status.notices) == [
         "GD-204 the operator has banned this peer (by mistake)",
-        f"GD-207 {NAME} follows the operator {(b'o' * 32).hex()}; this host follows none",
+        f"GD-207 {NAME} follows the operator {(b'o' * 32).hex()}, and this host follows no operator",
     ]

@@ -195,9 +195,9 @@ def test_ban_of_this_peer_is_told_and_a_banned_member_is_not_missed(watched: Wat
     watched.partner = replace(watched.partner, state=State.FAILED)
     watched.peer.membership.members[PARTNER] = watched.partner
     assert watched.at(10.0).failed and not watched.at(10.0).banned
-    watched.admission.take(ban(PARTNER))
+    watched.admission.take([ban(PARTNER)])
     assert not watched.at(10.0).failed
-    watched.admission.take(ban(number(1), 2, reason="stolen"))
+    watched.admission.take([ban(number(1), 2, reason="stolen")])
     signs = watched.at(10.0)
     assert signs.banned == "the operator has banned this peer (stolen)"
     assert judge(signs).state == "refused" and "(stolen)" in judge(signs).text

@@ -40,7 +40,7 @@ from gossipdp.protocol.wire.messages.base import (
     short,
 )
 from gossipdp.protocol.wire.messages.data import MAX_BLOCKS, MAX_LEASES, MAX_READERS, Coverage, Reader
-from gossipdp.protocol.wire.messages.decisions import MAX_DECISIONS, Decision, Decisions, Verdict
+from gossipdp.protocol.wire.messages.decisions import MAX_ALLOWED, Decision, Decisions, Verdict
 from gossipdp.protocol.wire.messages.exchange import Accept, Ack, Ask, Data, End, Miss, Offer, Ranges, Refuse, Void
 from gossipdp.protocol.wire.messages.membership import (
     DIGEST_BYTES,
@@ -84,9 +84,9 @@ __all__ = [
     "DIGEST_BYTES",
     "LARGEST_LOSS",
     "MAX_ACCUSERS",
+    "MAX_ALLOWED",
     "MAX_BLOCKS",
     "MAX_BUFFER",
-    "MAX_DECISIONS",
     "MAX_DIGEST",
     "MAX_FRAMES",
     "MAX_HEADER",
