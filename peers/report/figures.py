@@ -18,22 +18,22 @@ Point = tuple[float, float]
 
 
 def figures(peers: Sequence[PeerRun]) -> list[dict[str, Any]]:
-    """Figures as the script of the report takes them: title, axis, and curves with their points."""
+    """Figures as the script of the report takes them: title, axis, unit, and curves with their points."""
     stalls = _grown(peers, lambda record: record.stall, by_life=False)
     drawn = [
-        _figure("Loss against time", "time", "loss", _losses(peers, _time)),
-        _figure("Loss against samples of that peer", "samples", "loss", _losses(peers, _samples)),
-        _figure("Agreement (consensus ratio)", "time", "ratio", _each(peers, lambda record: record.ratio)),
-        _figure("Bytes received", "time", "bytes", _grown(peers, lambda record: record.received)),
-        _figure("Seconds of training spent in gossipdp", "time", "s", stalls),
-        _figure("Live members, as each peer saw them", "time", "peers", _each(peers, lambda record: record.alive)),
+        _figure("Loss against time", "time", "", _losses(peers, _time)),
+        _figure("Loss against samples of that peer", "samples", "", _losses(peers, _samples)),
+        _figure("Agreement (consensus ratio)", "time", "", _each(peers, lambda record: record.ratio)),
+        _figure("Bytes received", "time", "B", _grown(peers, lambda record: record.received)),
+        _figure("Seconds of training spent in gossipdp", "time", "", stalls),
+        _figure("Live members, as each peer saw them", "time", "", _each(peers, lambda record: record.alive)),
     ]
     return [figure for figure in drawn if figure["curves"]]
 
 
-def _figure(title: str, x: str, y: str, curves: Iterable[tuple[str, list[Point]]]) -> dict[str, Any]:
+def _figure(title: str, x: str, unit: str, curves: Iterable[tuple[str, list[Point]]]) -> dict[str, Any]:
     kept = [(name, _thinned(points)) for name, points in curves if len(points) > 1][:CURVES]
-    return {"title": title, "x": x, "y": y, "curves": [{"name": name, "points": points} for name, points in kept]}
+    return {"title": title, "x": x, "unit": unit, "curves": [{"name": name, "points": points} for name, points in kept]}
 
 
 def _losses(peers: Sequence[PeerRun], along: Callable[[Record], float]) -> list[tuple[str, list[Point]]]:

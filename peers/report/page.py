@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import html
 import json
+import re
 from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
 from importlib import resources
+from importlib.resources.abc import Traversable
 from string import Template
 from typing import Any, Final
 
@@ -20,8 +22,10 @@ __all__ = ["MOST", "page"]
 
 MOST: Final = 2 << 20
 """bytes of a report"""
-PLOT: Final = resources.files("gossipdp.runtime.observability.page") / "files"
-"""the folder of uPlot, which the daemon's page uses too"""
+SHARED: Final = resources.files("gossipdp.runtime.observability.page") / "files"
+"""the folder of the daemon's page, whose plots and colours the report uses"""
+MODULES: Final = ("text.js", "plots.js")
+"""modules of that page, each after those that it imports"""
 
 
 def page(peers: Sequence[PeerRun], made: float, version: str) -> str:
@@ -32,7 +36,7 @@ def page(peers: Sequence[PeerRun], made: float, version: str) -> str:
         version: of gossipdp.
     """
     here = resources.files("peers.report")
-    return Template((here / "report.html").read_text("utf-8")).substitute(
+    return Template(_read(here / "report.html")).substitute(
         title=_text(f"{peers[0].network}: report of a run"),
         summary=_summary(peers, made, version),
         peers=_table(PEER_HEAD, [_peer_row(peer) for peer in peers]),
@@ -40,11 +44,19 @@ def page(peers: Sequence[PeerRun], made: float, version: str) -> str:
         events=_events(peers),
         settings=_table(("setting", "value"), _settings(peers)),
         data=json.dumps(figures(peers)).replace("<", "\\u003c"),
-        uplot_css=(PLOT / "uplot.css").read_text("utf-8"),
-        uplot_js=(PLOT / "uplot.js").read_text("utf-8"),
-        script=(here / "report.js").read_text("utf-8"),
-        style=(here / "report.css").read_text("utf-8"),
+        uplot=_read(SHARED / "uplot.js"),
+        script=_one_module(_read(*(SHARED / name for name in MODULES), here / "report.js")),
+        style=_read(SHARED / "uplot.css", SHARED / "plots.css", here / "report.css"),
     )
+
+
+def _read(*files: Traversable) -> str:
+    return "\n".join(file.read_text("utf-8") for file in files)
+
+
+def _one_module(modules: str) -> str:
+    """JavaScript modules as one. A file on a disk cannot import another one."""
+    return re.sub(r"^import .*\n|^export ", "", modules, flags=re.MULTILINE)
 
 
 def _text(value: object) -> str:

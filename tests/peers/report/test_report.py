@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import subprocess
 from html.parser import HTMLParser
+from importlib import resources
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +19,7 @@ from gossipdp.runtime.observability.history import FILE, MOST, MemberRecord, Rec
 from peers.report.events import events
 from peers.report.figures import POINTS, figures
 from peers.report.gather import gather
+from peers.report.page import MODULES, SHARED
 from peers.report.page import MOST as LARGEST
 from peers.report.write import write
 from tests.peers.commands.running import Run
@@ -139,6 +142,20 @@ def test_command_writes_the_file_and_says_where(home: Path, tmp_path: Path, goss
     assert refused.code == 8 and "GD-602" in refused.err
 
 
+def test_report_and_status_page_share_one_setup_of_plots(home: Path, tmp_path: Path) -> None:
+    write([home], tmp_path / "report.html", 1.9e9)
+    text = (tmp_path / "report.html").read_text()
+    for name in MODULES:
+        module = (SHARED / name).read_text("utf-8")
+        assert module.count("export ") == len(re.findall("^export ", module, re.MULTILINE))
+        bodies = [line.removeprefix("export ") for line in module.splitlines() if not line.startswith("import ")]
+        assert "\n".join(bodies) in text
+    assert (SHARED / "plots.css").read_text("utf-8") in text
+    scripts = [*SHARED.iterdir(), *resources.files("peers.report").iterdir()]
+    users = [file.name for file in scripts if file.name.endswith(".js") and "new uPlot" in file.read_text("utf-8")]
+    assert users == ["plots.js"]
+
+
 @pytest.mark.skipif(shutil.which("chromium") is None, reason="chromium is not installed")
 def test_browser_draws_the_curves_without_an_error(home: Path, tmp_path: Path) -> None:
     out = tmp_path / "report.html"
@@ -147,4 +164,6 @@ def test_browser_draws_the_curves_without_an_error(home: Path, tmp_path: Path) -
     argv = ["chromium", *words, f"--user-data-dir={tmp_path / 'profile'}", "--dump-dom", f"file://{out}"]
     ran = subprocess.run(argv, capture_output=True, text=True, timeout=60, check=True)
     assert "CONSOLE" not in ran.stderr, ran.stderr
-    assert ran.stdout.count("<canvas") == len(figures(gather([home])))
+    (peer,) = gather([home])
+    assert ran.stdout.count("<canvas") == len(figures([peer]))
+    assert f'aria-label="{peer.name}: last 7 B"' in ran.stdout

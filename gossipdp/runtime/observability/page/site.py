@@ -22,6 +22,7 @@ SCRIPT, STYLE = "text/javascript; charset=utf-8", "text/css; charset=utf-8"
 FILES: Final = {
     "/": ("index.html", "text/html; charset=utf-8"),
     "/page.css": ("page.css", STYLE),
+    "/plots.css": ("plots.css", STYLE),
     "/page.js": ("page.js", SCRIPT),
     "/text.js": ("text.js", SCRIPT),
     "/network.js": ("network.js", SCRIPT),

@@ -1,4 +1,4 @@
-// Plots by uPlot, in the colours of the page.
+// Plots by uPlot, in the colours of plots.css. The status page and the report of a run draw with them.
 import { quantity } from "./text.js";
 
 /* global uPlot */
@@ -13,21 +13,19 @@ function css(name) {
 
 /** A plot in `box` that is as wide as the box. It is made anew when its lines have other names. */
 export class Plot {
-  constructor(box, { unit = "", log = false, second = "" } = {}) {
+  /** unit: of the values. second: name of the line that has the scale on the right. */
+  constructor(box, { unit = "", second = "" } = {}) {
     this.box = box;
     this.unit = unit;
-    this.log = log;
-    this.second = second; // name of the line that has the scale on the right
+    this.second = second;
     this.made = null;
     this.key = "";
-    this.data = null;
     new ResizeObserver(() => this.fit()).observe(box);
     matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => this.made?.redraw());
   }
 
   /** data: columns, the first one is x. lines: name of each, and optionally dashed or strong. */
   show(data, lines, overTime = true) {
-    this.data = data;
     const key = JSON.stringify([lines, overTime]);
     if (key !== this.key) {
       this.made?.destroy();
@@ -45,14 +43,14 @@ export class Plot {
   }
 
   options(lines, overTime) {
-    const number = (_, value) => (value === null || value === undefined ? "–" : quantity(value, this.unit));
+    const number = (_, value) => (isKnown(value) ? quantity(value, this.unit) : "–");
     const ticks = (_, values) => values.map((value) => (value === null ? "" : quantity(value, this.unit)));
     const plain = (_, values) => values.map((value) => (value === null ? "" : Number(value).toPrecision(2)));
     const line = () => css("--line");
     const axis = { stroke: () => css("--muted"), grid: { stroke: line, width: 1 }, ticks: { stroke: line, width: 1 } };
     const x = overTime
       ? { label: "time", value: "{YYYY}-{MM}-{DD} {HH}:{mm}:{ss}" }
-      : { label: "samples", value: (_, value) => (value === null ? "–" : quantity(value)) };
+      : { label: "samples", value: (_, value) => (isKnown(value) ? quantity(value) : "–") };
     const right = { ...axis, scale: "right", side: 1, size: 62, values: plain, grid: { show: false } };
     return {
       width: this.box.clientWidth || 300,
@@ -64,7 +62,7 @@ export class Plot {
         ...(this.second ? [right] : []),
       ],
       series: [x, ...lines.map((each, at) => this.line(each, at, number))],
-      cursor: { points: { size: 6 } },
+      cursor: { points: { size: 6 }, dataIdx: nearest },
     };
   }
 
@@ -78,9 +76,19 @@ export class Plot {
       spanGaps: true,
       scale: name === this.second ? "right" : "y",
       value: number,
-      points: { show: (plot, series) => plot.data[series].filter((value) => value !== null).length < 3, size: 5 },
+      points: { show: (plot, series) => plot.data[series].filter(isKnown).length < 3, size: 5 },
     };
   }
+}
+
+/** Columns over one x that holds the points of all curves, of which each is a list of [x, y]. */
+export function joined(curves) {
+  return uPlot.join(curves.map((points) => [points.map(([x]) => x), points.map(([, y]) => y)]));
+}
+
+/** A column over an x that it does not have by itself holds undefined there. */
+function isKnown(value) {
+  return value !== null && value !== undefined;
 }
 
 /** Bounds of an axis with some air, from 0 if the values are near it. */
@@ -96,7 +104,17 @@ function clock(_, values, axis, space, distance) {
   return values.map((value) => text(new Date(1000 * value)));
 }
 
+/** Where the cursor reads a line: at its own value that is nearest to the index `at` of x. */
+function nearest(plot, series, at) {
+  const column = plot.data[series];
+  for (let off = 0; off < column.length; off += 1) {
+    const near = [at - off, at + off].find((index) => isKnown(column[index]));
+    if (near !== undefined) return near;
+  }
+  return at;
+}
+
 function told(column, unit) {
-  const last = column.findLast((value) => value !== null && value !== undefined);
+  const last = column.findLast(isKnown);
   return last === undefined ? "no value yet" : `last ${quantity(last, unit)}`;
 }
