@@ -20,6 +20,7 @@ __all__ = [
     "flags_option",
     "home_option",
     "json_option",
+    "live_option",
     "log_format_option",
     "set_option",
     "verbose_option",
@@ -190,3 +191,5 @@ log_format_option = click.option(
 )
 
 verbose_option = click.option("--verbose", is_flag=True, help="Log every exchange.")
+
+live_option = click.option("--no-live", is_flag=True, help="Show no live line below the output on a terminal.")

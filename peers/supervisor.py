@@ -15,6 +15,7 @@ training command all the same (`processes`), and before it is started again.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import math
 import os
@@ -47,6 +48,7 @@ from peers.child import Backoff, Child, Policy, ended
 from peers.control import occupied
 from peers.daemon_questions import AttachWatch, finish, saving
 from peers.home import known_name
+from peers.live.process import shown, suits
 from peers.log_file import log_file
 from peers.processes import LOOK, Guard, adopt, bury, orphans
 from peers.relay import Relay
@@ -284,6 +286,7 @@ def run(
     overrides: Mapping[str, str],
     log_format: str = "text",
     verbose: bool = False,
+    live: bool = False,
     policy: Policy | None = None,
     daemon: Sequence[str] | None = None,
 ) -> int:
@@ -294,6 +297,7 @@ def run(
         overrides: configuration keys and values from the command line.
         log_format: "text" or "json".
         verbose: whether the daemon logs every exchange.
+        live: show a live line, if the output is text on a terminal.
         policy: times; the default is that of users.
         daemon: argv to run in place of the peer daemon.
 
@@ -322,7 +326,10 @@ def run(
     guard = Guard(partial(end_if_killed, home, recorded, policy.grace, busy), record.let_go)
     record.name(GUARD, guard.pid)
     try:
-        with wakeups() as wake:
+        with contextlib.ExitStack() as stack:
+            if live and style == "text" and suits():
+                stack.enter_context(shown(home, environment.of_daemon(os.environ, home), f"{mark}-live"))
+            wake = stack.enter_context(wakeups())
             peer = Child(
                 DAEMON,
                 list(daemon),

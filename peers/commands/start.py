@@ -17,6 +17,7 @@ from peers.options import (
     flags_of,
     flags_option,
     home_option,
+    live_option,
     log_format_option,
     verbose_option,
 )
@@ -30,9 +31,12 @@ __all__ = ["join", "up"]
 @flags_option
 @log_format_option
 @verbose_option
+@live_option
 @home_option
 @click.pass_context
-def up(ctx: click.Context, run_toml: str | None, network: str | None, log_format: str, verbose: bool) -> int:
+def up(
+    ctx: click.Context, run_toml: str | None, network: str | None, log_format: str, verbose: bool, no_live: bool
+) -> int:
     """Start this host's peer, and with `-- CMD...` its training.
 
     In a new home this founds a network. In a home that belongs to a network it continues there. RUN.toml is copied to
@@ -71,7 +75,7 @@ def up(ctx: click.Context, run_toml: str | None, network: str | None, log_format
     _print(said, log_format)
     from peers.supervisor import run
 
-    return run(home, command_of(ctx), overrides=flags, log_format=log_format, verbose=verbose)
+    return run(home, command_of(ctx), overrides=flags, log_format=log_format, verbose=verbose, live=not no_live)
 
 
 def _complete_invite(_ctx: click.Context, _parameter: click.Parameter, typed: str) -> list[str]:
@@ -91,9 +95,12 @@ def _complete_invite(_ctx: click.Context, _parameter: click.Parameter, typed: st
 @flags_option
 @log_format_option
 @verbose_option
+@live_option
 @home_option
 @click.pass_context
-def join(ctx: click.Context, invite: str | None, run_toml: str | None, log_format: str, verbose: bool) -> int:
+def join(
+    ctx: click.Context, invite: str | None, run_toml: str | None, log_format: str, verbose: bool, no_live: bool
+) -> int:
     """Join a network, and with `-- CMD...` start training.
 
     The invite comes from @FILE, from standard input (-), or from the variable GOSSIPDP_INVITE. It cannot be an argument
@@ -115,11 +122,11 @@ def join(ctx: click.Context, invite: str | None, run_toml: str | None, log_forma
     homes.keep_addresses(home, config, flags)
     _print(announcement.joining(home, network.invite.network, config.network.seeds), log_format)
     if "GOSSIPDP_INVITE" in os.environ:
-        logged = ["--log-format", log_format, *(["--verbose"] if verbose else [])]
+        logged = ["--log-format", log_format, *["--verbose"] * verbose, *["--no-live"] * no_live]
         _restart_without_invite(home, flags, logged, command_of(ctx))
     from peers.supervisor import run
 
-    return run(home, command_of(ctx), overrides=flags, log_format=log_format, verbose=verbose)
+    return run(home, command_of(ctx), overrides=flags, log_format=log_format, verbose=verbose, live=not no_live)
 
 
 def _check_unoccupied(home: Path) -> None:

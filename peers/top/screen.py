@@ -19,6 +19,7 @@ from rich.live import Live
 
 from gossipdp.errors import GossipdpError
 from peers.control import ask
+from peers.live.figures import Traffic
 from peers.top.choice import Choice, keys, pressed
 from peers.top.view import View
 
@@ -30,15 +31,17 @@ PATIENCE: Final = 2.0
 """seconds for one answer of the daemon"""
 
 
-def look(home: Path) -> View:
+def look(home: Path, traffic: Traffic) -> View:
     """Ask the daemon of `home`. Raises GossipdpError GD-105: it does not answer."""
-    return View(ask(home, "status", timeout=PATIENCE), ask(home, "members", timeout=PATIENCE).get("members") or [])
+    status = ask(home, "status", timeout=PATIENCE)
+    members = ask(home, "members", timeout=PATIENCE).get("members") or []
+    return View(status, members, traffic=traffic.look(status, time.monotonic()))
 
 
 def once(home: Path) -> None:
     """Print one view, without keys."""
     console = Console()
-    console.print(look(home).drawn(Choice(), console.width, 10_000))
+    console.print(look(home, Traffic()).drawn(Choice(), console.width, 10_000))
 
 
 def run(home: Path) -> None:
@@ -47,7 +50,8 @@ def run(home: Path) -> None:
     Raises:
         GossipdpError: GD-105, the daemon does not answer at the first look.
     """
-    console, choice, view = Console(), Choice(), look(home)
+    console, choice, traffic = Console(), Choice(), Traffic()
+    view = look(home, traffic)
     with _single_keys(sys.stdin.fileno()), Live(console=console, screen=True, auto_refresh=False) as live:
         while not choice.ended:
             live.update(view.drawn(choice, console.width, console.height), refresh=True)
@@ -57,7 +61,7 @@ def run(home: Path) -> None:
                     break
                 choice = _read(choice, len(view.rows(choice)))
                 live.update(view.drawn(choice, console.width, console.height), refresh=True)
-            view = _next(home, view) if not choice.ended else view
+            view = _next(home, traffic, view) if not choice.ended else view
 
 
 def _read(choice: Choice, rows: int) -> Choice:
@@ -68,9 +72,9 @@ def _read(choice: Choice, rows: int) -> Choice:
     return choice if data else replace(choice, ended=True)
 
 
-def _next(home: Path, view: View) -> View:
+def _next(home: Path, traffic: Traffic, view: View) -> View:
     try:
-        return look(home)
+        return look(home, traffic)
     except GossipdpError as error:
         return view.without_answer(f"{error.cause}: {error.seen}")
 

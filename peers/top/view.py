@@ -10,6 +10,7 @@ from rich.text import Text
 
 from gossipdp.protocol.wire.messages import printable
 from gossipdp.runtime.observability.health import GONE, STATES, spoken
+from peers.live.figures import figures
 from peers.tables import MEMBER_COLUMNS, Column, cell, member_told, quantity, rich_table
 from peers.top.choice import SORTS, Choice, Row, shown
 
@@ -31,16 +32,19 @@ class View:
         status: the daemon's answer to `status`; empty before the first one.
         members: its answer to `members`.
         silent: why the daemon does not answer, or "".
+        traffic: bytes a second of this host, in and out.
     """
 
-    def __init__(self, status: Mapping[str, Any], members: Sequence[Row], silent: str = "") -> None:
-        self._status, self._silent = status, silent
+    def __init__(
+        self, status: Mapping[str, Any], members: Sequence[Row], silent: str = "", traffic: float | None = None
+    ) -> None:
+        self._status, self._silent, self._traffic = status, silent, traffic
         self._members = [member_told(row) for row in members if (row.get("gone") or 0.0) < GONE]
         self._names = {str(row.get("id")): printable(str(row.get("name"))) for row in members}
 
     def without_answer(self, why: str) -> View:
         """The same look, under the word that the daemon does not answer now."""
-        return View(self._status, self._members, why)
+        return View(self._status, self._members, why, self._traffic)
 
     def rows(self, choice: Choice) -> list[Row]:
         return shown(choice, self._members)
@@ -49,7 +53,11 @@ class View:
         """The screen: verdict, this host's figures, members or one member, exchanges, notices, keys."""
         rows = self.rows(choice)
         at = min(choice.at, len(rows) - 1)
-        head = [self._verdict(width), Text(line(self._status), style="dim", no_wrap=True, overflow="ellipsis"), Text()]
+        head = [
+            self._verdict(width),
+            Text(line(self._status, self._traffic), style="dim", no_wrap=True, overflow="ellipsis"),
+            Text(),
+        ]
         below = [*self._pane("notices", self._notices(width)), _keys(choice, width)]
         if choice.opened and rows:
             exchanges = self._exchanges(str(rows[at].get("id")))
@@ -95,29 +103,22 @@ class View:
         return [Text(), Text(title, style="bold"), *lines[:PANES]] if lines else []
 
 
-def line(status: Mapping[str, Any]) -> str:
-    """The figures of this host in one line, the most telling first."""
+def line(status: Mapping[str, Any], traffic: float | None = None) -> str:
+    """The figures of this host in one line, the most telling first.
+
+    Args:
+        traffic: bytes a second, in and out.
+    """
     if not status:
         return ""
-    members, uptime = status.get("members") or {}, status.get("uptime") or 0.0
-    exchange = next(iter(status.get("recent_exchanges") or ()), None)
     parts = [
-        f"{members.get('alive', 0)} alive" if isinstance(members, Mapping) else "",
-        f"round {status.get('round')}",
-        _part(status, "samples_per_second", lambda value: f"{quantity(value)} samples/s"),
-        _part(status, "loss", lambda value: f"loss {value:.3f}"),
-        _part(status, "consensus_ratio", lambda value: f"agreement {value:.1f}"),
-        "" if exchange is None else f"exchange {spoken(exchange['ago'])} ago",
-        _part(status, "stall", lambda value: f"stall {value:.1%}"),
+        *figures(status, traffic),
+        "" if status.get("stall") is None else f"stall {status['stall']:.1%}",
         f"in {quantity(status.get('received_bytes') or 0, 'B')}",
         f"out {quantity(status.get('sent_bytes') or 0, 'B')}",
-        f"up {spoken(uptime)}",
+        f"up {spoken(status.get('uptime') or 0.0)}",
     ]
     return " · ".join(filter(None, parts))
-
-
-def _part(status: Mapping[str, Any], key: str, told: Any) -> str:
-    return "" if status.get(key) is None else str(told(status[key]))
 
 
 def _pairs(row: Row) -> list[Text]:

@@ -26,7 +26,7 @@ def test_join_brings_secret_seed_and_settings(gossipdp: Run, started: list[Any],
     joiner = tmp_path / "joiner"
     assert started[0] == {
         "home": joiner, "command": ["python", "train.py"], "overrides": {}, "log_format": "text",
-        "verbose": False,
+        "verbose": False, "live": True,
     }  # fmt: skip
     assert NetworkSecret.load(joiner) == NetworkSecret.load(founder)
     assert Identity.load(joiner).id != Identity.load(founder).id
@@ -66,11 +66,13 @@ def test_an_invite_in_the_environment_does_not_outlive_its_reading(
     monkeypatch.setenv("GOSSIPDP_INVITE", (founder / "invite").read_text())
     home = tmp_path / "joiner"
     with pytest.raises(SystemExit):
-        gossipdp("join", "--home", home, "--verbose", "--set", "exchange.every=9", "--", "python", "train.py")
+        gossipdp(
+            "join", "--home", home, "--verbose", "--no-live", "--set", "exchange.every=9", "--", "python", "train.py"
+        )
     arguments, environment = replaced[0]
     assert "GOSSIPDP_INVITE" not in environment
     assert arguments[:7] == [sys.executable, "-P", "-m", "peers.cli", "up", "--home", str(home)]
-    assert arguments[-6:] == ["--verbose", "--set", "exchange.every=9", "--", "python", "train.py"]
+    assert arguments[-7:] == ["--verbose", "--no-live", "--set", "exchange.every=9", "--", "python", "train.py"]
 
 
 def test_a_secret_in_argv_is_refused_with_the_three_ways(gossipdp: Run, started: list[Any], founder: Path) -> None:

@@ -22,6 +22,7 @@ def test_up_makes_a_home_that_others_cannot_read(gossipdp: Run, started: list[An
             "overrides": {"network.name": "tiny"},
             "log_format": "text",
             "verbose": False,
+            "live": True,
         }
     ]
     assert where.stat().st_mode & 0o777 == 0o700
@@ -68,8 +69,8 @@ def test_flags_reach_the_daemon_as_overrides(gossipdp: Run, started: list[Any]) 
 
 
 def test_verbose_and_json_reach_the_daemon__and_what_is_said_is_json_too(gossipdp: Run, started: list[Any]) -> None:
-    done = gossipdp("up", "--verbose", "--log-format", "json")
-    assert started[0]["verbose"] is True
+    done = gossipdp("up", "--verbose", "--no-live", "--log-format", "json")
+    assert started[0]["verbose"] is True and started[0]["live"] is False
     (line,) = [json.loads(line) for line in done.err.splitlines()]
     assert line["level"] == "info" and "lets another host join" in line["message"]
     assert gossipdp("up").err.startswith("founding network gossipdp; home ") and started[1]["verbose"] is False

@@ -20,7 +20,7 @@ MEMBERS: list[dict[str, Any]] = [
 STATUS: dict[str, Any] = {
     "network": "tiny", "verdict": {"state": "healthy", "text": "healthy: 3 of 3 peers"}, "members": {"alive": 2},
     "round": 9, "loss": 2.5, "consensus_ratio": 1.6, "stall": 0.01, "uptime": 600.0, "received_bytes": 12e6,
-    "sent_bytes": 11e6, "samples_per_second": 1234.5,
+    "sent_bytes": 11e6, "samples_per_second": 1234.5, "steps": 100, "samples": 3200,
     "recent_exchanges": [
         {"partner": IDS[1], "result": "done", "chunks": 8, "of": 8, "seconds": 0.4, "sent_bytes": 5e6,
          "received_bytes": 6e6, "ago": 4.2},
@@ -87,7 +87,7 @@ def test_one_screen(width: int) -> None:
     text = "\n".join(lines)
     assert len(lines) <= 24 and max(map(len, lines)) <= width and "\x1b" not in text
     assert lines[0] == "tiny  healthy: 3 of 3 peers"
-    assert lines[1].startswith("2 alive · round 9 · 1.23k samples/s · loss 2.500 · agreement 1.6 · exchange 4 s")
+    assert lines[1].startswith("2 alive · round 9 · 38.6 steps/s · loss 2.500 · agreement 1.6 · exchange 4 s")
     assert "anna" in text and "old" not in text and "[red]" in text
     assert "bert         done  8 of 8 chunks, 6MB in, 5MB out, 0.4 s" in text
     assert "mixed nothing" in text and "GD-101 no peer answers" in text
@@ -117,3 +117,4 @@ def test_daemon_is_silent__said_above_the_last_look() -> None:
 def test_line_of_a_peer_that_has_nothing_yet() -> None:
     assert line({}) == ""
     assert line({"members": {"alive": 1}, "round": 0, "uptime": 3.0}) == "1 alive · round 0 · in 0B · out 0B · up 3 s"
+    assert " · exchange 4 s ago · 2kB/s · stall 1.0% · in 12MB · " in line(STATUS, 2000.0)
