@@ -42,17 +42,21 @@ def _losses(peers: Sequence[PeerRun], along: Callable[[Record], float]) -> list[
         curves.append((peer.name, [(along(each), each.loss) for each in peer.records if each.loss is not None]))
         tested = [(along(each), each.eval_loss) for each in peer.records if each.eval_loss is not None]
         curves.append((f"{peer.name}, evaluation", tested))
-    return curves + (_told_by_others(peers) if along is _time else [])
+    return curves + _told_by_others(peers, by_samples=along is _samples)
 
 
-def _told_by_others(peers: Sequence[PeerRun]) -> list[tuple[str, list[Point]]]:
+def _told_by_others(peers: Sequence[PeerRun], *, by_samples: bool) -> list[tuple[str, list[Point]]]:
     """Losses of members whose homes are not given, as the first peer heard of them."""
     own = {peer.id for peer in peers}
     curves: dict[str, tuple[str, list[Point]]] = {}
     for record in peers[0].records:
         for member in record.members:
-            if member.id not in own and member.loss is not None:
-                curves.setdefault(member.id, (member.name, []))[1].append((record.time, member.loss))
+            x = member.samples if by_samples else record.time
+            if member.id in own or member.loss is None or x is None:
+                continue
+            points = curves.setdefault(member.id, (member.name, []))[1]
+            if not points or x > points[-1][0]:  # between two reports its samples stand
+                points.append((x, member.loss))
     return list(curves.values())
 
 

@@ -51,7 +51,7 @@ def test_page_shows_members_exchanges_and_plots_without_a_complaint(network: Net
         until("an exchange is lit", lambda: shown(browser, "#picture .lit"), 20, network.hosts)
         until("four plots", lambda: browser.run("document.querySelectorAll('.plot canvas').length") == 4, 20)
         names = shown(browser, "#members tbody td:first-child")
-        assert names[0] == "h0" and set(names[1:]) == {"h1", *(f"{name[:23]}…" for name in HOSTILE)}
+        assert names[0] == "h0" and set(names[1:]) == {"h1", *(f"{name[:9]}…{name[-10:]}" for name in HOSTILE)}
         assert len(shown(browser, "#picture .node")) == 4 and len(shown(browser, "#picture .link")) >= 1
         assert {"h0", "h1"} <= set(shown(browser, "#contribution .who"))
         assert shown(browser, "#exchanges tbody tr")
@@ -62,7 +62,7 @@ def test_page_shows_members_exchanges_and_plots_without_a_complaint(network: Net
         scripts = browser.run("Array.from(document.scripts, each => new URL(each.src).pathname)")
         assert scripts == ["/uplot.js", "/page.js"]
         browser.run("document.getElementById('by-samples').click()")
-        assert shown(browser, "#by-samples[aria-pressed=true]") == ["over samples of this host"]
+        assert shown(browser, "#by-samples[aria-pressed=true]") == ["over samples of each peer"]
         until("the plot is against samples", lambda: shown(browser, "#loss .u-label")[:1] == ["samples"], 10)
         assert browser.complaints == []
 

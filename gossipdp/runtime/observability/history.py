@@ -38,13 +38,14 @@ AGAIN: Final = 300.0
 
 
 class MemberRecord(msgspec.Struct, frozen=True, array_like=True):
-    """What one member had reported. id: begin of its key's id, as in the log."""
+    """What one member had reported. id: begin of its key's id, as in the log. samples: None in records without them."""
 
     id: str
     name: str
     steps: int
     rounds: int
     loss: float | None = None
+    samples: int | None = None
 
 
 class Record(msgspec.Struct, frozen=True, kw_only=True):
@@ -170,7 +171,9 @@ def _record(status: Status, wall: float) -> Record:
         failed=sum(status.exchanges.values()) - mixed,
         alive=status.counts().get("alive", 1),
         members=tuple(
-            MemberRecord(short(report.id), names[report.id], report.steps, report.rounds, report.loss)
+            MemberRecord(
+                short(report.id), names[report.id], report.steps, report.rounds, report.loss, report.samples
+            )
             for report in reports[:MEMBERS]
         ),
     )

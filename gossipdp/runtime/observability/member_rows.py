@@ -68,6 +68,7 @@ def rows_of(
                 "rtt": finite(membership.rtt(member.id)),
                 "round": None if report is None else report.rounds,
                 "steps": None if report is None else report.steps,
+                "samples": None if report is None else report.samples,
                 "samples_per_second": finite(rates.of(member.id, now)),
                 "loss": None if report is None else report.loss,
                 "eval_loss": None if report is None else report.eval_loss,

@@ -63,6 +63,17 @@ def test_counters_are_added_up_over_the_lives_of_a_daemon(home: Path) -> None:
     assert grown["curves"][0]["points"][-1] == (340.0, pytest.approx(10.0))
 
 
+def test_loss_of_a_member_without_a_home__against_its_own_samples_where_they_grow(founder: Path) -> None:
+    def told(loss: float | None, samples: int | None) -> tuple[MemberRecord, ...]:
+        return (MemberRecord("bbbbbbbb", "b", 1, 1, loss, samples),)
+
+    members = [told(2.9, None), told(None, 100), told(2.8, 200), told(2.8, 200), told(2.6, 500)]
+    keep(founder, [record(10.0 * at, members=each) for at, each in enumerate(members)])
+    by_title = {figure["title"]: figure["curves"] for figure in figures(gather([founder]))}
+    assert by_title["Loss against samples of that peer"][-1] == {"name": "b", "points": [(200, 2.8), (500, 2.6)]}
+    assert by_title["Loss against time"][-1]["points"] == [(0.0, 2.9), (20.0, 2.8), (30.0, 2.8), (40.0, 2.6)]
+
+
 def test_daemon_restarts_while_training_goes_on__its_lost_time_is_counted_once(founder: Path) -> None:
     keep(founder, [record(10.0, stall=5.0), record(20.0, stall=6.0), record(30.0, life=2, stall=6.5)])
     assert gather([founder])[0].totals.stall == 6.5

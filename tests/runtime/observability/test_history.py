@@ -74,8 +74,8 @@ def test_unknown_figures_are_null_and_the_peer_itself_comes_first(status: Any, t
         1.5,
     )
     assert record.members == (
-        history.MemberRecord("00000000", "me", 9, 3),
-        history.MemberRecord("09090909", "a", 8, 2, 2.25),
+        history.MemberRecord("00000000", "me", 9, 3, samples=72),
+        history.MemberRecord("09090909", "a", 8, 2, 2.25, 64),
     )
 
 

@@ -1,6 +1,8 @@
 // The course of the run, from the records of its history, as columns for the plots.
+import { isKnown } from "./text.js";
 
 const SERIES = 12; // members with a line of their own
+const POINTS = 500; // points of a line against samples, at most
 
 /** The record of now, made from the answers to `status` and `members`. */
 export function recordOf(status, members, time) {
@@ -14,32 +16,46 @@ export function recordOf(status, members, time) {
     stall: status.stall_seconds,
     sent: status.sent_bytes,
     received: status.received_bytes,
-    members: members.map((member) => [member.id.slice(0, 8), member.name, member.steps, member.round, member.loss]),
+    members: members.map((member) => [
+      member.id.slice(0, 8), member.name, member.steps, member.round, member.loss, member.samples,
+    ]),
   };
 }
 
-/** Columns against time, or against this host's samples. Counts that start again go on from where they were. */
+/** Training losses of members, this host first, and its evaluation, against time or each against its own samples. */
 export function losses(records, me, bySamples) {
   const names = new Map();
   for (const record of records) for (const [id, name] of record.members) names.set(id, name);
   const ids = [...names.keys()].sort((a, b) => Number(b === me) - Number(a === me)).slice(0, SERIES);
-  const samples = grown(records, "samples");
-  const kept = records.map((record, at) => at).filter((at) => !bySamples || at === 0 || samples[at] > samples[at - 1]);
-  const x = kept.map((at) => (bySamples ? samples[at] : records[at].time));
-  const columns = ids.map((id) =>
-    kept.map((at) => {
-      const found = records[at].members.find((member) => member[0] === id);
-      return (found && found[4]) ?? (id === me ? records[at].loss : null) ?? null;
-    }),
-  );
-  const evaluation = kept.map((at) => records[at].eval_loss ?? null);
-  const evaluated = evaluation.some((value) => value !== null);
-  return {
-    data: [x, ...columns, ...(evaluated ? [evaluation] : [])],
-    names: [...ids.map((id) => names.get(id)), ...(evaluated ? ["evaluation here"] : [])],
-    mine: ids.indexOf(me),
-    evaluated,
-  };
+  const told = (id, lossOf) => curve(records, bySamples, (record) => {
+    const found = record.members.find((member) => member[0] === id);
+    return { samples: found?.[5], loss: lossOf(record, found) };
+  });
+  const found = ids.map((id) => ({
+    name: names.get(id),
+    mine: id === me,
+    points: told(id, (record, member) => member?.[4] ?? (id === me ? record.loss : null)),
+  }));
+  const evaluation = told(me, (record) => record.eval_loss);
+  if (evaluation.length) found.push({ name: "evaluation here", evaluation: true, points: evaluation });
+  return found;
+}
+
+/** Points [x, loss] where the loss is known and x has grown: a member's samples stand between two of its reports. */
+function curve(records, bySamples, told) {
+  const points = [];
+  for (const record of records) {
+    const { samples, loss } = told(record);
+    const x = bySamples ? samples : record.time;
+    if (isKnown(loss) && isKnown(x) && !(x <= points.at(-1)?.[0])) points.push([x, loss]);
+  }
+  return bySamples ? thinned(points) : points;
+}
+
+/** Some of the points, the last one included. Curves against samples share no x, so each point has a row of its own. */
+function thinned(points) {
+  const step = Math.ceil(points.length / POINTS);
+  return points.filter((_, at) => (points.length - 1 - at) % step === 0);
 }
 
 export function agreement(records) {
@@ -67,15 +83,5 @@ function rates(records, key) {
     const seconds = record.time - before.time;
     const grew = record[key] >= before[key] ? record[key] - before[key] : record[key];
     return seconds > 0 ? grew / seconds : null;
-  });
-}
-
-function grown(records, key) {
-  let base = 0;
-  let last = 0;
-  return records.map((record) => {
-    if (record[key] < last) base += last;
-    last = record[key];
-    return base + last;
   });
 }

@@ -1,19 +1,19 @@
 // Figures, tables and lists of the page.
-import { element, fixed, milliseconds, printable, quantity, spoken, stateOf } from "./text.js";
+import { element, fixed, milliseconds, named, printable, quantity, spoken, stateOf } from "./text.js";
 
 const GONE = 3600; // seconds after which a member that failed or left is not shown
 const MOST = 200; // rows of members
 
 const MEMBER_COLUMNS = [
-  ["name", "This host is first", (member) => printable(member.name, 24)],
+  ["name", "This host is first", (member) => named(member.name)],
   ["state", "alive; idle: alive, does not train; suspect: silent; failed; left", stateOf],
   ["round", "Rounds that it has made, in all its lives", (member) => member.round ?? "–", "number"],
   ["loss", "Its training loss, last reported", (member) => fixed(member.loss ?? NaN, 4), "number"],
-  ["samples/s", "Samples a second that it trains", (member) => quantity(member.samples_per_second ?? NaN), "number"],
+  ["samples/s", "Samples a second that it trains", (member) => quantity(member.samples_per_second ?? NaN), "number minor"],
+  ["last", "Time since this host's last exchange with it", (member) => spoken(member.last_exchange ?? NaN), "number"],
   ["ping", "Round-trip time from here", (member) => milliseconds(member.rtt ?? NaN), "number minor"],
   ["received", "Bytes that this host received from it", (member) => quantity(member.received, "B"), "number minor"],
   ["sent", "Bytes that this host sent to it", (member) => quantity(member.sent, "B"), "number minor"],
-  ["exchanged", "Time since this host's last exchange with it", (member) => member.last_exchange === null ? "–" : `${spoken(member.last_exchange)} ago`, "number"],
 ];
 const EXCHANGE_COLUMNS = [
   ["ended", "", (exchange) => `${spoken(exchange.ago)} ago`, "number"],
@@ -22,7 +22,7 @@ const EXCHANGE_COLUMNS = [
   ["mixed", "Chunks of the model that were averaged", (exchange) => (exchange.chunks ? `${exchange.chunks} of ${exchange.of}` : "nothing"), "number"],
   ["received", "", (exchange) => quantity(exchange.received_bytes, "B"), "number minor"],
   ["sent", "", (exchange) => quantity(exchange.sent_bytes, "B"), "number minor"],
-  ["took", "", (exchange) => `${fixed(exchange.seconds, 1)} s`, "number"],
+  ["took", "", (exchange) => `${fixed(exchange.seconds, 1)} s`, "number minor"],
 ];
 
 /** Members that are there, or have gone within an hour. */
@@ -55,7 +55,9 @@ export function showFigures(list, status) {
 export function showMembers(table, more, members) {
   fill(table, MEMBER_COLUMNS, members.slice(0, MOST), undefined, (member, row) => {
     row.classList.toggle("me", Boolean(member.me));
-    row.cells[1].prepend(element("i", "", { class: `dot ${stateOf(member)}`, "aria-hidden": "true" }));
+    const state = stateOf(member);
+    const dot = element("i", "", { class: `dot ${state}`, "aria-hidden": "true" });
+    row.cells[1].replaceChildren(dot, element("span", state, { class: "word" }));
   });
   more.textContent = members.length > MOST ? `${members.length - MOST} more: see gossipdp members` : "";
 }
@@ -79,7 +81,7 @@ export function showContribution(list, members) {
       const track = element("span", "", { class: "track" });
       track.append(bar);
       const share = `${quantity(member.steps)} (${Math.round((100 * member.steps) / all)} %)`;
-      item.append(element("span", printable(member.name, 24), { class: "who" }), track, element("span", share, { class: "share" }));
+      item.append(element("span", named(member.name), { class: "who" }), track, element("span", share, { class: "share" }));
       return item;
     }),
   );

@@ -2,8 +2,8 @@
 import { agreement, losses, recordOf, stalls, traffic } from "./course.js";
 import { recent, showContribution, showExchanges, showFigures, showMembers, showNotices } from "./lists.js";
 import { Picture } from "./network.js";
-import { Plot } from "./plots.js";
-import { printable, spoken } from "./text.js";
+import { Plot, joined } from "./plots.js";
+import { named, printable, spoken } from "./text.js";
 
 const EVERY = 1000; // milliseconds between two looks
 const HISTORY_EVERY = 10; // looks between two requests for the history
@@ -55,7 +55,7 @@ async function extend() {
 }
 
 function show(status, members) {
-  const names = new Map(members.map((member) => [member.id, printable(member.name, 24)]));
+  const names = new Map(members.map((member) => [member.id, named(member.name)]));
   const name = printable(status.name);
   document.title = `${status.verdict.state}: ${name}, ${printable(status.network)} - gossipdp`;
   at("network").textContent = printable(status.network);
@@ -79,12 +79,8 @@ function draw() {
   const kept = records.filter((record) => record.time < now);
   const all = [...kept, recordOf(latest.status, latest.members, now)];
   const found = losses(all, latest.status.id.slice(0, 8), bySamples);
-  const lines = found.names.map((name, index) => ({
-    name: printable(name, 16),
-    strong: index === found.mine,
-    dashed: found.evaluated && index === found.names.length - 1,
-  }));
-  plots.loss.show(found.data, lines, !bySamples);
+  const lines = found.map(({ name, mine, evaluation }) => ({ name: named(name, 16), strong: mine, dashed: evaluation }));
+  plots.loss.show(joined(found.map(({ points }) => points)), lines, !bySamples);
   plots.agreement.show(agreement(all), [{ name: "ratio", strong: true }, { name: "distance" }]);
   plots.traffic.show(traffic(all), [{ name: "received" }, { name: "sent" }]);
   plots.stall.show(stalls(all), [{ name: "time lost" }]);

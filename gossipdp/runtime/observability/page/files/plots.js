@@ -1,5 +1,5 @@
 // Plots by uPlot, in the colours of plots.css. The status page and the report of a run draw with them.
-import { quantity } from "./text.js";
+import { isKnown, quantity } from "./text.js";
 
 /* global uPlot */
 
@@ -45,7 +45,7 @@ export class Plot {
   options(lines, overTime) {
     const number = (_, value) => (isKnown(value) ? quantity(value, this.unit) : "–");
     const ticks = (_, values) => values.map((value) => (value === null ? "" : quantity(value, this.unit)));
-    const plain = (_, values) => values.map((value) => (value === null ? "" : Number(value).toPrecision(2)));
+    const plain = (_, values) => values.map((value) => (value === null ? "" : String(Number(value.toPrecision(3)))));
     const line = () => css("--line");
     const axis = { stroke: () => css("--muted"), grid: { stroke: line, width: 1 }, ticks: { stroke: line, width: 1 } };
     const x = overTime
@@ -81,14 +81,9 @@ export class Plot {
   }
 }
 
-/** Columns over one x that holds the points of all curves, of which each is a list of [x, y]. */
+/** Columns over one x that holds the points of all curves, of which each is a list of [x, y]. Gaps are undefined. */
 export function joined(curves) {
   return uPlot.join(curves.map((points) => [points.map(([x]) => x), points.map(([, y]) => y)]));
-}
-
-/** A column over an x that it does not have by itself holds undefined there. */
-function isKnown(value) {
-  return value !== null && value !== undefined;
 }
 
 /** Bounds of an axis with some air, from 0 if the values are near it. */

@@ -2,6 +2,10 @@
 
 const PREFIXES = ["", "k", "M", "G", "T", "P"];
 
+export function isKnown(value) {
+  return value !== null && value !== undefined;
+}
+
 /** A number with three digits and a prefix, such as "1.21 M". */
 export function quantity(value, unit = "") {
   if (!Number.isFinite(value)) return "–";
@@ -27,7 +31,7 @@ export function fixed(value, digits) {
 }
 
 export function milliseconds(seconds) {
-  return Number.isFinite(seconds) ? `${(1000 * seconds).toPrecision(2)} ms` : "–";
+  return Number.isFinite(seconds) ? `${fixed(1000 * seconds, seconds < 0.01 ? 1 : 0)} ms` : "–";
 }
 
 /** A name without control or direction characters, at most `most` characters long. */
@@ -35,6 +39,13 @@ export function printable(name, most = 64) {
   const clean = String(name).replace(/[\p{Cc}\p{Cf}\p{Zl}\p{Zp}]/gu, "?");
   const letters = Array.from(clean);
   return letters.length > most ? `${letters.slice(0, most - 1).join("")}…` : clean;
+}
+
+/** A member's name with at most `most` characters: without its middle, since names of one network differ at their ends. */
+export function named(name, most = 20) {
+  const letters = Array.from(printable(name));
+  const tail = Math.floor(most / 2);
+  return letters.length > most ? `${letters.slice(0, most - tail - 1).join("")}…${letters.slice(-tail).join("")}` : letters.join("");
 }
 
 /** A live member that does not train is idle. */
