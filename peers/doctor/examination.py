@@ -9,9 +9,8 @@ from pathlib import Path
 from typing import Final
 
 from gossipdp.runtime.home_paths import homes_of_user
-from gossipdp.runtime.network.nat_pmp import NatPmp, RouterError, default_gateway
 from gossipdp.runtime.room import Room
-from peers.doctor import dial_back, disk, host, ways
+from peers.doctor import dial_back, disk, host, router, ways
 from peers.doctor.case import Case
 from peers.doctor.daemon import Daemon, alive
 from peers.doctor.findings import Finding, fine, grey, yellow
@@ -22,8 +21,8 @@ __all__ = ["SECONDS", "examine"]
 
 SECONDS: Final = 13.0
 """seconds after which the last answers are not waited for"""
-ROUTER: Final = 0.1
-"""seconds for the router's first answer; five tries take 3 s"""
+ROUTER: Final = 6.0
+"""seconds for an answer of the router"""
 
 
 def examine(
@@ -45,7 +44,7 @@ def examine(
     with ThreadPoolExecutor(max_workers=16, thread_name_prefix="gossipdp-doctor") as pool:
         trial = pool.submit(host.torch) if with_torch else None
         folders = [pool.submit(disk.disk, folder, needed) for folder, needed in _folders(case)]
-        outside = pool.submit(_router)
+        outside = pool.submit(router.outside, router.ways(), time.monotonic() + ROUTER)
         visits = [_visit(pool, case, number, fast, wall) for number in range(len(case.addresses))]
         network = _network(case, [each.result() for each in visits], outside, until)
         return [
@@ -73,16 +72,7 @@ def _folders(case: Case) -> list[tuple[Path, int]]:
     return [(home, needed)] if kept.is_relative_to(home) else [(home, 0), (kept, needed)]
 
 
-def _router() -> str:
-    """The outside address of the near router, if it speaks NAT-PMP; else ""."""
-    gateway = default_gateway()
-    try:
-        return NatPmp(gateway, first_timeout=ROUTER).outside_address() if gateway else ""
-    except RouterError:
-        return ""
-
-
-def _network(case: Case, visits: list[Visit], outside: Future[str], until: float) -> list[Finding]:
+def _network(case: Case, visits: list[Visit], outside: Future[router.Outside], until: float) -> list[Finding]:
     if not visits:
         return [grey("network", "no address to visit: give an invite (@FILE) or an address")]
     return [
@@ -90,7 +80,8 @@ def _network(case: Case, visits: list[Visit], outside: Future[str], until: float
         ways.clock(visits),
         *ways.packets(visits),
         *ways.speeds(visits),
-        ways.seen(visits, dial_back.own_hosts(), outside.result()),
+        ways.seen(visits, dial_back.own_hosts(), outside.result().address),
+        router.router(outside.result()),
         _dialled(case, visits, until),
     ]
 

@@ -23,6 +23,7 @@ from gossipdp.runtime.network.limits import TransportLimits
 from gossipdp.runtime.network.resolver import Target, looked_up
 from gossipdp.runtime.network.signed_hello import MAX_FILLER, Probe, pack
 from gossipdp.runtime.network.transport import Transport
+from peers.doctor.path_mtu import Relay, search
 
 __all__ = ["LIMITS", "Network", "Speed", "Visit", "visit"]
 
@@ -32,6 +33,11 @@ ANSWERS: Final = 4.0
 """seconds for an answer on a link that is up: two lost packets, or 64 KiB at 0.2 Mbit/s"""
 LARGE: Final = 64 << 10
 """bytes of one message that takes packets of full size"""
+TRIAL: Final = 0.8
+"""seconds for the answer to a packet on trial, and `TRIAL_TRIPS` round trips: it may be sent again twice"""
+TRIAL_TRIPS: Final = 4
+TRIALS: Final = 3.5
+"""seconds after which no more trials begin"""
 SPEED_SECONDS: Final = 2.0
 SPEED_BYTES: Final = 24 << 20
 """bytes each way, at most: less than half of what one asker gets in a minute"""
@@ -73,6 +79,8 @@ class Visit:
     ahead: seconds by which the member's clock is ahead of this host's; None if it did not tell.
     one_way: "" or the direction in which large messages are lost: "to" or "from" the member.
     packet: bytes of a packet on this way, as this host's kernel knows; 0 if it does not tell.
+    passes: bytes of the largest packet that gets through, found where large ones are lost; 0 if it was not found.
+    lost: bytes of the smallest packet that was lost in these trials.
     """
 
     address: str
@@ -85,6 +93,8 @@ class Visit:
     ahead: float | None = None
     one_way: str = ""
     packet: int = 0
+    passes: int = 0
+    lost: int = 0
     speed: Speed | None = None
 
 
@@ -171,7 +181,8 @@ def _met(found: Visit, network: Network, identity: Identity, *, fast: bool, wall
         if not isinstance(up, LinkUp):
             return replace(found, cause=_refused(up))
         met = replace(found, reached="hello", peer=up.peer, seen=transport.seen)
-        return _measured(met, transport, talk, fast=fast, wall=wall)
+        met = _measured(met, talk, fast=fast, wall=wall)
+    return _narrowed(met, network) if met.one_way and met.packet else met
 
 
 def _refused(event: TransportEvent | None) -> Cause:
@@ -181,7 +192,7 @@ def _refused(event: TransportEvent | None) -> Cause:
     return Cause(event.code, text, event.do, BROKEN_BY.get(event.code, "silent"))
 
 
-def _measured(met: Visit, transport: Transport, talk: _Talk, *, fast: bool, wall: Callable[[], float]) -> Visit:
+def _measured(met: Visit, talk: _Talk, *, fast: bool, wall: Callable[[], float]) -> Visit:
     began, ours = time.monotonic(), wall()
     first = talk.ask(met.peer, Lane.CONTROL)
     if first is None:
@@ -194,6 +205,29 @@ def _measured(met: Visit, transport: Transport, talk: _Talk, *, fast: bool, wall
         return replace(met, one_way="from")
     speed = Speed(talk.speed(met.peer, up=True), talk.speed(met.peer, up=False)) if fast else None
     return replace(met, reached="large", speed=speed)
+
+
+def _narrowed(met: Visit, network: Network) -> Visit:
+    """The visit with the largest packet that passes in the direction in which large messages are lost."""
+    patience = TRIAL + TRIAL_TRIPS * met.rtt
+    until = time.monotonic() + TRIALS
+    passes, lost = search(met.packet, lambda size: _passes(met, network, size, patience), until)
+    return replace(met, passes=passes, lost=lost)
+
+
+def _passes(met: Visit, network: Network, size: int, patience: float) -> bool | None:
+    """Whether packets of `size` bytes get through, with an answer within `patience` seconds; None without a link."""
+    transport = Transport(
+        Identity.generate(), network.secret, network=network.name, run=b"", incarnation=1, listen=None, limits=LIMITS
+    )
+    with closing(transport), Relay(met.target, size) as relay:
+        talk = _Talk(transport)
+        transport.send(b"", relay.address, Lane.CONTROL, pack(Probe()))
+        up = talk.until(lambda event: isinstance(event, LinkUp | DialFailed), 2.0 * patience)
+        if not isinstance(up, LinkUp):
+            return None
+        send, back = (2 * size, 0) if met.one_way == "to" else (0, 2 * size)
+        return talk.ask(up.peer, Lane.DATA, send=send, back=back, patience=patience) is not None
 
 
 class _Talk:
@@ -214,10 +248,12 @@ class _Talk:
                     return None
         return None
 
-    def ask(self, peer: bytes, lane: Lane, *, send: int = 0, back: int = 0) -> Measured | None:
-        """One question and its answer; None if none comes in time."""
+    def ask(
+        self, peer: bytes, lane: Lane, *, send: int = 0, back: int = 0, patience: float = ANSWERS
+    ) -> Measured | None:
+        """One question and its answer; None if none comes within `patience` seconds."""
         number = self._asked(peer, lane, send, back)
-        answer = self.until(lambda event: isinstance(event, Measured) and event.number == number, ANSWERS)
+        answer = self.until(lambda event: isinstance(event, Measured) and event.number == number, patience)
         return answer if isinstance(answer, Measured) else None
 
     def speed(self, peer: bytes, *, up: bool) -> float:

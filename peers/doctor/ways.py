@@ -15,6 +15,8 @@ __all__ = ["clock", "packets", "seen", "speeds", "ways"]
 
 DOUBTFUL: Final = 2.0
 """seconds between two clocks from which logs and metrics of hosts no longer fit together"""
+USUAL: Final = 1280
+"""bytes of a packet that passes nearly everywhere: IPv6 demands it"""
 WRONG: Final = 60.0
 """seconds from which a clock is wrong"""
 
@@ -60,17 +62,26 @@ def packets(visits: Sequence[Visit]) -> list[Finding]:
     for each in visits:
         about = f"packets, {printable(each.address)}"
         if each.one_way:
-            said = f"small messages pass, and large ones {each.one_way} the member are lost: an MTU black hole"
-            do = (
-                f"lower the MTU here (now {each.packet}), as with `ip link set dev INTERFACE mtu 1280`; "
-                "or let ICMP 'fragmentation needed' pass between the hosts"
-            )
-            findings.append(red(about, "mtu-black-hole", said, do))
+            findings.append(_black_hole(about, each))
         elif each.reached == "large":
             findings.append(fine(about, f"packets of {each.packet} bytes pass both ways"))
         elif each.peer:
             findings.append(grey(about, "not examined: the member's version does not answer"))
     return findings
+
+
+def _black_hole(about: str, visit: Visit) -> Finding:
+    if not visit.passes:
+        said = f"small messages pass, and large ones {visit.one_way} the member are lost"
+    elif visit.lost == visit.passes + 1:
+        said = f"packets of at most {visit.passes} bytes pass, and larger ones {visit.one_way} the member are lost"
+    else:
+        said = f"packets of {visit.passes} bytes pass, and of {visit.lost} bytes {visit.one_way} the member are lost"
+    do = (
+        f"lower the MTU here (now {visit.packet}), as with `ip link set dev INTERFACE mtu {visit.passes or USUAL}`; "
+        "or let ICMP 'fragmentation needed' pass between the hosts"
+    )
+    return red(about, "mtu-black-hole", f"{said}: an MTU black hole", do)
 
 
 def speeds(visits: Sequence[Visit]) -> list[Finding]:
@@ -90,7 +101,7 @@ def seen(visits: Sequence[Visit], own: set[str], router: str) -> Finding:
 
     Args:
         own: IP addresses of this host's interfaces.
-        router: outside address of the router, as it tells by NAT-PMP; "" if unknown.
+        router: outside address of the router, as it tells; "" if unknown.
     """
     found = sorted({each.seen for each in visits if each.seen})
     about = "address"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import ipaddress
 import random
 from typing import Any, Final
 
@@ -55,6 +56,17 @@ class Upnp:
         """Remove the mapping."""
         with contextlib.suppress(Exception):
             self._client.deleteportmapping(self._outside or port, "TCP")
+
+    def outside_address(self) -> str:
+        """The router's outside address. Nothing is mapped. Raises RouterError."""
+        client = self._found()
+        try:
+            address = ipaddress.ip_address(client.externalipaddress())
+        except Exception:  # of a C library, or of text that is no address
+            raise RouterError("the UPnP router tells no outside address") from None
+        if address.is_unspecified:
+            raise RouterError("the UPnP router has no connection")
+        return str(address)
 
     def _found(self) -> Any:
         """A client that knows the router."""

@@ -171,9 +171,7 @@ def _record(status: Status, wall: float) -> Record:
         failed=sum(status.exchanges.values()) - mixed,
         alive=status.counts().get("alive", 1),
         members=tuple(
-            MemberRecord(
-                short(report.id), names[report.id], report.steps, report.rounds, report.loss, report.samples
-            )
+            MemberRecord(short(report.id), names[report.id], report.steps, report.rounds, report.loss, report.samples)
             for report in reports[:MEMBERS]
         ),
     )

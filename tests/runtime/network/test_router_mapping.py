@@ -158,6 +158,19 @@ def test_upnp_port_is_taken__another_one_and_then_the_reason() -> None:
         Upnp(Client(*["ConflictInMappingEntry"] * (OTHERS + 2))).map(4710, 7200.0)
 
 
+def test_upnp_outside_address__of_a_router_that_has_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    client = Client()
+    assert Upnp(client).outside_address() == "8.8.4.4" and client.calls == []
+    for said, why in (
+        ("0.0.0.0", "has no connection"),
+        ("a name\x1b[2J", "tells no outside"),
+        ("", "tells no outside"),
+    ):
+        monkeypatch.setattr(client, "externalipaddress", lambda said=said: said)
+        with pytest.raises(RouterError, match=why):
+            Upnp(client).outside_address()
+
+
 def test_upnp_finds_no_router_or_no_library__said_so(monkeypatch: pytest.MonkeyPatch) -> None:
     client = Client()
     monkeypatch.setattr(client, "selectigd", lambda: (_ for _ in ()).throw(Exception("No UPnP device discovered")))
