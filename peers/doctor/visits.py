@@ -36,6 +36,7 @@ LARGE: Final = 64 << 10
 TRIAL: Final = 0.8
 """seconds for the answer to a packet on trial, and `TRIAL_TRIPS` round trips: it may be sent again twice"""
 TRIAL_TRIPS: Final = 4
+MOST_TRIAL: Final = 1.5
 TRIALS: Final = 3.5
 """seconds after which no more trials begin"""
 SPEED_SECONDS: Final = 2.0
@@ -209,7 +210,7 @@ def _measured(met: Visit, talk: _Talk, *, fast: bool, wall: Callable[[], float])
 
 def _narrowed(met: Visit, network: Network) -> Visit:
     """The visit with the largest packet that passes in the direction in which large messages are lost."""
-    patience = TRIAL + TRIAL_TRIPS * met.rtt
+    patience = min(MOST_TRIAL, TRIAL + TRIAL_TRIPS * met.rtt)
     until = time.monotonic() + TRIALS
     passes, lost = search(met.packet, lambda size: _passes(met, network, size, patience), until)
     return replace(met, passes=passes, lost=lost)
