@@ -86,7 +86,7 @@ def test_sigterm__a_clean_leave_and_a_checkpoint__and_a_whole_network_goes_on_fr
     for host in four.hosts:
         assert host.supervisor is not None and host.supervisor.ended(LEAVE_WITHIN + 2.0) == 0
     saved = [checkpoint(host) for host in four.hosts]
-    assert all(row["state"] == "ok" for row in saved)
+    assert all(row["state"] == "complete" for row in saved)
     reached = min(host.mean() for host in four.hosts)
     runs = [(host.home / "run").read_bytes() for host in four.hosts]
 

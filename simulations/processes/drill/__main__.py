@@ -28,7 +28,6 @@ def main() -> int:
     parser.add_argument("out", type=Path)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--faults", type=int, default=10, help="number of faults")
-    parser.add_argument("--patience", type=float, default=60.0, help="seconds for which each fault is looked at")
     options = parser.parse_args()
     options.out.mkdir(parents=True)
     random = Random(options.seed)
@@ -37,20 +36,20 @@ def main() -> int:
     with Town(options.out / "town") as town:
         for number, fault in enumerate(drawn, start=1):
             host = random.choice(town.hosts[1:])  # the founder's host is where the operator sits
-            answers.append(drill(town, fault, host, options.out / f"{number:02}", options.patience))
+            answers.append(drill(town, fault, host, options.out / f"{number:02}"))
             (options.out / "answers.json").write_text(json.dumps(answers, indent=1))
             print(json.dumps(answers[-1]), flush=True)
     return 0
 
 
-def drill(town: Town, fault: Fault, host: Host, folder: Path, patience: float) -> dict[str, Any]:
+def drill(town: Town, fault: Fault, host: Host, folder: Path) -> dict[str, Any]:
     """Inject one fault, look at it with all tools, undo it, and wait until all is well."""
     folder.mkdir()
     words = re.compile(fault.words.format(name=host.name, address=host.address))
     began, found = time.monotonic(), dict[str, float]()
     undo = fault.inject(town, host)
     try:
-        while time.monotonic() < began + patience:
+        while time.monotonic() < began + fault.seconds:
             for tool, text in look(town, host).items():
                 (folder / f"{tool}.txt").write_text(text)
                 if tool not in found and words.search(text):
