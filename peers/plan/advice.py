@@ -154,8 +154,8 @@ def _gossip(plan: Plan, failures: str) -> Iterator[Reason]:
         yield Reason("Among real processes on slow links it was ahead of DDP and of torchft's DiLoCo.", RACE)
     elif plan.network.equal and plan.fill >= CROWDED:
         yield Reason(
-            "Where an exchange fills most of a round, DiLoCo overlapped at 4 bits was 0.04 nats behind in 1,200 steps of"
-            " a transformer, and 0.05 ahead in 6,000 of an MLP. It needs all hosts in every round.",
+            "Where an exchange fills most of a round, DiLoCo overlapped at 4 bits was 0.04 nats behind in 1,200 steps"
+            " of a transformer, and 0.05 ahead in 6,000 of an MLP. It needs all hosts in every round.",
             B9,
         )
     elif plan.network.equal:
