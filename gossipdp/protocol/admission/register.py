@@ -142,6 +142,14 @@ class Admission:
         return "the network is closed, and the operator has not allowed it" if self._shut(peer) else ""
 
     @property
+    def fate(self) -> str:
+        """Why other members keep this peer itself out; "" if they do not."""
+        if self._verdict(self.me) is Verdict.BANNED:
+            reason = self._stands[self.me].reason
+            return "the operator has banned this peer" + (f" ({reason})" if reason else "")
+        return "the network is closed, and the operator has not allowed this peer" if self._shut(self.me) else ""
+
+    @property
     def lists(self) -> tuple[frozenset[bytes], frozenset[bytes]]:
         """The only peers admitted (empty: all but the second set), and the peers not admitted."""
         stands = self._stands.items()

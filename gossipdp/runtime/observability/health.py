@@ -71,7 +71,7 @@ class Signs:
     """this peer gives the network its model"""
     leaving: bool = False
     banned: str = ""
-    """the operator has banned this peer, for this reason if one was given"""
+    """why the operator keeps this peer out, "" if it does not"""
     finishing: str = ""
     """what the end of this peer's run waits for; "" while it goes on"""
     saving: bool = False

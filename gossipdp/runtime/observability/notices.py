@@ -210,10 +210,9 @@ class Notices:
 
     def _decided(self, decision: Decision, now: float) -> None:
         why = f" ({decision.reason})" if decision.reason else ""
-        if decision.subject == self._peer.id and decision.verdict is Verdict.BANNED:
-            self.notice("GD-204", f"the operator has banned this peer{why}", now)
-        else:
-            log.warning("operator: %s%s", told(decision), why)
+        log.warning("operator: %s%s", told(decision), why)
+        if decision.subject in (self._peer.id, b"") and (fate := self._peer.admission.fate):
+            self.notice("GD-204", fate, now)
 
     def _member_changed(self, member: Member, before: State | None, now: float) -> None:
         news = self._news(member, before)

@@ -11,7 +11,7 @@ from typing import Final
 
 from gossipdp.protocol import events
 from gossipdp.protocol.peer import Peer
-from gossipdp.protocol.wire.messages import State, Verdict, short
+from gossipdp.protocol.wire.messages import State, short
 from gossipdp.runtime.observability.health import Signs, Silent
 from gossipdp.runtime.observability.unanswered import Unanswered
 
@@ -134,7 +134,7 @@ class VitalSigns:
             joining=not replica.ready,
             founds=replica.founds,
             leaving=peer.leaving,
-            banned=_ban_of(peer),
+            banned=peer.admission.fate,
             saving=saving,
             finishing=finishing,
             training=training,
@@ -186,11 +186,3 @@ class VitalSigns:
         """Addresses that do not answer, except those of members that this peer reaches in another way."""
         reached, failed = self.reached(), self._unanswered.recent(now).items()
         return tuple(Silent(at, dial.code, dial.why, dial.do) for at, dial in failed if at not in reached)
-
-
-def _ban_of(peer: Peer) -> str:
-    """Text on the operator's ban of this peer itself; "" without one."""
-    decision = peer.admission.about(peer.id)
-    if decision is None or decision.verdict is not Verdict.BANNED:
-        return ""
-    return "the operator has banned this peer" + (f" ({decision.reason})" if decision.reason else "")

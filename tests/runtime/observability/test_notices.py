@@ -13,18 +13,19 @@ from msgspec.structs import replace
 
 from gossipdp.error_codes import ADVICE
 from gossipdp.protocol import events
-from gossipdp.protocol.admission.register import Admission
-from gossipdp.protocol.wire.messages import Decision, Member, Phase, State, Verdict, short
+from gossipdp.protocol.wire.messages import Member, Phase, State, Verdict, short
 from gossipdp.runtime.observability.join_progress import Reminder
 from gossipdp.runtime.observability.metrics import Metrics
 from gossipdp.runtime.observability.notices import AGAIN, CODE_LINES, MEMBER_LINES, REMEMBERED, Notices
 from gossipdp.runtime.observability.status import Status
+from tests.protocol.admission.deciding import OPERATOR, ban, closed, register
+from tests.protocol.admission.deciding import decision as decided
 
 SOURCE = b"s" * 32
 KNOWN = Member(SOURCE, "host2", "10.0.0.2:4710", 1, 0, State.ALIVE)
 PEER = SimpleNamespace(
     id=b"m" * 32,
-    admission=Admission(b"m" * 32),
+    admission=register(b"m" * 32),
     progress=SimpleNamespace(mine=SimpleNamespace(rounds=3)),
     membership=SimpleNamespace(members={SOURCE: KNOWN}, alive=lambda: [KNOWN]),
 )
@@ -332,18 +333,21 @@ def test_strike__logged__and_a_member_set_aside_is_a_notice(
     assert {vars(record)["partner"] for record in caplog.records} == {SOURCE.hex()}
 
 
-def test_decisions_of_the_operator_are_told__and_a_ban_of_this_peer_is_a_notice(
+def test_decisions_of_the_operator_are_told__and_what_keeps_this_peer_out_is_a_notice(
     listeners: Listeners, caplog: pytest.LogCaptureFixture
 ) -> None:
     notices, status, _ = listeners
     for decision in (
-        Decision(1, Verdict.BANNED, SOURCE, "host2", "stolen"),
-        Decision(2, Verdict.NONE, SOURCE, "host2"),
-        Decision(3, Verdict.CLOSED, b"", allowed=(SOURCE, PEER.id)),
-        Decision(4, Verdict.BANNED, PEER.id, "me", "by mistake"),
+        ban(SOURCE, name="host2", reason="stolen"),
+        decided(Verdict.NONE, SOURCE, 2, name="host2"),
+        closed(SOURCE, PEER.id),
+        ban(PEER.id, name="me", reason="by mistake"),
+        closed(SOURCE, number=2),
+        decided(Verdict.NONE, PEER.id, 2, name="me"),
     ):
+        PEER.admission.take([decision])
         notices.observe(events.Decided((decision,)), 0.0)
-    notices.observe(events.OperatorDiffers(SOURCE, b"o" * 32), 0.0)
+    notices.observe(events.OperatorDiffers(SOURCE, b"x" * 32), 0.0)
     lines = [record.getMessage() for record in caplog.records]
     assert lines[:3] == [
         f"operator: {NAME} is banned (stolen)",
@@ -352,5 +356,6 @@ def test_decisions_of_the_operator_are_told__and_a_ban_of_this_peer_is_a_notice(
     ]
     assert list(status.notices) == [
         "GD-204 the operator has banned this peer (by mistake)",
-        f"GD-207 {NAME} follows the operator {(b'o' * 32).hex()}, and this host follows no operator",
+        "GD-204 the network is closed, and the operator has not allowed this peer",
+        f"GD-207 {NAME} follows the operator {(b'x' * 32).hex()}, and this host follows {OPERATOR.hex()}",
     ]
