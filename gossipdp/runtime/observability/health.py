@@ -30,6 +30,8 @@ SHOWN: Final = 3
 """addresses, or members, named in one verdict"""
 STUCK: Final = 120.0
 """seconds without a round after which training counts as stuck, even if its model still takes part in exchanges"""
+CRASHES: Final = 3
+"""ends of the training command within ten minutes that make a peer degraded"""
 LOST: Final = 60.0
 """seconds for which a peer may look for the network before it counts as degraded"""
 LONELY: Final = 300.0
@@ -130,6 +132,8 @@ class Signs:
     """why the last snapshots of training were not used, and how many in a row"""
     second: tuple[int, int] = (0, 0)
     """a second training process that was refused lately, and the one that is attached"""
+    ended: int = 0
+    """times that the training command has ended lately, and was started again"""
     unsaved: str = ""
     """why the last checkpoint failed"""
 
@@ -239,6 +243,8 @@ def _degraded(signs: Signs) -> list[str]:
     if signs.second[0]:
         pid, attached = signs.second
         said.append(f"a second training process ({pid}) is turned away: process {attached} is attached (GD-503)")
+    if signs.ended >= CRASHES:
+        said.append(f"training has ended {signs.ended} times within 10 min, and is started again: its output says why")
     if signs.unsaved:
         said.append(f"the last checkpoint failed: {signs.unsaved}")
     return said

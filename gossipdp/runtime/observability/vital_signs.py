@@ -25,6 +25,8 @@ STARTS: Final = 180.0
 """seconds for which a training command may start, as with torch on a slow disk; then the supervisor tells GD-503"""
 TURNED_AWAY_FOR: Final = 90.0
 """seconds for which a refused second training process is told: the supervisor starts it again within 30 s"""
+ENDS_WINDOW: Final = 600.0
+"""seconds over which ends of the training command are counted"""
 MOST_REPORTS: Final = 4096
 """reports of training kept for that"""
 
@@ -49,6 +51,8 @@ class VitalSigns:
         self._refused: tuple[str, int] = ("", 0)
         self._second, self._second_until = (0, 0), -math.inf
         self._unsaved = ""
+        self._ends: deque[float] = deque(maxlen=64)
+        """when the training command ended"""
         self._stalls: deque[tuple[float, float]] = deque(maxlen=MOST_REPORTS)
         """times of the training process's reports, and the seconds that it had spent in gossipdp by then"""
 
@@ -87,6 +91,7 @@ class VitalSigns:
         self._second_until = -math.inf
         if self._trains:
             self._starts_until = now + STARTS  # the supervisor starts it again
+            self._ends.append(now)
 
     def turned_away(self, pid: int, attached: int, now: float) -> None:
         """A second training process, `pid`, was refused, because `attached` is attached."""
@@ -165,6 +170,7 @@ class VitalSigns:
             refused=self._refused,
             second=self._second if now < self._second_until else (0, 0),
             unsaved=self._unsaved,
+            ended=sum(now - at < ENDS_WINDOW for at in self._ends),
         )
 
     def reached(self) -> set[str]:

@@ -89,7 +89,7 @@ class Spill:
 
     def _reserve(self, size: int) -> tuple[_Segment, int, memoryview]:
         if self.free() < size:
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+            raise OSError(errno.ENOSPC, f"No space left beside {LEFT >> 20} MB that stay free")
         with self._lock:
             if self._segment is None or len(self._segment.mapping) - self._used < size:
                 segment = _Segment(self._folder, max(SEGMENT, size))

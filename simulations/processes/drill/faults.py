@@ -104,10 +104,10 @@ FAULTS: Final = (
     Fault("cable unplugged", _cut, r"no other member is alive|{name} failed"),
     Fault("link of 0.5 Mbit/s", _slow, r"slow|[kM]bit/s"),
     Fault("firewall drops the port", _port, r"drops|nobody can dial|firewall"),
-    Fault("large packets are lost", _black_hole, r"large packets|MTU|packets of"),
+    Fault("large packets are lost", _black_hole, r"large packets|MTU|WRONG +packets"),
     Fault("disk full", _full_disk, r"No space left|\d MB free"),
     Fault("NaN in the model of training", _ordered("nan"), r"not used: nan|NaN"),
-    Fault("training crashes at each start", _ordered("crash"), r"training command|exited with|GD-316"),
+    Fault("training crashes at each start", _ordered("crash"), r"training has ended|GD-316"),
     Fault("training hangs", _ordered("hang"), r"made no round", 170.0),
     Fault("banned by the operator", _banned, r"operator has banned|banned"),
 )

@@ -20,7 +20,7 @@ __all__ = ["DISK", "PEERS", "Town"]
 PEERS: Final = 5
 PORT: Final = 4710
 METRICS: Final = 9470
-DISK: Final = "256m"
+DISK: Final = "1g"
 """size of the file system of each home"""
 RULES: Final = Path(str(resources.files("peers"))) / "deploy" / "prometheus" / "alerts.yml"
 

@@ -58,6 +58,10 @@ BANNED = Silent("1.2.3.4:4710", "GD-204", "does not let this peer in")
             replace(HEALTHY, live=1, train=0, failed=(("c", 180.0),), silent=(TIMED_OUT,)),
             "degraded: no other member is alive (c failed 3 min ago); no peer answers at 1.2.3.4:4710 (timed out)",
         ),
+        (
+            replace(HEALTHY, training=False, starting=True, ended=3),
+            "degraded: training has ended 3 times within 10 min, and is started again: its output says why",
+        ),
         (replace(HEALTHY, stall=0.25), "degraded: training spends 25% of its time in gossipdp"),
         (
             replace(HEALTHY, second=(34, 12)),

@@ -201,3 +201,13 @@ def test_ban_of_this_peer_is_told_and_a_banned_member_is_not_missed(watched: Wat
     signs = watched.at(10.0)
     assert signs.banned == "the operator has banned this peer (stolen)"
     assert judge(signs).state == "refused" and "(stolen)" in judge(signs).text
+
+
+def test_ends_of_the_training_command_count_for_ten_minutes__if_it_was_started_along(watched: Watched) -> None:
+    alone, supervised = watched.signs, VitalSigns(watched.peer, watched.unanswered, 0.0, trains=True)
+    for signs in (alone, supervised):
+        for now in (10.0, 20.0, 300.0):
+            signs.detached(now)
+    seen = {"training": False, "partner": b"", "transfer": "", "saving": False}
+    assert [alone.collect(310.0, **seen).ended, supervised.collect(310.0, **seen).ended] == [0, 3]
+    assert supervised.collect(615.0, **seen).ended == 2
