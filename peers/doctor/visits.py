@@ -31,6 +31,8 @@ LIMITS: Final = TransportLimits(connect=4.0, handshake=3.0, hello=3.0)
 """patience that covers a round trip of half a second and a lost packet, and leaves time for the rest"""
 ANSWERS: Final = 4.0
 """seconds for an answer on a link that is up: two lost packets, or 64 KiB at 0.2 Mbit/s"""
+SLOW_HANDSHAKE: Final = 0.9
+"""seconds after which a handshake that broke off hardly tells another secret: a member waits at least 1 s for it"""
 LARGE: Final = 64 << 10
 """bytes of one message that takes packets of full size"""
 TRIAL: Final = 0.8
@@ -177,18 +179,25 @@ def _met(found: Visit, network: Network, identity: Identity, *, fast: bool, wall
     )
     with closing(transport):
         talk = _Talk(transport)
+        began = time.monotonic()
         transport.send(b"", found.target, Lane.CONTROL, pack(Probe()))
         up = talk.until(lambda event: isinstance(event, LinkUp | DialFailed), LIMITS.connect + LIMITS.hello)
         if not isinstance(up, LinkUp):
-            return replace(found, cause=_refused(up))
+            return replace(found, cause=_refused(up, time.monotonic() - began))
         met = replace(found, reached="hello", peer=up.peer, seen=transport.seen)
         met = _measured(met, talk, fast=fast, wall=wall)
     return _narrowed(met, network) if met.one_way and met.packet else met
 
 
-def _refused(event: TransportEvent | None) -> Cause:
+def _refused(event: TransportEvent | None, elapsed: float) -> Cause:
     if not isinstance(event, DialFailed):
         return Cause("GD-101", "does not complete the handshake", "see whether the peer there hangs", "silent")
+    if event.code == "GD-201" and elapsed >= SLOW_HANDSHAKE:
+        said = (
+            f"the encrypted handshake broke off after {elapsed:.1f} s: the link is slow or full, or the secret differs"
+        )
+        do = "see what else uses the link; if it is fast, compare the fingerprints that `gossipdp keys show` prints"
+        return Cause(event.code, said, do, "slow-handshake")
     text = event.reason.partition(" ")[2] or event.reason
     return Cause(event.code, text, event.do, BROKEN_BY.get(event.code, "silent"))
 

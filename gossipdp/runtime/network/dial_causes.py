@@ -76,7 +76,7 @@ LISTENS: Final = "refused, and listens since"
 _LISTENS: Final = Cause("GD-101", LISTENS)
 _ANOTHER_SECRET: Final = Cause(
     "GD-201",
-    "a peer that broke off the encrypted handshake: the network secret differs, or it is too busy",
+    "a peer that broke off the encrypted handshake: the network secret differs, or host or link are too slow",
     fault=SPEAKS_ZMTP,
 )
 

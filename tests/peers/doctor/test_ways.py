@@ -10,7 +10,7 @@ from dataclasses import replace
 import pytest
 
 from gossipdp.runtime.network.dial_causes import Cause
-from gossipdp.runtime.network.identity import Identity
+from gossipdp.runtime.network.identity import Identity, NetworkSecret
 from peers.doctor import dial_back, visits, ways
 from peers.doctor.dial_back import DialBack, dialable
 from peers.doctor.findings import Light
@@ -190,3 +190,12 @@ def in_turn(net: Net, call: Callable[[], Visit]) -> Visit:
     thread.start()
     net.until(lambda: not thread.is_alive(), 30.0)
     return found[0]
+
+
+@pytest.mark.parametrize(("after", "fault"), [(60.0, "wrong-secret"), (0.0, "slow-handshake")])
+def test_handshake_that_broke_off_late_hardly_tells_another_secret(
+    net: Net, after: float, fault: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(visits, "SLOW_HANDSHAKE", after)
+    found = in_turn(net, lambda: visit(at(net.peer()), Network("tiny", NetworkSecret.generate())))
+    assert found.cause is not None and (found.cause.code, found.cause.fault) == ("GD-201", fault)
