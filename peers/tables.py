@@ -28,6 +28,7 @@ __all__ = [
     "address_told",
     "duration",
     "member_told",
+    "notice_told",
     "print_json",
     "print_pairs",
     "print_table",
@@ -242,6 +243,12 @@ def elided(texts: Sequence[str], excess: int) -> list[str]:
 def told_of(answer: Mapping[str, Any]) -> dict[str, str]:
     """What the rows of `status` show in words."""
     return {"address_told": address_told(answer), "versions_told": _versions_told(answer)}
+
+
+def notice_told(answer: Mapping[str, Any], notice: str) -> str:
+    """A notice of this answer to `status`, and how long ago it was given."""
+    ago = (answer.get("notices_ago") or {}).get(notice)
+    return notice if ago is None else f"{notice} ({duration(ago)} ago)"
 
 
 def address_told(answer: Mapping[str, Any]) -> str:

@@ -54,7 +54,7 @@ def _show(answer: Mapping[str, Any]) -> None:
     if answer.get("training") == "attached" and answer.get("loss") is None:
         tables.print_text("\nNo loss is reported yet: peer.report(loss=...) in the training script shows it here.")
     for notice in answer.get("notices") or ():
-        tables.print_text(f"\n{notice}")
+        tables.print_text(f"\n{tables.notice_told(answer, notice)}")
     for code, do in (answer.get("do") or {}).items():
         tables.print_text(f"\n{code}: {do}")
 

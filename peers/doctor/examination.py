@@ -103,6 +103,10 @@ def _told_by(daemon: Daemon) -> Finding:
     """What the daemon has found out about its own addresses."""
     addresses, why = daemon.status.get("addresses") or [], daemon.status.get("address_why") or ""
     if addresses:
-        return fine(dial_back.ABOUT, f"others are told to dial {', '.join(addresses)}" + (f" ({why})" if why else ""))
+        told = f"others are told to dial {', '.join(addresses)}" + (f" ({why})" if why else "")
+        if "have dialled it" in why:
+            return fine(dial_back.ABOUT, told)
+        name = daemon.status.get("name") or "this peer"
+        return grey(dial_back.ABOUT, f"{told}; `gossipdp doctor --peer {name}` on another host tells whether they can")
     do = "open the port, or map it and set --advertise; without that this peer only dials out, which is enough"
     return yellow(dial_back.ABOUT, "not-dialable", f"at no address{': ' if why else ''}{why}", do)

@@ -11,7 +11,7 @@ from rich.text import Text
 from gossipdp.protocol.wire.messages import printable
 from gossipdp.runtime.observability.health import GONE, STATES, spoken
 from peers.live.figures import figures
-from peers.tables import MEMBER_COLUMNS, Column, cell, member_told, quantity, rich_table
+from peers.tables import MEMBER_COLUMNS, Column, cell, member_told, notice_told, quantity, rich_table
 from peers.top.choice import SORTS, Choice, Row, shown
 
 __all__ = ["View", "line"]
@@ -96,7 +96,9 @@ class View:
 
     def _notices(self, width: int) -> list[Text]:
         told = reversed(self._status.get("notices") or [])
-        return [Text(printable(each)[: 2 * width], style="yellow") for each in list(told)[:3]]
+        return [
+            Text(printable(notice_told(self._status, each))[: 2 * width], style="yellow") for each in list(told)[:3]
+        ]
 
     @staticmethod
     def _pane(title: str, lines: Sequence[Text]) -> list[Text]:

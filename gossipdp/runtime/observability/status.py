@@ -30,6 +30,8 @@ __all__ = ["Status"]
 
 MAX_INVITED: Final = 6
 """most addresses in an invite"""
+OF_ONE_CODE: Final = 3
+"""notices of one code that are shown, at most: many of one kind would push out the others"""
 RECENT: Final = 24
 """exchanges that are listed, at most"""
 MAX_FINGERPRINTS: Final = 8
@@ -90,7 +92,9 @@ class Status:
     transfer: str = ""
     """text on how much of the fetched model has arrived"""
     notices: deque[str] = field(default_factory=lambda: deque(maxlen=16))
-    """the latest notices"""
+    """the latest notices, and of one code at most `OF_ONE_CODE`"""
+    noted: dict[str, float] = field(default_factory=dict)
+    """notice -> when it was given"""
     advice: dict[str, str] = field(default_factory=dict)
     """code -> what to do, for notices"""
     _met: dict[bytes, Met] = field(default_factory=dict)
@@ -169,7 +173,13 @@ class Status:
     def note(self, notice: str, do: str = "", *, instead_of: str = "") -> None:
         """Show a notice that begins with its code, in place of an earlier one if given, and what to do about it."""
         self.forget(instead_of)
+        code = notice.partition(" ")[0]
+        alike = [each for each in self.notices if each.partition(" ")[0] == code]
+        for oldest in alike[: max(0, len(alike) + 1 - OF_ONE_CODE)]:
+            self.notices.remove(oldest)
         self.notices.append(notice)
+        kept = {each: at for each, at in self.noted.items() if each in self.notices}
+        self.noted = {**kept, notice: time.monotonic()}
         if do:
             self.advice[notice.partition(" ")[0]] = do
 
@@ -365,6 +375,7 @@ class Status:
             "saving": saving,
             "uptime": time.monotonic() - self._started,
             "notices": notices,
+            "notices_ago": {each: time.monotonic() - self.noted[each] for each in notices if each in self.noted},
             "do": {code: do for code, do in self.advice.items() if any(each.startswith(code) for each in notices)},
         }
 

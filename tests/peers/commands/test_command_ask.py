@@ -254,3 +254,11 @@ def test_verdict_on_a_terminal__fits_its_width_and_has_colour_unless_told_not_to
     assert ("\x1b[31m" in out) is coloured and "\x1b[2J" not in out
     lines = re.sub(r"\x1b\[\d+m", "", out).splitlines()
     assert len(lines) == 2 and all(len(line) <= 40 for line in lines)
+
+
+def test_notice_tells_how_long_ago_it_was_given(gossipdp: Run, answering: Any, tmp_path: Path) -> None:
+    told = {"verdict": {"state": "healthy", "text": "healthy: all well", "causes": [], "do": []}}
+    told |= {"notices": ["GD-602 a", "GD-201 b"], "notices_ago": {"GD-602 a": 3720.0}}
+    answering(tmp_path, {"status": told})
+    lines = gossipdp("status", "--home", tmp_path).out.splitlines()
+    assert "GD-602 a (1h 2m ago)" in lines and "GD-201 b" in lines

@@ -70,3 +70,11 @@ def test_fingerprints__the_newest_epochs_are_kept(status: Status) -> None:
     for epoch in range(20):
         status.observe(EpochFingerprinted(epoch, epoch << 40))
     assert status.fingerprints == {epoch: epoch << 40 for epoch in range(12, 20)}
+
+
+def test_many_notices_of_one_code_leave_room_for_others__and_each_has_its_time(status: Status) -> None:
+    status.note("GD-201 another secret")
+    for number in range(40):
+        status.note(f"GD-602 checkpoint {number} could not be written")
+    kept = ["GD-201 another secret", *(f"GD-602 checkpoint {n} could not be written" for n in (37, 38, 39))]
+    assert list(status.notices) == kept and set(status.noted) == set(kept)

@@ -1,5 +1,5 @@
 // Figures, tables and lists of the page.
-import { element, fixed, milliseconds, named, printable, quantity, spoken, stateOf } from "./text.js";
+import { element, fixed, isKnown, milliseconds, named, printable, quantity, spoken, stateOf } from "./text.js";
 
 const GONE = 3600; // seconds after which a member that failed or left is not shown
 const MOST = 200; // rows of members
@@ -90,12 +90,15 @@ export function showContribution(list, members) {
 /** Notices, each with what to do, and what to do about the verdict, whose text names its causes. */
 export function showNotices(panel, list, status) {
   const advice = status.do ?? {};
-  const told = [...(status.notices ?? [])].reverse().map((notice) => [notice, advice[notice.split(" ")[0]] ?? ""]);
+  const ago = (notice) => (isKnown(status.notices_ago?.[notice]) ? ` (${spoken(status.notices_ago[notice])} ago)` : "");
+  const told = [...(status.notices ?? [])]
+    .reverse()
+    .map((notice) => [printable(notice, 400) + ago(notice), advice[notice.split(" ")[0]] ?? ""]);
   const ways = (status.verdict?.do ?? []).map((way) => ["", way]);
   list.replaceChildren(
     ...[...ways, ...told].map(([text, way]) => {
       const item = element("li");
-      if (text) item.append(element("span", printable(text, 400)));
+      if (text) item.append(element("span", text));
       if (way) item.append(element("span", `What to do: ${printable(way, 400)}`, { class: "do" }));
       return item;
     }),
