@@ -30,7 +30,7 @@ __all__ = ["Status"]
 
 MAX_INVITED: Final = 6
 """most addresses in an invite"""
-OF_ONE_CODE: Final = 3
+OF_ONE_CODE: Final = 6
 """notices of one code that are shown, at most: many of one kind would push out the others"""
 RECENT: Final = 24
 """exchanges that are listed, at most"""
