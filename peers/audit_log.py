@@ -34,7 +34,7 @@ def _record(line: bytes) -> dict[str, Any] | None:
 
 
 def told(record: Mapping[str, Any]) -> str:
-    """One record as a line: date and time, what happened, and to whom."""
+    """One record as a line: date and time, the event, and the peer or address."""
     at = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(record["time"]))
     about = {key: value for key, value in record.items() if key not in ("time", "event")}
     if peer := about.pop("id", ""):

@@ -1,7 +1,7 @@
 """Who may be a member of the network, by this host's lists and by the decisions of the network's operator.
 
-The operator holds a key of its own. A decision is valid with its signature alone, whoever passes it on. Of two
-decisions about one subject the later number stands, so all peers with the same decisions admit the same members. The
+The operator holds a key of its own. Its signature makes a decision valid, so any member may pass the decision on. The
+decision with the highest number about a subject stands, so peers with the same decisions admit the same members. The
 decision that closes the network names all peers that it takes: no part of a register can shut the rest out. No message,
 clock or file may stand here.
 """

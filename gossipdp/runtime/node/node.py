@@ -31,6 +31,7 @@ from gossipdp.runtime.network.transport import Transport
 from gossipdp.runtime.node.checkpoints import Checkpoints
 from gossipdp.runtime.node.config import NodeConfig
 from gossipdp.runtime.node.context import NodeContext
+from gossipdp.runtime.node.decisions import DecisionKeeper
 from gossipdp.runtime.node.ending import Ending, Outside
 from gossipdp.runtime.node.housekeeping import Housekeeping
 from gossipdp.runtime.node.network_events import NetworkEvents
@@ -115,7 +116,8 @@ class Node:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.peer, self._algorithm, self._transport, self._metrics = peer, algorithm, transport, metrics
-        self._clock, self._found_run, self._keep_decisions = clock, found_run, keep_decisions
+        self._clock, self._found_run = clock, found_run
+        self._decisions = DecisionKeeper(peer.admission, transport, keep_decisions, self.notice)
         self._history, self._published = history, published
         self.status = Status(
             peer,
@@ -134,7 +136,7 @@ class Node:
         )
         self._next_tick = 0.0
         self._stopping_at = math.inf
-        self._final_checkpoint = self._unsaved = False
+        self._final_checkpoint = False
         self._written, self._written_at = 0, -math.inf
         """steps of the checkpoint's writer, and when their number last changed"""
         self._finished = False
@@ -232,7 +234,7 @@ class Node:
     def decide(self, decision: Decision) -> tuple[bool, bool]:
         """Take and spread a decision of the network's operator. Returns whether it stands, and is on the disk."""
         stands = self._feed(lambda peer, now: peer.decide(decision, now))
-        return stands, not self._unsaved
+        return stands, self._decisions.saved
 
     def notice(self, code: str, text: str) -> None:
         """Something about this host that the operator should read."""
@@ -349,7 +351,7 @@ class Node:
             case events.DataKnown() if self._data is not None:
                 self._data.known()
             case events.Decided():
-                self._decided()
+                self._decisions.taken()
             case events.Left():
                 self._stopping_at = now + LEFT_WITHIN
         self._ending.observe(event, now)
@@ -361,19 +363,6 @@ class Node:
         """A founder's first model begins a new run."""
         if self.peer.replica.founds and not self._transport.run:
             self._transport.found(self._found_run())
-
-    def _decided(self) -> None:
-        """Decisions are in force here before they are on the disk."""
-        self._transport.admission_changed()
-        self._save_decisions()
-
-    def _save_decisions(self) -> None:
-        try:
-            self._keep_decisions(self.peer.admission.decisions)
-            self._unsaved = False
-        except DataError as error:
-            self._unsaved = True
-            self.notice(error.code, f"decisions of the operator are in force, and not on the disk yet: {error.seen}")
 
     def _kept(self, job: jobs.Keep) -> None:
         self._job_done(job, None)
@@ -390,8 +379,7 @@ class Node:
         self._housekeeping.tick(now, waiting, parameters, saving=self.saving, finishing=finishing)
         self._ending.tick(now)
         self._checkpoints.tick(now)
-        if self._unsaved:
-            self._save_decisions()
+        self._decisions.tick()
         if self._published.due():
             self._published.publish(self.describe(), self.status.members(), self._history.records)
 

@@ -21,7 +21,7 @@ Undo = Callable[[], object]
 class Fault:
     """One kind of fault.
 
-    name: what was done, for the answers of the drill.
+    name: says in the answers of the drill which fault it was.
     inject: does it to a host, and returns what undoes it.
     words: pattern of the text by which a tool names the cause; `{name}` and `{address}` are those of the host.
     seconds: for which it is looked at.

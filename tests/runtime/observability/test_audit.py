@@ -1,4 +1,4 @@
-"""The audit log: one record for each change of who is a member, and few for refusals that repeat."""
+"""The audit log: one record for each member that comes or goes, and few for refusals that repeat."""
 
 from __future__ import annotations
 
