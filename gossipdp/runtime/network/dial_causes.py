@@ -18,6 +18,7 @@ from gossipdp.runtime.descriptors import spare
 from gossipdp.runtime.network.host_port import split_address
 
 __all__ = [
+    "LEADS_BACK",
     "LISTENS",
     "SILENT",
     "SPEAKS_ZMTP",
@@ -71,6 +72,8 @@ _CLOSED: Final = Cause(
     "start the peer behind the proxy, tunnel or balancer that answers there, or dial the peer itself",
     "proxy",
 )
+LEADS_BACK: Final = "this address leads back to the dialler itself"
+"""the text of a cause that is nobody's fault, if another address of that peer is right"""
 LISTENS: Final = "refused, and listens since"
 """the text of a cause that has passed: a peer there has started meanwhile"""
 _LISTENS: Final = Cause("GD-101", LISTENS)

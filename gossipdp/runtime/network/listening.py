@@ -16,6 +16,7 @@ from gossipdp.protocol.wire.messages import Lane
 from gossipdp.runtime.network import signed_hello
 from gossipdp.runtime.network.connections import Connection, Link
 from gossipdp.runtime.network.context import LinksContext, LinkTable
+from gossipdp.runtime.network.dial_causes import LEADS_BACK
 from gossipdp.runtime.network.events import CopyMet, HandshakeRefused
 from gossipdp.runtime.network.send_queues import SendQueues
 from gossipdp.runtime.network.signed_hello import ListenerHello, pack
@@ -89,10 +90,11 @@ class Listening:
             if message is None:  # the other side may still take a closed link for open
                 self._context.wire.answer(first.route, pack(signed_hello.Bye("no hello")))
             return
+        if self._own(message.nonce):  # nobody is refused: the dial tells what came of it
+            self._context.wire.answer(first.route, pack(signed_hello.Refuse("GD-101", LEADS_BACK)))
+            return
         hello = ListenerHello(self._context.me, bytes.fromhex(first.user))
         try:
-            if self._own(message.nonce):
-                raise UnreachableError("GD-101", "this address leads back to the dialler itself")
             if self._links.linked(message.id) is None and not self._links.room():
                 raise UnreachableError("GD-101", f"all {self._limits.links} links are taken")
             reply = hello.hello(message, origin)

@@ -14,7 +14,7 @@ from gossipdp.protocol.wire.messages import Lane
 from gossipdp.runtime.network import dial_backs, dialling, reachability, resolver, signed_hello
 from gossipdp.runtime.network.connections import MAX_TRIED
 from gossipdp.runtime.network.dialling import MAX_DIAL_BACKS
-from gossipdp.runtime.network.events import Dialable, DialFailed, LinkDown, LinkUp, Received
+from gossipdp.runtime.network.events import Dialable, DialFailed, HandshakeRefused, LinkDown, LinkUp, Received
 from gossipdp.runtime.network.identity import Identity
 from gossipdp.runtime.network.limits import TransportLimits
 from gossipdp.runtime.network.signed_hello import pack
@@ -138,6 +138,15 @@ def test_dialling_itself__the_reason_says_so(net: Net) -> None:
     net.forget()
     net.settle(0.05)  # past `redial`
     assert not a.send(bytes(32), at(a), Lane.CONTROL, PING) and not net.events(a, DialFailed), "not dialled again"
+
+
+def test_one_of_a_members_addresses_leads_back__it_is_met_at_the_other_and_nobody_was_refused(net: Net) -> None:
+    a, b = net.peer(), net.peer()
+    a.send(name(b), at(a), Lane.CONTROL, PING, others=[at(b)])
+    net.until(lambda: net.events(b, Received))
+    net.settle(0.05)
+    assert not net.events(a, HandshakeRefused) and not net.events(a, DialFailed)
+    assert a.counters.handshakes == {"GD-101": 1, "ok": 1}, "the dial tells what came of it"
 
 
 def test_busy_port_is_gd_104(net: Net) -> None:

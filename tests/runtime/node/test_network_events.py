@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from gossipdp.runtime.network.dial_causes import LISTENS
+from gossipdp.runtime.network.dial_causes import LEADS_BACK, LISTENS
 from gossipdp.runtime.network.events import Dialable, DialFailed, LinkUp
 from gossipdp.runtime.network.refusals import Refusals
 from gossipdp.runtime.node.network_events import NetworkEvents
@@ -44,13 +44,14 @@ class Found:
 
     def __init__(self, members: dict[bytes, Any] | None = None) -> None:
         self.notices: list[str] = []
+        self.unanswered = Unanswered()
         membership = SimpleNamespace(
             left=lambda address: False, members=members or {}, heard=lambda peer: peer != b"hearsay"
         )
         context: Any = SimpleNamespace(
             peer=SimpleNamespace(membership=membership, link_down=lambda *about: None),
             notices=SimpleNamespace(notice=lambda code, *about: self.notices.append(code)),
-            status=SimpleNamespace(unanswered=Unanswered()),
+            status=SimpleNamespace(unanswered=self.unanswered),
             incarnation=1,
         )
         self.events = NetworkEvents(
@@ -83,3 +84,22 @@ def test_peer_that_began_to_listen_just_now_is_no_trouble(cause: str, told: list
     found = Found()
     found.events.handle(DialFailed(b"", HERE, f"{HERE} {cause}", "GD-101"), 1.0)
     assert found.notices == told
+
+
+@pytest.mark.parametrize(
+    ("peer", "reason", "told"),
+    [
+        pytest.param(b"", f"{HERE} said no: {LEADS_BACK}", [], id="an address of an invite is this peer's own"),
+        pytest.param(b"b", f"{HERE} said no: {LEADS_BACK}", ["GD-101"], id="a member cannot be dialled from here"),
+        pytest.param(b"", f"{HERE} refused; {HERE} said no: {LEADS_BACK}", ["GD-101"], id="another one is silent"),
+    ],
+)
+def test_address_that_leads_back_is_a_notice_if_a_member_is_out_of_reach(
+    peer: bytes, reason: str, told: list[str]
+) -> None:
+    found = Found()
+    found.events.handle(DialFailed(peer, HERE, reason, "GD-101"), 1.0)
+    assert found.notices == told
+    assert [dial.reason for dial in found.unanswered.recent(1.0).values()] == [reason], (
+        "a joiner without others is told"
+    )
