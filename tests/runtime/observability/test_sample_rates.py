@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from itertools import pairwise
 from random import Random
 from types import SimpleNamespace
 from typing import cast
@@ -43,13 +42,32 @@ def test_before_the_first_whole_round_and_after_the_member_is_gone__no_rate() ->
     assert rates.of(PEER, 14.0) is None
 
 
-def test_member_stops_training__its_rate_falls_smoothly_once_a_report_is_overdue() -> None:
+@pytest.mark.parametrize(
+    ("seconds", "others", "patience"),
+    [
+        pytest.param(0.5, 0, 10.5, id="short rounds"),
+        pytest.param(0.5, 99, 60.0, id="short rounds, and reports of a hundred members come in turn"),
+        pytest.param(30.0, 9, 90.0, id="long rounds"),
+    ],
+)
+def test_training_hangs__its_rate_is_zero_once_three_rounds_are_overdue(
+    seconds: float, others: int, patience: float
+) -> None:
+    rates, silent = SampleRates(), [report(7, number.to_bytes(32)) for number in range(2, 2 + others)]
+    for number in range(9):
+        rates.look([report(1000 * number), *silent], seconds * number)
+    last = 8 * seconds
+    assert rates.of(PEER, last + patience) == 1000 / seconds
+    assert rates.of(PEER, last + patience + 0.5) == 0.0
+
+
+def test_training_goes_on_after_a_hang__its_rate_is_unknown_for_a_round_and_right_then() -> None:
     rates = SampleRates()
-    for number in range(5):
-        rates.look([report(1000 * number)], 10.0 * number)
-    seen = [rates.of(PEER, 40.0 + second) or 0.0 for second in range(400)]
-    assert seen[:21] == [100.0] * 21 and seen[-1] < 10
-    assert all(0 <= earlier - later < 4 for earlier, later in pairwise(seen))
+    for now, samples in ((0.0, 0), (2.0, 200), (4.0, 400), (6.0, 600), (176.0, 800)):
+        rates.look([report(samples)], now)
+    assert rates.of(PEER, 176.0) is None
+    rates.look([report(1000)], 178.0)
+    assert rates.of(PEER, 178.0) == 100.0
 
 
 def test_samples_go_back__rate_starts_again() -> None:
