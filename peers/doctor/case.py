@@ -13,7 +13,7 @@ from gossipdp.runtime.network.identity import Identity, NetworkSecret
 from peers import home as homes
 from peers.advertising import listen_port
 from peers.doctor.daemon import ABSENT, Daemon, look
-from peers.doctor.visits import Network
+from peers.doctor.talk import Network
 from peers.invites import NewNetwork
 
 __all__ = ["Case"]

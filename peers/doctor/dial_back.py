@@ -19,7 +19,7 @@ from gossipdp.runtime.network.signed_hello import Probe, pack
 from gossipdp.runtime.network.transport import Transport
 from peers.doctor.findings import Finding, fine, grey, red, yellow
 from peers.doctor.packets import Arrivals
-from peers.doctor.visits import LIMITS, Network
+from peers.doctor.talk import LIMITS, Network
 
 __all__ = ["DialBack", "dial_back", "dialable", "own_hosts"]
 

@@ -8,44 +8,27 @@ from __future__ import annotations
 
 import socket
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Final, NamedTuple
 
 from gossipdp.errors import ConfigError
 from gossipdp.protocol.wire.messages import Lane
 from gossipdp.runtime.network.dial_causes import SPEAKS_ZMTP, Cause, look, unreachable, unresolved
-from gossipdp.runtime.network.events import DialFailed, LinkDown, LinkUp, Measured, TransportEvent
+from gossipdp.runtime.network.events import DialFailed, LinkUp
 from gossipdp.runtime.network.host_port import split_address
-from gossipdp.runtime.network.identity import Identity, NetworkSecret
-from gossipdp.runtime.network.limits import TransportLimits
+from gossipdp.runtime.network.identity import Identity
 from gossipdp.runtime.network.resolver import Target, looked_up
-from gossipdp.runtime.network.signed_hello import MAX_FILLER, Probe, pack
-from gossipdp.runtime.network.transport import Transport
-from peers.doctor.path_mtu import Relay, search
+from peers.doctor.passing import Passing, Trials
+from peers.doctor.talk import ANSWERS, LIMITS, Network, Talk
 
-__all__ = ["LIMITS", "Network", "Speed", "Visit", "visit"]
+__all__ = ["Speed", "Visit", "visit"]
 
-LIMITS: Final = TransportLimits(connect=4.0, handshake=3.0, hello=3.0)
-"""patience that covers a round trip of half a second and a lost packet, and leaves time for the rest"""
-ANSWERS: Final = 4.0
-"""seconds for an answer on a link that is up: two lost packets, or 64 KiB at 0.2 Mbit/s"""
 SLOW_HANDSHAKE: Final = 0.9
 """seconds after which a handshake that broke off hardly tells another secret: a member waits at least 1 s for it"""
 LARGE: Final = 64 << 10
 """bytes of one message that takes packets of full size"""
-TRIAL: Final = 0.8
-"""seconds for the answer to a packet on trial, and `TRIAL_TRIPS` round trips: it may be sent again twice"""
-TRIAL_TRIPS: Final = 4
-MOST_TRIAL: Final = 1.5
-TRIALS: Final = 3.5
-"""seconds after which no more trials begin"""
-SPEED_SECONDS: Final = 2.0
-SPEED_BYTES: Final = 24 << 20
-"""bytes each way, at most: less than half of what one asker gets in a minute"""
-WINDOW: Final = 8
-"""messages on their way during the measurement of throughput"""
 BROKEN_BY: Final = {
     "GD-201": "wrong-secret",
     "GD-202": "wrong-key",
@@ -54,14 +37,6 @@ BROKEN_BY: Final = {
     "GD-205": "copied-home",
     "GD-302": "other-version",
 }
-
-
-@dataclass(frozen=True, slots=True)
-class Network:
-    """What a stranger needs to be let in."""
-
-    name: str
-    secret: NetworkSecret
 
 
 class Speed(NamedTuple):
@@ -80,10 +55,8 @@ class Visit:
     seen: the IP address that the member sees this host come from.
     rtt: seconds.
     ahead: seconds by which the member's clock is ahead of this host's; None if it did not tell.
-    one_way: "" or the direction in which large messages are lost: "to" or "from" the member.
-    packet: bytes of a packet on this way, as this host's kernel knows; 0 if it does not tell.
-    passes: bytes of the largest packet that gets through, found where large ones are lost; 0 if it was not found.
-    lost: bytes of the smallest packet that was lost in these trials.
+    packet: bytes of an IP packet on this way, as this host's kernel knows; 0 if it does not tell.
+    passing: which packets pass "to" and "from" the member, where large ones are lost in one of these directions.
     """
 
     address: str
@@ -94,10 +67,8 @@ class Visit:
     seen: str = ""
     rtt: float = 0.0
     ahead: float | None = None
-    one_way: str = ""
     packet: int = 0
-    passes: int = 0
-    lost: int = 0
+    passing: Mapping[str, Passing] = field(default_factory=dict)
     speed: Speed | None = None
 
 
@@ -174,23 +145,20 @@ def _packet(target: str) -> int:
 
 def _met(found: Visit, network: Network, identity: Identity, *, fast: bool, wall: Callable[[], float]) -> Visit:
     """CURVE, hello and what follows, on one link."""
-    transport = Transport(
-        identity, network.secret, network=network.name, run=b"", incarnation=1, listen=None, limits=LIMITS
-    )
-    with closing(transport):
-        talk = _Talk(transport)
+    with closing(Talk(network, identity)) as talk:
         began = time.monotonic()
-        transport.send(b"", found.target, Lane.CONTROL, pack(Probe()))
-        up = talk.until(lambda event: isinstance(event, LinkUp | DialFailed), LIMITS.connect + LIMITS.hello)
+        up = talk.dial(found.target, LIMITS.connect + LIMITS.hello)
         if not isinstance(up, LinkUp):
             return replace(found, cause=_refused(up, time.monotonic() - began))
-        met = replace(found, reached="hello", peer=up.peer, seen=transport.seen)
+        met = replace(found, reached="hello", peer=up.peer, seen=talk.seen)
         met = _measured(met, talk, fast=fast, wall=wall)
-    return _narrowed(met, network) if met.one_way and met.packet else met
+    if not met.passing or not met.packet:
+        return met
+    return replace(met, passing=Trials(network, met.target, met.packet, met.rtt).both_ways(met.passing))
 
 
-def _refused(event: TransportEvent | None, elapsed: float) -> Cause:
-    if not isinstance(event, DialFailed):
+def _refused(event: DialFailed | None, elapsed: float) -> Cause:
+    if event is None:
         return Cause("GD-101", "does not complete the handshake", "see whether the peer there hangs", "silent")
     if event.code == "GD-201" and elapsed >= SLOW_HANDSHAKE:
         said = (
@@ -202,88 +170,16 @@ def _refused(event: TransportEvent | None, elapsed: float) -> Cause:
     return Cause(event.code, text, event.do, BROKEN_BY.get(event.code, "silent"))
 
 
-def _measured(met: Visit, talk: _Talk, *, fast: bool, wall: Callable[[], float]) -> Visit:
+def _measured(met: Visit, talk: Talk, *, fast: bool, wall: Callable[[], float]) -> Visit:
     began, ours = time.monotonic(), wall()
-    first = talk.ask(met.peer, Lane.CONTROL)
+    first = talk.ask(met.peer, Lane.CONTROL, patience=ANSWERS)
     if first is None:
         return met  # an earlier version, which does not answer
     rtt = time.monotonic() - began
     met = replace(met, reached="clock", rtt=rtt, ahead=first.clock - (ours + rtt / 2))
     if talk.ask(met.peer, Lane.DATA, send=LARGE) is None:
-        return replace(met, one_way="to")
+        return replace(met, passing={"to": Passing(0, met.packet)})
     if talk.ask(met.peer, Lane.DATA, back=LARGE) is None:
-        return replace(met, one_way="from")
+        return replace(met, passing={"to": Passing(), "from": Passing(0, met.packet)})
     speed = Speed(talk.speed(met.peer, up=True), talk.speed(met.peer, up=False)) if fast else None
     return replace(met, reached="large", speed=speed)
-
-
-def _narrowed(met: Visit, network: Network) -> Visit:
-    """The visit with the largest packet that passes in the direction in which large messages are lost."""
-    patience = min(MOST_TRIAL, TRIAL + TRIAL_TRIPS * met.rtt)
-    until = time.monotonic() + TRIALS
-    passes, lost = search(met.packet, lambda size: _passes(met, network, size, patience), until)
-    return replace(met, passes=passes, lost=lost)
-
-
-def _passes(met: Visit, network: Network, size: int, patience: float) -> bool | None:
-    """Whether packets of `size` bytes get through, with an answer within `patience` seconds; None without a link."""
-    transport = Transport(
-        Identity.generate(), network.secret, network=network.name, run=b"", incarnation=1, listen=None, limits=LIMITS
-    )
-    with closing(transport), Relay(met.target, size) as relay:
-        talk = _Talk(transport)
-        transport.send(b"", relay.address, Lane.CONTROL, pack(Probe()))
-        up = talk.until(lambda event: isinstance(event, LinkUp | DialFailed), 2.0 * patience)
-        if not isinstance(up, LinkUp):
-            return None
-        send, back = (2 * size, 0) if met.one_way == "to" else (0, 2 * size)
-        return talk.ask(up.peer, Lane.DATA, send=send, back=back, patience=patience) is not None
-
-
-class _Talk:
-    """Questions and answers on the link of one transport."""
-
-    def __init__(self, transport: Transport) -> None:
-        self._transport = transport
-        self._number = 0
-
-    def until(self, wanted: Callable[[TransportEvent], bool], seconds: float) -> TransportEvent | None:
-        """The first event that is wanted; None if the link ends, or none comes in time."""
-        deadline = time.monotonic() + seconds
-        while (left := deadline - time.monotonic()) > 0.0:
-            for event in self._transport.poll(min(left, 0.1))[0]:
-                if wanted(event):
-                    return event
-                if isinstance(event, LinkDown):
-                    return None
-        return None
-
-    def ask(
-        self, peer: bytes, lane: Lane, *, send: int = 0, back: int = 0, patience: float = ANSWERS
-    ) -> Measured | None:
-        """One question and its answer; None if none comes within `patience` seconds."""
-        number = self._asked(peer, lane, send, back)
-        answer = self.until(lambda event: isinstance(event, Measured) and event.number == number, patience)
-        return answer if isinstance(answer, Measured) else None
-
-    def speed(self, peer: bytes, *, up: bool) -> float:
-        """Bytes a second one way, from the first answer to the last."""
-        send, back = (MAX_FILLER, 0) if up else (0, MAX_FILLER)
-        waiting, moved, began, last = 0, -MAX_FILLER, 0.0, time.monotonic()
-        deadline = last + SPEED_SECONDS
-        asked = 0
-        while waiting or asked == 0:
-            while waiting < WINDOW and asked < SPEED_BYTES and time.monotonic() < deadline:
-                self._asked(peer, Lane.DATA, send, back)
-                waiting, asked = waiting + 1, asked + MAX_FILLER
-            answer = self.until(lambda event: isinstance(event, Measured), ANSWERS)
-            if not isinstance(answer, Measured) or max(answer.received, answer.filler) < MAX_FILLER:
-                break
-            last, waiting, moved = time.monotonic(), waiting - 1, moved + MAX_FILLER
-            began = began or last
-        return moved / (last - began) if moved > 0 and last > began else 0.0
-
-    def _asked(self, peer: bytes, lane: Lane, send: int, back: int) -> int:
-        self._number += 1
-        self._transport.measure(peer, lane, self._number, send=send, back=back)
-        return self._number

@@ -9,6 +9,7 @@ from typing import Final
 from gossipdp.error_codes import ADVICE
 from gossipdp.protocol.wire.messages import printable, short
 from peers.doctor.findings import Finding, Light, fine, grey, red, yellow
+from peers.doctor.passing import Passing
 from peers.doctor.visits import Speed, Visit
 
 __all__ = ["clock", "packets", "seen", "speeds", "ways"]
@@ -61,27 +62,34 @@ def packets(visits: Sequence[Visit]) -> list[Finding]:
     findings = []
     for each in visits:
         about = f"packets, {printable(each.address)}"
-        if each.one_way:
+        if each.passing:
             findings.append(_black_hole(about, each))
         elif each.reached == "large":
-            findings.append(fine(about, f"packets of {each.packet} bytes pass both ways"))
+            findings.append(fine(about, f"large messages pass both ways (MTU here: {each.packet} bytes)"))
         elif each.peer:
             findings.append(grey(about, "not examined: the member's version does not answer"))
     return findings
 
 
 def _black_hole(about: str, visit: Visit) -> Finding:
-    if not visit.passes:
-        said = f"small messages pass, and large ones {visit.one_way} the member are lost"
-    elif visit.lost == visit.passes + 1:
-        said = f"packets of at most {visit.passes} bytes pass, and larger ones {visit.one_way} the member are lost"
-    else:
-        said = f"packets of {visit.passes} bytes pass, and of {visit.lost} bytes {visit.one_way} the member are lost"
+    told = "; ".join(_passing(direction, each) for direction, each in visit.passing.items())
+    least = min(each.passes for each in visit.passing.values() if each.lost is not None)
     do = (
-        f"lower the MTU here (now {visit.packet}), as with `ip link set dev INTERFACE mtu {visit.passes or USUAL}`; "
+        f"lower the MTU here (now {visit.packet}), as with `ip link set dev INTERFACE mtu {least or USUAL}`; "
         "or let ICMP 'fragmentation needed' pass between the hosts"
     )
-    return red(about, "mtu-black-hole", f"{said}: an MTU black hole", do)
+    return red(about, "mtu-black-hole", f"an MTU black hole: {told} (bytes of IP packets with their headers)", do)
+
+
+def _passing(direction: str, passing: Passing) -> str:
+    """Which packets pass in one direction."""
+    if passing.lost is None:
+        return f"{direction} the member, large messages pass"
+    if not passing.passes:
+        return f"{direction} the member, small messages pass and large ones are lost"
+    if passing.lost == passing.passes + 1:
+        return f"{direction} the member, packets of at most {passing.passes} bytes pass and larger ones are lost"
+    return f"{direction} the member, packets of {passing.passes} bytes pass and of {passing.lost} bytes are lost"
 
 
 def speeds(visits: Sequence[Visit]) -> list[Finding]:

@@ -13,6 +13,8 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -23,7 +25,8 @@ from peers import invites
 from peers.doctor.case import Case, of_home, of_invite
 from peers.doctor.examination import examine
 from peers.doctor.findings import Finding, Light
-from peers.doctor.visits import Network
+from peers.doctor.talk import Network
+from simulations.processes.drill.faults import FAULTS
 from simulations.processes.namespaces import hosts as labs
 from simulations.processes.namespaces.hosts import Lab, unavailable
 from tests.processes.running import PORT, end, environment, host_in, until
@@ -91,22 +94,6 @@ def filtered(where: labs.Host, *rule: str) -> Callable[[], None]:
     if made.returncode:
         pytest.skip(f"no packet filter here: {made.stderr.decode().strip()}")
     return lambda: subprocess.run(where.command(["iptables", "-w", "-D", *rule]), check=True) and None
-
-
-@contextlib.contextmanager
-def single_packets(*hosts: labs.Host) -> Iterator[None]:
-    """Let these hosts' TCP hand over packets as they are on a wire, not many as one, which a filter takes for large."""
-
-    def each(segments: int) -> None:
-        for host in hosts:
-            words = ["ip", "-n", host.namespace, "link", "set", "dev", "eth0", "gso_max_segs", str(segments)]
-            subprocess.run(words, check=True)
-
-    each(1)
-    try:
-        yield
-    finally:
-        each(65535)
 
 
 def test_no_fault__nothing_is_named_and_the_way_is_open_both_ways(scene: Scene) -> None:
@@ -181,14 +168,29 @@ def test_clock_is_off_by_an_hour(scene: Scene) -> None:
 def test_large_packets_are_lost(scene: Scene, direction: str, word: str) -> None:
     remove = filtered(scene.there, direction, "-p", "tcp", "-m", "length", "--length", "1301:", "-j", "DROP")
     try:
-        with single_packets(scene.here, scene.there):
+        with scene.here.single_packets(), scene.there.single_packets():
             findings = examined(scene.case(), scene.here)
     finally:
         remove()
     assert faults(findings) == {"mtu-black-hole"}
     (finding,) = [finding for finding in findings if finding.fault]
-    assert f"packets of at most 1300 bytes pass, and larger ones {word} the member are lost" in finding.said
+    assert f"{word} the member, packets of at most 1300 bytes pass and larger ones are lost" in finding.said
+    other = {"to": "from", "from": "to"}[word]
+    assert f"{other} the member, large messages pass" in finding.said
     assert "mtu 1300`" in finding.do
+
+
+@pytest.mark.parametrize("word", ["to", "from"])
+def test_black_hole_of_the_fire_drill__its_size_is_the_same_from_both_ends(scene: Scene, word: str) -> None:
+    (fault,) = [fault for fault in FAULTS if fault.name == "large packets are lost"]
+    town: Any = SimpleNamespace(place=lambda host: scene.here if word == "to" else scene.there)
+    undo = fault.inject(town, None)  # type: ignore[arg-type]
+    try:
+        findings = examined(scene.case(), scene.here)
+    finally:
+        undo()
+    (finding,) = [finding for finding in findings if finding.fault == "mtu-black-hole"]
+    assert f"{word} the member, packets of at most 1300 bytes pass and larger ones are lost" in finding.said
 
 
 def test_disk_is_full(scene: Scene, tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import subprocess
@@ -66,7 +67,12 @@ def _port(town: Town, host: Host) -> Undo:
 
 
 def _black_hole(town: Town, host: Host) -> Undo:
-    return _filtered(town, host, "OUTPUT", "-p", "tcp", "-m", "length", "--length", "1301:")
+    """A router that loses large packets: on the cable alone, and each packet by itself."""
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(town.place(host).single_packets())
+        large = ["-o", "eth0", "-p", "tcp", "-m", "length", "--length", "1301:"]
+        stack.callback(_filtered(town, host, "OUTPUT", *large))
+        return stack.pop_all().close
 
 
 def _full_disk(town: Town, host: Host) -> Undo:

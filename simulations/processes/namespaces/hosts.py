@@ -98,6 +98,19 @@ class Host:
             finally:
                 libc.setns(here.fileno(), CLONE_NEWNET)
 
+    @contextlib.contextmanager
+    def single_packets(self) -> Iterator[None]:
+        """Context in which TCP hands over packets as on a wire. A filter here takes many as one for a large one."""
+
+        def hand_over(segments: int) -> None:
+            _ip("-n", self.namespace, "link", "set", "dev", "eth0", "gso_max_segs", str(segments))
+
+        hand_over(1)
+        try:
+            yield
+        finally:
+            hand_over(65535)
+
     def processes(self) -> list[int]:
         """Ids of all processes in this host's network."""
         return [int(word) for word in _ip("netns", "pids", self.namespace).split()]

@@ -9,9 +9,12 @@ import time
 
 import pytest
 
+from gossipdp.runtime.network.identity import NetworkSecret
 from peers.doctor import ways
 from peers.doctor.findings import Light
+from peers.doctor.passing import Passing, Trials
 from peers.doctor.path_mtu import LEAST, Relay, search
+from peers.doctor.talk import Network
 from tests.peers.doctor.test_ways import met
 
 LATER = math.inf
@@ -86,14 +89,57 @@ def test_relay_to_nobody_hangs_up_and_an_open_one_ends_with_its_context() -> Non
 
 
 @pytest.mark.parametrize(
-    ("passes", "lost", "words", "mtu"),
+    ("passing", "words", "mtu"),
     [
-        (1300, 1301, "packets of at most 1300 bytes pass, and larger ones to the member are lost", 1300),
-        (1280, 1330, "packets of 1280 bytes pass, and of 1330 bytes to the member are lost", 1280),
-        (0, 1500, "small messages pass, and large ones to the member are lost", 1280),
+        (Passing(1300, 1301), "to the member, packets of at most 1300 bytes pass and larger ones are lost", 1300),
+        (Passing(1280, 1330), "to the member, packets of 1280 bytes pass and of 1330 bytes are lost", 1280),
+        (Passing(0, 1500), "to the member, small messages pass and large ones are lost", 1280),
     ],
 )
-def test_black_hole_is_told_with_what_was_found(passes: int, lost: int, words: str, mtu: int) -> None:
-    (finding,) = ways.packets([met(one_way="to", passes=passes, lost=lost)])
+def test_black_hole_is_told_with_what_was_found(passing: Passing, words: str, mtu: int) -> None:
+    (finding,) = ways.packets([met(passing={"to": passing, "from": Passing()})])
     assert (finding.light, finding.fault) == (Light.RED, "mtu-black-hole")
-    assert words in finding.said and f"mtu {mtu}`" in finding.do and "now 1500" in finding.do
+    assert f"{words}; from the member, large messages pass (bytes of IP packets with their headers)" in finding.said
+    assert f"mtu {mtu}`" in finding.do and "now 1500" in finding.do
+
+
+def test_black_holes_both_ways__the_smaller_size_is_advised() -> None:
+    (finding,) = ways.packets([met(passing={"to": Passing(1400, 1401), "from": Passing(1300, 1301)})])
+    assert "to the member, packets of at most 1400 bytes" in finding.said and "mtu 1300`" in finding.do
+    assert "from the member, packets of at most 1300 bytes" in finding.said
+
+
+class Path(Trials):
+    """A way on which larger packets than these are lost, without a network."""
+
+    def __init__(self, most: dict[str, int], *, linked: bool = True) -> None:
+        super().__init__(Network("tiny", NetworkSecret.generate()), "192.0.2.1:4710", 1500, 0.01)
+        self._most, self._linked = most, linked
+        self.tried: list[tuple[str, int]] = []
+
+    def _pass(self, direction: str, size: int, patience: float) -> bool | None:
+        self.tried.append((direction, size))
+        return size <= self._most[direction] if self._linked else None
+
+
+LOST = Passing(0, 1500)
+
+
+def test_both_directions_are_tried__the_two_ends_of_a_way_find_the_same() -> None:
+    here, there = Path({"to": 1300, "from": 1400}), Path({"to": 1400, "from": 1300})
+    found = here.both_ways({"to": LOST})
+    assert found == {"to": Passing(1300, 1301), "from": Passing(1400, 1401)}
+    assert there.both_ways({"to": LOST}) == {"to": found["from"], "from": found["to"]}
+
+
+def test_direction_without_loss_costs_one_trial_or_none() -> None:
+    path = Path({"to": 1300, "from": 1500})
+    assert path.both_ways({"to": LOST}) == {"to": Passing(1300, 1301), "from": Passing()}
+    assert [size for direction, size in path.tried if direction == "from"] == [1500]
+    path = Path({"to": 1500, "from": 1300})
+    assert path.both_ways({"to": Passing(), "from": LOST}) == {"to": Passing(), "from": Passing(1300, 1301)}
+    assert {direction for direction, _ in path.tried} == {"from"}
+
+
+def test_direction_without_a_link_is_left_out() -> None:
+    assert Path({}, linked=False).both_ways({"to": LOST}) == {"to": LOST}

@@ -14,7 +14,9 @@ from gossipdp.runtime.network.identity import Identity, NetworkSecret
 from peers.doctor import dial_back, visits, ways
 from peers.doctor.dial_back import DialBack, dialable
 from peers.doctor.findings import Light
-from peers.doctor.visits import Network, Speed, Visit, visit
+from peers.doctor.passing import Passing
+from peers.doctor.talk import Network
+from peers.doctor.visits import Speed, Visit, visit
 from tests.runtime.network.transports import Net, at
 
 ME = b"1" * 32
@@ -66,7 +68,9 @@ def test_speed_and_packets() -> None:
     (speed,) = ways.speeds([met(speed=Speed(1.25e6, 2.5e6)), met()])
     assert speed.said == "10 Mbit/s to the member, 20 from it"
     assert ways.speeds([met(speed=Speed(0.0, 1.0))])[0].light is Light.GREY
-    assert [each.light for each in ways.packets([met(), met(one_way="to"), met(reached="hello")])] == [
+    assert [
+        each.light for each in ways.packets([met(), met(passing={"to": Passing(0, 1500)}), met(reached="hello")])
+    ] == [
         Light.GREEN,
         Light.RED,
         Light.GREY,
@@ -175,7 +179,7 @@ def test_earlier_version_does_not_answer__nothing_is_wrong(net: Net, monkeypatch
     monkeypatch.setattr(member._links.examining, "take", lambda *_: None)
     monkeypatch.setattr(visits, "ANSWERS", 0.2)
     found = in_turn(net, lambda: visit(at(member), Network("tiny", net.secret)))
-    assert (found.reached, found.cause, found.one_way) == ("hello", None, "")
+    assert (found.reached, found.cause, found.passing) == ("hello", None, {})
 
 
 def test_port_is_taken__no_member_is_asked(net: Net) -> None:
