@@ -21,6 +21,8 @@ from peers.home import presets
 
 LINK = r"[GD-\1](errors.md#gd-\1)"
 DEPLOY = Path(__file__).parents[2] / "peers" / "deploy"
+LABEL = re.compile(r"\{\{ \$labels\.(\w+) \}\}")
+"""a label in the text of an alert: Prometheus puts its value there, and the table its name"""
 WIDTH = 100
 """columns of a command's usage"""
 
@@ -177,7 +179,8 @@ def alerts() -> str:
 
 def when(rule: dict[str, Any]) -> str:
     after = f", after {rule['for']}" if "for" in rule else ""
-    return f"*{rule['labels']['severity']}{after}.* {cell(rule['annotations']['summary'])}"
+    summary = LABEL.sub(lambda match: match[1].upper(), rule["annotations"]["summary"])
+    return f"*{rule['labels']['severity']}{after}.* {cell(summary)}"
 
 
 # -- a script --------------------------------------------------------------------------------------------------------

@@ -13,11 +13,13 @@ import yaml
 
 from gossipdp.error_codes import CODES
 from gossipdp.runtime.observability.health import FAR, GONE, MOST_STALL, STATES, WIDE
+from gossipdp.runtime.observability.metric_table import FAMILIES
 from gossipdp.runtime.observability.vital_signs import QUIET_ROUNDS
 from peers.cli import cli
 from tests.peers.deploy.queries import DEPLOY, RULE_TESTS, RULES, rules, selectors
 
 ALERTS = rules()
+LABEL = re.compile(r"\{\{ \$labels\.(\w+) \}\}")
 KINDS = {kind.name: kind for kind in STATES}
 needs_promtool = pytest.mark.skipif(
     shutil.which("promtool") is None, reason="promtool is not on PATH; Debian's package prometheus has it"
@@ -78,9 +80,12 @@ def test_descriptions_are_whole_sentences_with_instance_and_value(file: Path, tm
     asked = tmp_path / "asked.yml"
     asked.write_text(yaml.safe_dump({"rule_files": [str(RULES)], "evaluation_interval": "1m", "tests": wanted}))
     _, said = promtool("test", "rules", asked)
-    texts = re.findall(r'Labels:\{alertname="(\w+)".*\n\s*Annotations:\{description="([^"]*)"', said)
-    assert {name for name, _ in texts} == {name for case in cases(file) for _, name in fired(case)}
-    for name, text in texts:
+    pattern = r'Labels:\{alertname="(\w+)".*\n\s*Annotations:\{description="([^"]*)", runbook=".*", summary="([^"]*)"\}'
+    texts = re.findall(pattern, said)
+    assert {name for name, _, _ in texts} == {name for case in cases(file) for _, name in fired(case)}
+    for name, text, summary in texts:
+        assert re.fullmatch(r"[A-Z][^{}<>]*\.", summary), (name, summary)
+        assert "code" not in LABEL.findall(ALERTS[name]["annotations"]["summary"]) or re.search(r"\bGD-\d+", summary)
         assert re.fullmatch(r"[A-Z][^{}<>]*\.", text) and "%!" not in text, (name, text)
         assert re.search(r"\b(a|b|tiny)\b", text), (name, text)
         if "$value" in ALERTS[name]["annotations"]["description"]:
@@ -92,7 +97,11 @@ def test_alert_has_severity_texts_and_a_runbook_that_names_something_to_do(name:
     rule = ALERTS[name]
     assert rule["labels"]["severity"] in {"critical", "warning", "info"}
     texts = rule["annotations"]
-    assert list(texts) == ["summary", "description", "runbook"] and "$" not in texts["summary"]
+    assert list(texts) == ["summary", "description", "runbook"]
+    # Alerts are sorted by their summaries: no value, and only labels that the metric has on every host.
+    metric = next(selectors(rule["expr"])).metric.removeprefix("gossipdp_")
+    always = {label for family in FAMILIES if family.name == metric for label in family.labels}
+    assert "$" not in LABEL.sub("", texts["summary"]) and set(LABEL.findall(texts["summary"])) <= always
     assert "`" in texts["runbook"] or "HOME/log/" in texts["runbook"]
     assert set(re.findall(r"GD-\d+", texts["runbook"])) <= set(CODES)
     assert set(re.findall(r"`gossipdp (\w+)", texts["runbook"])) <= set(cli.commands)
@@ -112,6 +121,10 @@ def test_every_state_that_wants_attention_has_an_alert() -> None:
     bare = {rule["expr"] for rule in ALERTS.values()}
     red = [kind.name for kind in STATES if kind.colour == "red"]
     assert red and {f'gossipdp_verdict{{state="{state}"}} == 1' for state in red} <= bare
+
+
+def test_a_notice_is_told_with_its_code() -> None:
+    assert LABEL.findall(ALERTS["GossipdpNotice"]["annotations"]["summary"]) == ["code"]
 
 
 def threshold(text: str) -> float:
