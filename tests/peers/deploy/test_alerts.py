@@ -127,6 +127,13 @@ def test_a_notice_is_told_with_its_code() -> None:
     assert LABEL.findall(ALERTS["GossipdpNotice"]["annotations"]["summary"]) == ["code"]
 
 
+def test_scrapes_in_vain_may_have_other_causes_than_a_dead_daemon() -> None:
+    """Where large packets are lost, members reach a daemon and Prometheus gets no page of it."""
+    texts = ALERTS["GossipdpPeerDown"]["annotations"]
+    assert "Prometheus" in texts["summary"] and "does not answer" not in texts["summary"]
+    assert "`gossipdp doctor" in texts["runbook"] and "largest packet" in texts["runbook"]
+
+
 def threshold(text: str) -> float:
     return float(re.search(r">=? ([\d.]+)", text)[1])  # type: ignore[index]
 
