@@ -116,7 +116,7 @@ MEMBER_COLUMNS = (
     Column("samples/s", "samples_per_second", quantity, 1, True, "samples a second that it trains"),
     Column("loss", "loss", loss, 0, True, "its training loss, last reported"),
     Column("eval", "eval_loss", loss, 3, True, "its evaluation loss, last reported"),
-    Column("lag", "lag", str, 4, True, "steps by which it is behind the network's clock"),
+    Column("lag", "lag", str, 4, True, "steps of the network's clock since its last report"),
     Column("in", "received", quantity, 5, True, "bytes that this host received from it"),
     Column("out", "sent", quantity, 5, True, "bytes that this host sent to it"),
     Column("last", "last_exchange", duration, 0, True, "time since this host's last exchange with it"),

@@ -61,7 +61,9 @@ class Housekeeping:
     def tick(self, now: float, jobs_waiting: int, parameters: int, *, saving: bool, finishing: str) -> None:
         """Do it. parameters: that memory is taken for. saving and finishing as in `Status.describe`."""
         peer = self._peer
-        self._status.rates.look(peer.progress.reports(), now)
+        reports = peer.progress.reports()
+        self._status.rates.look(reports, now)
+        self._status.lags.look(reports, peer.replica.clock)
         self._metrics.update(self._status, queued=jobs_waiting)
         self._metrics.set_queues(bytes=self._transport.queued_bytes)
         if text := self._memory.look(parameters):

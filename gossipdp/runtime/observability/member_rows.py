@@ -10,6 +10,7 @@ from typing import Any, Final
 from gossipdp.protocol.peer import Peer
 from gossipdp.protocol.wire.messages import Lane, Member
 from gossipdp.runtime.network.events import TransportCounters
+from gossipdp.runtime.observability.lags import Lags
 from gossipdp.runtime.observability.sample_rates import SampleRates
 
 __all__ = ["Met", "finite", "rows_of", "versions_of"]
@@ -34,6 +35,7 @@ def rows_of(
     counters: TransportCounters,
     met: Mapping[bytes, Met],
     rates: SampleRates,
+    lags: Lags,
     now: float,
     *,
     training: bool,
@@ -43,6 +45,7 @@ def rows_of(
     Args:
         counters: bytes by member and lane.
         rates: samples a second of each member.
+        lags: steps of the network's clock since each member's last report.
         training: a training process has a session here.
     """
     membership, clock = peer.membership, peer.replica.clock
@@ -72,7 +75,7 @@ def rows_of(
                 "samples_per_second": finite(rates.of(member.id, now)),
                 "loss": None if report is None else report.loss,
                 "eval_loss": None if report is None else report.eval_loss,
-                "lag": None if report is None else max(0, clock - report.clock),
+                "lag": lags.of(member.id, clock),
                 "sent": sum(counters.sent_bytes[(member.id, lane)] for lane in Lane),
                 "received": sum(counters.received_bytes[(member.id, lane)] for lane in Lane),
                 "last_exchange": finite(now - exchanged.last),

@@ -20,6 +20,7 @@ from gossipdp.protocol.schema import chunk_parameters, chunk_spans
 from gossipdp.protocol.wire.messages import Lane, State, short
 from gossipdp.runtime.network.transport import Transport
 from gossipdp.runtime.observability.health import Signs, judge
+from gossipdp.runtime.observability.lags import Lags
 from gossipdp.runtime.observability.member_rows import Met, finite, rows_of, versions_of
 from gossipdp.runtime.observability.sample_rates import SampleRates
 from gossipdp.runtime.observability.status_lines import Totals
@@ -99,6 +100,7 @@ class Status:
     """code -> what to do, for notices"""
     _met: dict[bytes, Met] = field(default_factory=dict)
     rates: SampleRates = field(default_factory=SampleRates)
+    lags: Lags = field(default_factory=Lags)
     unanswered: Unanswered = field(default_factory=Unanswered)
     """addresses that do not answer"""
     _started: float = field(default_factory=time.monotonic)
@@ -382,7 +384,7 @@ class Status:
     def members(self) -> list[dict[str, Any]]:
         """The answer to `members`: this peer first, then by name."""
         training, counters = self.training, self.transport.counters
-        return rows_of(self.peer, counters, self._met, self.rates, time.monotonic(), training=training)
+        return rows_of(self.peer, counters, self._met, self.rates, self.lags, time.monotonic(), training=training)
 
 
 def _lane(counter: Counter[tuple[bytes, Lane]], lane: Lane) -> int:

@@ -9,8 +9,9 @@ import pytest
 from msgspec.structs import replace
 
 from gossipdp.protocol.admission.register import Admission
-from gossipdp.protocol.wire.messages import Member
+from gossipdp.protocol.wire.messages import Member, Progress
 from gossipdp.runtime.network.events import TransportCounters
+from gossipdp.runtime.observability.lags import Lags
 from gossipdp.runtime.observability.member_rows import LATELY, Met, rows_of, versions_of
 from gossipdp.runtime.observability.sample_rates import SampleRates
 from tests.runtime.observability.metric_samples import member, number
@@ -48,17 +49,26 @@ def peer_with(others: list[Member], *, training: list[bytes], heard: bool, admis
 def test_who_trains(training: list[bytes], heard: bool, exchanged: float, trains: bool | None) -> None:
     peer = peer_with([member(OTHER)], training=training, heard=heard)
     met = {OTHER: Met(exchanged, 1)}
-    mine, other = rows_of(peer, TransportCounters(), met, SampleRates(), 0.0, training=False)
+    mine, other = rows_of(peer, TransportCounters(), met, SampleRates(), Lags(), 0.0, training=False)
     assert (mine["me"], mine["trains"], other["trains"]) == (True, False, trains)
 
 
 def test_excluded_members_and_protocols_are_told() -> None:
     peer = peer_with([member(OTHER)], training=[], heard=True, admission=Admission(ME, banned=frozenset({OTHER})))
-    rows = rows_of(peer, TransportCounters(), {}, SampleRates(), 0.0, training=True)
+    rows = rows_of(peer, TransportCounters(), {}, SampleRates(), Lags(), 0.0, training=True)
     assert {row["id"]: row["excluded"] for row in rows} == {
         ME.hex(): "", OTHER.hex(): "[safety] ban of this host names it"
     }  # fmt: skip
     assert {row["protocol"] for row in rows} == {member(OTHER).version}
+
+
+def test_lag_is_counted_since_the_last_report_and_not_by_the_clock_in_it() -> None:
+    peer, lags = peer_with([member(OTHER)], training=[], heard=True), Lags()
+    report = Progress(OTHER, 2, 2, 16, 1)
+    peer.progress = SimpleNamespace(reports=lambda: [report])
+    lags.look([report], 4)
+    rows = rows_of(peer, TransportCounters(), {}, SampleRates(), lags, 0.0, training=True)
+    assert [row["lag"] for row in rows] == [None, 3]
 
 
 def test_versions_of_the_members_with_the_newest_first() -> None:
