@@ -17,7 +17,7 @@ from gossipdp.errors import ConfigError, DataError
 from gossipdp.protocol.admission.register import Admission
 from gossipdp.protocol.peer import Peer
 from gossipdp.protocol.transfer.claims import Held
-from gossipdp.protocol.wire.messages import Decision, Member, Progress, State, short
+from gossipdp.protocol.wire.messages import Member, Progress, State, short
 from gossipdp.runtime import decisions_file, files
 from gossipdp.runtime.link import LinkServer
 from gossipdp.runtime.network.addresses import Choice, doubt
@@ -65,7 +65,7 @@ class _Kept(NamedTuple):
     """the newest checkpoint"""
     members: list[Member]
     """members that can be dialled"""
-    decisions: list[Decision]
+    decisions: decisions_file.Kept
     """of the network's operator"""
     damage: tuple[str, ...]
     """notices about damaged files"""
@@ -138,6 +138,7 @@ def build(
         found_run=partial(_found_run, home),
         remember=partial(_remember, home / MEMBERS),
         keep_decisions=partial(decisions_file.save_decisions, home),
+        keep_secret=partial(_keep_secret, home, config),
         history=History(home / history.FILE),
         published=published,
         outside=final,
@@ -182,7 +183,8 @@ def _admission(config: Config, identity: Identity, kept: _Kept) -> Admission:
         verify=Identity.verify,
         allowed=frozenset(map(bytes.fromhex, config.safety.allow)),
         banned=frozenset(map(bytes.fromhex, config.safety.ban)),
-        decisions=kept.decisions,
+        decisions=kept.decisions.decisions,
+        receipts=kept.decisions.receipts,
     )
 
 
@@ -239,8 +241,8 @@ def _node_config(home: Path, config: Config, kept: _Kept, web: str, why: str, tr
 def _kept(home: Path, store: Store, network: HomeNetwork) -> _Kept:
     newest = store.newest()
     members, damaged_members = _remembered(home / MEMBERS)
-    decisions, damaged_decisions = decisions_file.load_decisions(home)
-    damage = tuple(text for text in (damaged_members, damaged_decisions) if text)
+    decisions = decisions_file.load_decisions(home)
+    damage = tuple(text for text in (damaged_members, decisions.damage) if text)
     return _Kept(network, _run(home, network.name, newest), newest, members, decisions, damage)
 
 
@@ -255,6 +257,12 @@ def _run(home: Path, network: str, newest: tuple[Path, CheckpointMeta] | None) -
         files.save_run(home / homes.RUN, run)
         log.warning("restored the run id %s of this home from the checkpoint %s", run.hex()[:8], newest[0])
     return run
+
+
+def _keep_secret(home: Path, config: Config, secret: NetworkSecret) -> None:
+    """Save the network's new secret, and put it into this host's invite."""
+    secret.replace(home)
+    invites.refresh_invite(home, config)
 
 
 def _found_run(home: Path) -> bytes:

@@ -14,13 +14,14 @@ from typing import Any
 
 import click
 
-from peers.commands.ask import invite, leave, status
+from peers.commands.ask import leave, status
 from peers.commands.checkpoint import checkpoint
 from peers.commands.configuration import config
 from peers.commands.demo import demo
 from peers.commands.doctor import doctor
 from peers.commands.explain import explain
 from peers.commands.finish import finish
+from peers.commands.invite import invite
 from peers.commands.keys import keys
 from peers.commands.members import members
 from peers.commands.plan import plan

@@ -12,30 +12,34 @@ import click
 import msgspec
 
 from gossipdp.errors import ConfigError
-from gossipdp.protocol.admission.register import NETWORK, Admission, signed
-from gossipdp.protocol.wire.messages import Decision, Verdict, printable
-from gossipdp.runtime.network.identity import OPERATOR_FILE, Identity
+from gossipdp.protocol.admission.register import NETWORK, SECRET, Admission, signed
+from gossipdp.protocol.wire.messages import Decision, HostInvite, NewSecret, Verdict, printable
+from gossipdp.runtime.network.identity import OPERATOR_FILE, Identity, digest_of
 from gossipdp.runtime.network.key_files import read_key
 
-__all__ = ["Desk", "decode", "describe", "operator_key", "subject_of"]
+__all__ = ["Desk", "decode", "describe", "encode", "operator_key", "subject_of"]
 
 LEAST: Final = 4
 """digits of an id that name a member, at least"""
 _pack = msgspec.msgpack.Encoder().encode
 
 
-def describe(admission: Admission) -> dict[str, Any]:
-    """The answer to `decisions`."""
+def describe(admission: Admission, generation: int) -> dict[str, Any]:
+    """The answer to `decisions`. generation: of the secret that this host holds."""
     return {
         "network": admission.network,
         "operator": admission.operator.hex(),
         "closed": admission.closed,
         "allowed": sorted(peer.hex() for peer in admission.named),
-        "decisions": [_told(decision) for decision in admission.decisions],
+        "generation": generation,
+        "decisions": [_told(decision, admission) for decision in admission.decisions],
     }
 
 
-def _told(decision: Decision) -> dict[str, Any]:
+def _told(decision: Decision, admission: Admission) -> dict[str, Any]:
+    invite = decision.invite
+    let_in = sorted(peer.hex() for peer in admission.holders(decision.subject))
+    terms = {"expires": invite.expires, "uses": invite.uses, "let_in": let_in} if invite is not None else {}
     return {
         "number": decision.number,
         "verdict": decision.verdict.name.lower(),
@@ -43,7 +47,13 @@ def _told(decision: Decision) -> dict[str, Any]:
         "name": decision.name,
         "reason": decision.reason,
         "time": decision.time,
+        **terms,
     }
+
+
+def encode(decision: Decision) -> str:
+    """A decision for a request, in hexadecimal digits."""
+    return _pack(decision).hex()
 
 
 def decode(decision: str) -> Decision:
@@ -101,8 +111,15 @@ class Desk:
             raise ConfigError("GD-207", "this host does not follow this operator", seen=seen, do=do)
         self._key, self._network = key, str(answer["network"])
         self._number = max([each["number"] for each in answer["decisions"]], default=0)
+        self.generation = int(answer["generation"])
+        """of the network's secret"""
         self.closed, self.allowed = bool(answer["closed"]), set(map(bytes.fromhex, answer["allowed"]))
         self.banned = {bytes.fromhex(each["id"]) for each in answer["decisions"] if each["verdict"] == "banned"}
+
+    @classmethod
+    def of_founder(cls, key: Identity, network: str) -> Desk:
+        """The desk of an operator whose network has no daemon yet."""
+        return cls(key, describe(Admission(key.id, network=network, operator=key.id), 0))
 
     def about_peer(self, verdict: Verdict, peer: bytes, name: str, reason: str) -> str:
         """A signed decision about a peer, newer than all that the daemon knows, in hexadecimal digits."""
@@ -115,12 +132,38 @@ class Desk:
             Decision(self._next(), verdict, NETWORK, "", _clean(reason), int(time.time()), tuple(sorted(set(allowed))))
         )
 
+    def about_invite(self, key: bytes, name: str, expires: float, uses: int) -> Decision:
+        """A signed decision that the invite with this public key lets hosts in.
+
+        Args:
+            expires: seconds since 1970.
+            uses: hosts.
+        """
+        made = HostInvite(int(expires), uses, self.generation)
+        return self.sign(Decision(self._next(), Verdict.INVITED, key, name, "", int(time.time()), invite=made))
+
+    def about_secret(self, secret: bytes, peers: Iterable[bytes], grace: float, reason: str) -> Decision:
+        """A signed decision that the network has a new secret, sealed for each of `peers`.
+
+        Args:
+            grace: seconds for which everybody with the secret before is let in.
+        """
+        named, now = tuple(sorted(set(peers))), time.time()
+        boxes = tuple(Identity.seal(peer, secret) for peer in named)
+        made = NewSecret(self.generation, int(now + grace), digest_of(secret), boxes)
+        about = SECRET, "", _clean(reason), int(now), named
+        return self.sign(Decision(self._next(), Verdict.RENEWED, *about, secret=made))
+
     def _next(self) -> int:
         self._number = max(self._number + 1, int(time.time() * 1000))
         return self._number
 
+    def sign(self, decision: Decision) -> Decision:
+        """`decision` with the operator's signature."""
+        return signed(decision, self._network, self._key.sign)
+
     def _signed(self, decision: Decision) -> str:
-        return _pack(signed(decision, self._network, self._key.sign)).hex()
+        return encode(self.sign(decision))
 
 
 def _clean(text: str) -> str:

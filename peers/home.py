@@ -5,6 +5,7 @@
       run.toml          the configuration, from the operator or from the invite
       identity.key      this peer's key (0600)             incarnation    number of its starts
       network.secret    admits hosts to the network (0600) invite         admits another host (0600), see `invites`
+      invites/          invites for single hosts (0600)
       operator.key      bans and allows members (0600); only where `up` made it, or the operator keeps it
       log/              what daemon and supervisor log, see `log_file`
       supervisor.json   the processes of this home, see `supervisor_file`
@@ -20,6 +21,7 @@ from __future__ import annotations
 
 import os
 import re
+import secrets
 import socket
 from collections.abc import Callable, Mapping
 from importlib import resources
@@ -33,11 +35,13 @@ from gossipdp.config import Config
 from gossipdp.config_loading import load
 from gossipdp.errors import ConfigError, GossipdpError, HardwareError
 from gossipdp.protocol.wire.messages import short
+from gossipdp.runtime import decisions_file
 from gossipdp.runtime.files import load_state, save_state
 from gossipdp.runtime.home_paths import expanded, homes_of_user
 from gossipdp.runtime.network.identity import OPERATOR_FILE, Identity, NetworkSecret
 from gossipdp.runtime.network.invite import Invite
-from gossipdp.runtime.network.key_files import replace_file
+from gossipdp.runtime.network.key_files import KEY_BYTES, replace_file
+from peers.decisions import Desk
 
 __all__ = [
     "HomeNetwork",
@@ -51,9 +55,9 @@ __all__ = [
     "known_name",
     "network_of",
     "peer_name",
+    "prepare",
     "presets",
     "read_config",
-    "rotate_secret",
     "run_file",
     "with_port",
 ]
@@ -258,16 +262,15 @@ def found(home: Path, config: Config, text: str | None) -> HomeNetwork:
     Args:
         text: the new run.toml; None keeps the file.
     """
+    prepare(home, config.network.name)
     known = network_of(home)
-    if known is not None and known.name != config.network.name:
-        raise _elsewhere(home, known.name, config.network.name)
-    _make(home)
     if known is None:
         try:
             NetworkSecret.load(home)
         except FileNotFoundError:
             NetworkSecret.generate().save(home)
         operator = Identity.load_or_create(home, OPERATOR_FILE)
+        _renew_first(home, config.network.name, operator)
         known = HomeNetwork(name=config.network.name, founder=True, operator=operator.id.hex())
         save_state(_network_file(home), known)
     _write_run_file(home, text)
@@ -275,22 +278,23 @@ def found(home: Path, config: Config, text: str | None) -> HomeNetwork:
 
 
 def join(home: Path, invite: Invite, text: str | None) -> HomeNetwork:
-    """Prepare `home` for `join`. An invite with a new secret replaces the old secret (`keys rotate`).
+    """Prepare `home` for `join`. An invite with a newer secret replaces the old secret (`keys rotate`).
 
     Args:
         text: the new run.toml; None keeps the file.
     """
+    prepare(home, invite.network)
     known = network_of(home)
-    if known is not None and known.name != invite.network:
-        raise _elsewhere(home, known.name, invite.network)
-    _make(home)
     founder, operator = (False, "") if known is None else (known.founder, known.operator)
     try:
         old = NetworkSecret.load(home)
     except FileNotFoundError:
         invite.secret.save(home)
     else:
-        if old != invite.secret:
+        if old.founded_with(invite.secret):
+            if invite.secret.generation > old.generation:
+                invite.secret.replace(home)
+        else:
             invite.secret.replace(home)
             # Both this host and the inviter ran `up`. The network is the inviter's, so it is founded there.
             founder, operator = False, ""
@@ -312,11 +316,24 @@ def follow(home: Path, operator: bytes) -> None:
     save_state(_network_file(home), msgspec.structs.replace(known, operator=operator.hex()))
 
 
-def rotate_secret(home: Path) -> NetworkSecret:
-    """Make a new network secret. After a restart the daemon refuses peers and invites with the old one."""
-    secret = NetworkSecret.generate()
-    secret.replace(home)
-    return secret
+def prepare(home: Path, network: str) -> None:
+    """Make `home` with this peer's key, for `network`. Raises ConfigError GD-315: it belongs to another one."""
+    known = network_of(home)
+    if known is not None and known.name != network:
+        raise _elsewhere(home, known.name, network)
+    _make(home)
+
+
+def _renew_first(home: Path, network: str, operator: Identity) -> None:
+    """Give a new network its first renewed secret. So no invite for one host needs to hold the first secret."""
+    secret = NetworkSecret.load(home)
+    if secret.generation:
+        return
+    desk = Desk.of_founder(operator, network)
+    renewed = secrets.token_bytes(KEY_BYTES)
+    decision = desk.about_secret(renewed, [Identity.load(home).id], 0.0, "")
+    decisions_file.save_decisions(home, [decision], [])
+    secret.renewed(decision.number, renewed).replace(home)
 
 
 def _make(home: Path) -> None:

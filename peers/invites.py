@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import binascii
+import contextlib
 from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -13,14 +14,16 @@ from gossipdp.config import Config
 from gossipdp.config_loading import load
 from gossipdp.errors import ConfigError
 from gossipdp.runtime.network.identity import NetworkSecret
-from gossipdp.runtime.network.invite import MAX_SEEDS, Invite
+from gossipdp.runtime.network.invite import MAX_SEEDS, HostInvite, Invite, decode_invite
 from gossipdp.runtime.network.key_files import replace_file
 from peers.home import invite_file, network_of, presets, read_text
 
-__all__ = ["NewNetwork", "read_invite", "renew_invite", "write_invite"]
+__all__ = ["NewNetwork", "read_invite", "refresh_invite", "renew_invite", "write_host_invite", "write_invite"]
 
 SHARED = ("exchange", "outer")
 """sections whose values an invite carries"""
+HOST_INVITES = "invites"
+"""folder of the home with the invites for single hosts"""
 MAX_SETTINGS = 2048
 """characters of the settings in an invite"""
 
@@ -28,7 +31,7 @@ MAX_SETTINGS = 2048
 class NewNetwork(NamedTuple):
     """The content of an invite: access to the network, and its settings as TOML."""
 
-    invite: Invite
+    invite: Invite | HostInvite
     settings: str
 
 
@@ -45,9 +48,8 @@ def write_invite(home: Path, seeds: Sequence[str], config: Config) -> Path:
     operator = b"" if known is None else bytes.fromhex(known.operator)
     dialled = tuple(seed for seed in seeds if seed)[:MAX_SEEDS]
     invite = Invite(config.network.name, NetworkSecret.load(home), dialled, operator)
-    settings = base64.urlsafe_b64encode(_settings(config).encode()).decode().rstrip("=")
     path = invite_file(home)
-    replace_file(path, f"{invite.encode()}.{settings}\n".encode())
+    replace_file(path, f"{invite.encode()}.{_encoded(config)}\n".encode())
     return path
 
 
@@ -69,10 +71,25 @@ def renew_invite(home: Path, addresses: Sequence[str], others: Sequence[str], co
     write_invite(home, [*addresses, *(seed for seed in kept if seed not in addresses)], config)
 
 
+def refresh_invite(home: Path, config: Config) -> None:
+    """Put the network's present secret into HOME/invite, if that exists and is whole."""
+    path = invite_file(home)
+    if path.is_file():
+        with contextlib.suppress(ConfigError):
+            write_invite(home, read_invite(read_text(path)).invite.seeds, config)
+
+
+def write_host_invite(home: Path, invite: HostInvite, config: Config) -> Path:
+    """Write HOME/invites/NAME (0600), for the hosts that the invite lets in. Returns the path of the file."""
+    path = home / HOST_INVITES / invite.decision.name
+    replace_file(path, f"{invite.encode()}.{_encoded(config)}\n".encode())
+    return path
+
+
 def read_invite(text: str) -> NewNetwork:
     """Read what `write_invite` wrote. Raises ConfigError GD-206, whose text never holds the secret."""
     token, _, settings = "".join(text.split()).partition(".")
-    invite = Invite.decode(token)
+    invite = decode_invite(token)
     try:
         if len(settings) > MAX_SETTINGS:
             raise ValueError
@@ -88,6 +105,10 @@ def read_invite(text: str) -> NewNetwork:
             do="copy all of it again; `gossipdp invite --show` prints it",
         ) from None
     return NewNetwork(invite, toml)
+
+
+def _encoded(config: Config) -> str:
+    return base64.urlsafe_b64encode(_settings(config).encode()).decode().rstrip("=")
 
 
 def _settings(config: Config) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 import shutil
 from collections.abc import Callable
@@ -11,10 +12,12 @@ from typing import Any
 import click
 
 __all__ = [
+    "DURATION",
     "Explained",
     "WithCommand",
     "command_of",
     "complete_key",
+    "decides",
     "find_home",
     "flags_of",
     "flags_option",
@@ -28,6 +31,39 @@ __all__ = [
 
 _COMMAND = "gossipdp.command"
 _FLAGS = "gossipdp.flags"
+
+
+_UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86_400.0}
+
+
+class _Duration(click.ParamType[float]):
+    """A number and a unit, as 30s, 10m, 2h or 7d; in seconds."""
+
+    name = "TIME"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        if isinstance(value, float):
+            return value
+        read = re.fullmatch(r"(\d{1,6})([smhd])", str(value))
+        if read is None:
+            self.fail(f"{value!r} is no time: give a number and s, m, h or d, as 90s or 2h", param, ctx)
+        return int(read[1]) * _UNITS[read[2]]
+
+
+DURATION = _Duration()
+"""type of an option that takes a time"""
+
+
+def decides(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Options of the commands that need the operator's key."""
+    path = click.Path(dir_okay=False, path_type=Path)
+    function = click.option("--key", type=path, metavar="FILE", help="The operator's key; by default the home's.")(
+        function
+    )
+    function = click.option("--reason", default="", metavar="TEXT", help="Why, for every host's log (48 characters).")(
+        function
+    )
+    return click.pass_context(home_option(function))
 
 
 class Explained(click.Command):

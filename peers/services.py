@@ -53,11 +53,14 @@ class Control:
                 return {"members": self._node.status.members()}
             case "invite":
                 seeds = self._node.status.seeds()
+                if request.args.get("name"):
+                    audit.record("invited", name=request.args["name"], seeds=", ".join(seeds))
+                    return {"seeds": seeds}
                 path = invites.write_invite(self._home, seeds, self._config)
                 audit.record("invited", seeds=", ".join(seeds))
                 return {"path": str(path), "seeds": seeds}
             case "decisions":
-                return decisions.describe(self._node.peer.admission)
+                return decisions.describe(self._node.peer.admission, self._node.generation)
             case "decide":
                 stands, saved = self._node.decide(decisions.decode(**request.args))
                 return {"stands": stands, "saved": saved}

@@ -22,11 +22,13 @@ if TYPE_CHECKING:
 
 __all__ = [
     "DECISION_COLUMNS",
+    "INVITE_COLUMNS",
     "MEMBER_COLUMNS",
     "TERMINAL_WIDTH",
     "Column",
     "address_told",
     "duration",
+    "invite_told",
     "member_told",
     "notice_told",
     "print_json",
@@ -133,6 +135,14 @@ DECISION_COLUMNS = (
     Column("reason", "reason", str, 2),
 )
 
+INVITE_COLUMNS = (
+    Column("for", "name"),
+    Column("until", "expires", lambda value: time.strftime("%Y-%m-%d %H:%M", time.localtime(value))),
+    Column("uses", "used"),
+    Column("state", "state"),
+    Column("let in", "let_in", str, 1),
+)
+
 STATUS_ROWS = (
     Column("peer", "name"),
     Column("id", "id", short_id),
@@ -146,6 +156,7 @@ STATUS_ROWS = (
     Column("log", "log"),
     Column("members", "members", listed),
     Column("versions", "versions_told"),
+    Column("secret", "secret_told"),
     Column("round", "round"),
     Column("clock", "clock", lambda value: f"{value} steps"),
     Column("steps", "steps"),
@@ -242,13 +253,28 @@ def elided(texts: Sequence[str], excess: int) -> list[str]:
 
 def told_of(answer: Mapping[str, Any]) -> dict[str, str]:
     """What the rows of `status` show in words."""
-    return {"address_told": address_told(answer), "versions_told": _versions_told(answer)}
+    return {
+        "address_told": address_told(answer),
+        "versions_told": _versions_told(answer),
+        "secret_told": _secret_told(answer),
+    }
 
 
 def notice_told(answer: Mapping[str, Any], notice: str) -> str:
     """A notice of this answer to `status`, and how long ago it was given."""
     ago = (answer.get("notices_ago") or {}).get(notice)
     return notice if ago is None else f"{notice} ({duration(ago)} ago)"
+
+
+def invite_told(made: Mapping[str, Any], names: Mapping[str, str]) -> dict[str, Any]:
+    """An invite for a single host as a row. names: of members, by id."""
+    if made["verdict"] == "revoked":
+        return {"name": made["name"], "expires": None, "used": None, "state": "revoked", "let_in": None}
+    let_in, uses = made["let_in"], made["uses"]
+    ended = "expired" if made["expires"] <= time.time() else "used up" if len(let_in) >= uses else "open"
+    who = ", ".join(names.get(peer) or peer[:8] for peer in let_in)
+    told = {"name": made["name"], "expires": made["expires"], "used": f"{len(let_in)} of {uses}", "state": ended}
+    return {**told, "let_in": who or None}
 
 
 def address_told(answer: Mapping[str, Any]) -> str:
@@ -274,6 +300,15 @@ def _versions_told(answer: Mapping[str, Any]) -> str:
         f"{each['version']} (protocol {each['protocol']}) on {each['count']}: {', '.join(each['names'])}"
         for each in versions
     )
+
+
+def _secret_told(answer: Mapping[str, Any]) -> str:
+    """Who lacks the network's present secret; "" if that is nobody."""
+    state = answer.get("secret") or {}
+    if not state.get("lacks"):
+        return "the newest at all live members" if state.get("generation") else ""
+    until = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(state["until"]))
+    return f"not yet at {', '.join(state['lacks'])}; the one before lets in until {until}"
 
 
 def print_pairs(columns: Sequence[Column], values: Mapping[str, Any]) -> None:

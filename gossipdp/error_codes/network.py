@@ -123,4 +123,24 @@ CODES: Final[Mapping[str, Code]] = {
         (3,),
         notices=True,
     ),
+    "GD-208": Code(
+        "Another secret of the network",
+        "The network has a newer secret than this host (`gossipdp keys rotate`), or this host has a newer one than the"
+        " other. A peer for which the new secret was sealed gets it from any member. Others are let in with the one"
+        " before for a stated time. An invite of before a new secret is void.",
+        "on the host without the newest secret, `gossipdp join` with a new invite, in the same home; `gossipdp status`"
+        " on any member shows who lacks it",
+        (3, 5),
+        notices=True,
+    ),
+    "GD-209": Code(
+        "The invite does not let this host in",
+        "An invite for one host has expired, was revoked, has let in as many hosts as it may, or is not of this"
+        " network's operator. As a notice: it has let in more hosts than it may, because two members were asked at"
+        " once.",
+        "ask for a new invite (`gossipdp invite --for NAME` on the operator's host). If it let in a host that you do"
+        " not know, `gossipdp members ban` that host, then `gossipdp keys rotate`",
+        (5,),
+        notices=True,
+    ),
 }

@@ -31,7 +31,7 @@ from gossipdp.protocol.terms import Terms
 from gossipdp.protocol.transfer.claims import Held
 from gossipdp.protocol.wire import encoding as wire
 from gossipdp.protocol.wire.encoding import Buffer
-from gossipdp.protocol.wire.messages import Coverage, Decision, Decisions, Member, State
+from gossipdp.protocol.wire.messages import Coverage, Decision, Decisions, Member, Receipt, State
 
 __all__ = ["Peer", "PeerConfig"]
 
@@ -147,6 +147,17 @@ class Peer:
         stands = self._spreading.decide(decision, now)
         self._step(now)
         return stands
+
+    def redeem(self, decision: Decision, receipt: Receipt, time: float, now: float) -> str:
+        """A host shows an invite. Returns why it may not come in; "" if it may. time: seconds since 1970."""
+        why_not = self._spreading.redeem(decision, receipt, time, now)
+        self._step(now)
+        return why_not
+
+    def received(self, receipt: Receipt, now: float) -> None:
+        """This peer holds what a decision gives."""
+        self._spreading.received(receipt, now)
+        self._step(now)
 
     # -- inputs -----------------------------------------------------------------------------------------------
 

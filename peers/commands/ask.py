@@ -1,17 +1,16 @@
-"""`gossipdp status`, `leave` and `invite`: what the daemon of a home answers."""
+"""`gossipdp status` and `leave`: what the daemon of a home answers."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 import click
 
 from peers.options import Explained, find_home, home_option, json_option
 
-__all__ = ["invite", "leave", "status"]
+__all__ = ["leave", "status"]
 
 
 def _states() -> tuple[str, list[tuple[str, str]]]:
@@ -85,42 +84,3 @@ def leave(ctx: click.Context) -> None:
     with told("daemon and training to end", lambda line: click.echo(line, err=True)):
         while rest.supervisor(home) or runs(home):
             time.sleep(LOOK)
-
-
-@click.command()
-@click.option("--show", is_flag=True, help="Also print the invite itself.")
-@home_option
-@click.pass_context
-def invite(ctx: click.Context, show: bool) -> None:
-    """Write the file that lets another host join; show its use."""
-    from gossipdp.errors import ConfigError, UnreachableError
-    from peers import home as homes
-    from peers import invites
-    from peers.control import ask
-
-    home = find_home(ctx)
-    try:
-        answer = ask(home, "invite")  # the daemon knows its address and its flags
-        path, known = Path(answer.get("path") or home / "invite"), [seed for seed in answer.get("seeds", ()) if seed]
-    except UnreachableError as unreachable:
-        config = homes.read_config(home)
-        known = [*homes.advertised(config), *config.network.seeds]
-        if known:
-            path = invites.write_invite(home, known, config)
-        else:
-            path = homes.invite_file(home)
-            try:  # `up` has written it, and the daemon does not listen yet
-                known = [*invites.read_invite(homes.read_text(path)).invite.seeds]
-            except ConfigError:
-                raise unreachable from None
-    if not known:
-        click.echo(
-            "No other peer can dial this one: set [network] seeds on the new host to a member that can be dialled.",
-            err=True,
-        )
-    click.echo(f"{path} admits its holder to the network: handle it like a password.")
-    click.echo(f"  first dialled:  {', '.join(known) or 'none'}")
-    click.echo(f"  to use it:      scp {path} HOST:invite")
-    click.echo("                  HOST$ gossipdp join @invite -- CMD")
-    if show:
-        click.echo(path.read_text().strip())

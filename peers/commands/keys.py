@@ -1,12 +1,14 @@
-"""`gossipdp keys`: this peer's key and the network's secret."""
+"""`gossipdp keys`: this peer's key, the operator's key, and the network's secret."""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
+from pathlib import Path
 
 import click
 
-from peers.options import find_home, home_option, json_option
+from peers.options import DURATION, decides, find_home, home_option, json_option
 
 __all__ = ["keys"]
 
@@ -89,22 +91,38 @@ def keys_operator(ctx: click.Context, new: bool, trust: str | None, as_json: boo
 
 
 @keys.command("rotate")
+@click.option("--grace", type=DURATION, default="10m", show_default=True, help="How long the old secret lets hosts in.")
+@click.option("--also", multiple=True, metavar="ID", help="Also for this member, which is down; may be repeated.")
 @click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
-@home_option
-@click.pass_context
-def keys_rotate(ctx: click.Context, yes: bool) -> None:
-    """Make a new network secret. Every other host then needs a new invite."""
-    from peers import home as homes
+@decides
+def keys_rotate(
+    ctx: click.Context, grace: float, also: Sequence[str], yes: bool, reason: str, key: Path | None
+) -> None:
+    """Give the network a new secret, without a stop.
 
-    home = find_home(ctx)
-    if homes.network_of(home) is None:
-        raise click.UsageError(f"{home} belongs to no network")
+    It is sealed for every live member, and for each that --also names.
+    Invites of before let in until the grace is over. Ban first whom you do
+    not trust: see docs/members.md.
+    """
+    import secrets
+
+    from gossipdp.runtime.network.key_files import KEY_BYTES
+    from peers import decisions
+    from peers.commands.deciding import Counter, called
+    from peers.commands.renewal import told_who_has_it
+
+    counter = Counter(ctx, key)
+    counter.check_renewable()
+    named = counter.present() | counter.meant(also)
+    banned = {peer for peer in named if peer in counter.desk.banned}
     if not yes:
-        click.confirm("Every peer must join again with a new invite. Continue?", abort=True)
-    secret = homes.rotate_secret(home)
-    homes.invite_file(home).unlink(missing_ok=True)
-    click.echo(f"New network secret, fingerprint {secret.fingerprint}.")
-    click.echo("Peers with the old one refuse this peer (GD-201).")
-    click.echo("Next: restart this peer, and write a new invite: `gossipdp invite`.")
-    click.echo("      On every other host: `gossipdp leave`, then `gossipdp join @invite -- CMD`.")
-    click.echo("      Keys, state and run stay.")
+        click.echo("The new secret is for:")
+        for peer, name in named.items():
+            click.echo(f"  {called(peer, name)}")
+        for row in counter.down(named):
+            click.echo(f"Not for {called(bytes.fromhex(row['id']), row['name'])}, which is {row['state']}: see --also.")
+        click.confirm(f"Give these {len(named)} peers a new secret?", abort=True)
+    counter = Counter(ctx, key)  # what was decided during the question holds
+    decision = counter.desk.about_secret(secrets.token_bytes(KEY_BYTES), named.keys() - banned, grace, reason)
+    counter.hand_in(decisions.encode(decision))
+    told_who_has_it(counter, decision)

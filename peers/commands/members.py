@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import time
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import click
 
-from peers.options import Explained, find_home, home_option, json_option
+from peers.options import Explained, decides, find_home, home_option, json_option
 
 __all__ = ["members"]
-
-Function = Callable[..., Any]
 
 
 class Members(Explained, click.Group):
@@ -61,21 +59,9 @@ def members(ctx: click.Context, show_all: bool, expect: int | None, as_json: boo
         )
 
 
-def _decides(function: Function) -> Function:
-    """Options of the commands that decide."""
-    path = click.Path(dir_okay=False, path_type=Path)
-    function = click.option("--key", type=path, metavar="FILE", help="The operator's key; by default the home's.")(
-        function
-    )
-    function = click.option("--reason", default="", metavar="TEXT", help="Why, for every host's log (48 characters).")(
-        function
-    )
-    return click.pass_context(home_option(function))
-
-
 @members.command()
 @click.argument("who", metavar="ID...", nargs=-1, required=True)
-@_decides
+@decides
 def ban(ctx: click.Context, who: Sequence[str], reason: str, key: Path | None) -> None:
     """Put members out of the network.
 
@@ -83,68 +69,74 @@ def ban(ctx: click.Context, who: Sequence[str], reason: str, key: Path | None) -
     refuses a banned peer within seconds, and after its restarts too.
     """
     from gossipdp.protocol.wire.messages import Verdict
+    from peers.commands.deciding import Counter, called
 
-    counter = _Counter(ctx, key)
+    counter = Counter(ctx, key)
     own = [row["name"] for row in counter.rows if row.get("me") and bytes.fromhex(row["id"]) in counter.meant(who)]
     if own:
         raise click.UsageError(f"{own[0]} is this host's own peer: ban it on another member, with --key FILE")
     for peer, name in counter.meant(who).items():
         counter.hand_in(counter.desk.about_peer(Verdict.BANNED, peer, name, reason))
-        click.echo(f"{_called(peer, name)} is banned. This host has no link with it now, and tells the others.")
+        click.echo(f"{called(peer, name)} is banned. This host has no link with it now, and tells the others.")
     click.echo("It still has the network's secret and its own copy of the model.")
 
 
 @members.command()
 @click.argument("who", metavar="ID...", nargs=-1, required=True)
-@_decides
+@decides
 def unban(ctx: click.Context, who: Sequence[str], reason: str, key: Path | None) -> None:
     """Take bans back."""
     from gossipdp.protocol.wire.messages import Verdict
+    from peers.commands.deciding import Counter, called
 
-    counter = _Counter(ctx, key)
+    counter = Counter(ctx, key)
     for peer, name in counter.meant(who).items():
         counter.hand_in(counter.desk.about_peer(Verdict.NONE, peer, name, reason))
         shut = counter.desk.closed and peer not in counter.desk.allowed
         then = "The network is closed: allow it, too." if shut else "Its peer comes back by itself if it runs."
-        click.echo(f"{_called(peer, name)} is not banned any longer. {then}")
+        click.echo(f"{called(peer, name)} is not banned any longer. {then}")
 
 
 @members.command()
 @click.argument("who", metavar="ID...", nargs=-1, required=True)
-@_decides
+@decides
 def allow(ctx: click.Context, who: Sequence[str], reason: str, key: Path | None) -> None:
     """Name peers that the network takes while it is closed.
 
     After its first try to join, `gossipdp keys show` on the new host prints
     its id.
     """
-    counter = _Counter(ctx, key)
+    from peers.commands.deciding import Counter, called
+
+    counter = Counter(ctx, key)
     desk, meant = counter.desk, counter.meant(who)
     counter.hand_in(desk.about_network(reason, closed=desk.closed, allowed=desk.allowed | meant.keys()))
     for peer, name in meant.items():
         still = " It is banned all the same: `gossipdp members unban`." if peer in desk.banned else ""
-        click.echo(f"{_called(peer, name)} is allowed.{still}")
+        click.echo(f"{called(peer, name)} is allowed.{still}")
     if not desk.closed:
         click.echo("The network is open: this counts once it is closed.")
 
 
 @members.command()
 @click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
-@_decides
+@decides
 def close(ctx: click.Context, yes: bool, reason: str, key: Path | None) -> None:
     """Take allowed peers alone from now on.
 
     All live members are allowed, and all that were allowed before. Others
     are refused, whatever invite they have.
     """
-    counter = _Counter(ctx, key)
+    from peers.commands.deciding import Counter, called
+
+    counter = Counter(ctx, key)
     present = counter.present()
     if not yes:
         click.echo("Allowed:")
         for peer, name in present.items():
-            click.echo(f"  {_called(peer, name)}")
+            click.echo(f"  {called(peer, name)}")
         click.confirm(f"Refuse all but these {len(present)} peers?", abort=True)
-    counter = _Counter(ctx, key)  # what was decided during the question holds
+    counter = Counter(ctx, key)  # what was decided during the question holds
     counter.hand_in(counter.desk.about_network(reason, closed=True, allowed=present))
     banned = sorted(name or peer.hex()[:8] for peer, name in present.items() if peer in counter.desk.banned)
     click.echo(f"The network is closed to all but {len(present) - len(banned)} peers.")
@@ -154,10 +146,12 @@ def close(ctx: click.Context, yes: bool, reason: str, key: Path | None) -> None:
 
 
 @members.command("open")
-@_decides
+@decides
 def open_(ctx: click.Context, reason: str, key: Path | None) -> None:
     """Take every peer with the network's secret that is not banned."""
-    counter = _Counter(ctx, key)
+    from peers.commands.deciding import Counter
+
+    counter = Counter(ctx, key)
     counter.hand_in(counter.desk.about_network(reason, closed=False, allowed=counter.desk.allowed))
     click.echo("The network is open to every peer with its secret that is not banned.")
 
@@ -175,7 +169,8 @@ def decisions(ctx: click.Context, as_json: bool) -> None:
     if as_json:
         tables.print_json(answer)
         return
-    rows = [row for row in answer["decisions"] if row["id"]]
+    rows = [row for row in answer["decisions"] if len(row["id"]) == 64]
+    renewed = next((row["time"] for row in answer["decisions"] if row["verdict"] == "renewed"), 0)
     if not answer["operator"]:
         click.echo("This host follows no operator (GD-207).")
         return
@@ -183,6 +178,8 @@ def decisions(ctx: click.Context, as_json: bool) -> None:
     count = len(answer["allowed"])
     closed = f"closed to all but {count} peer{'s' * (count != 1)}"
     click.echo(f"network   {closed if answer['closed'] else 'open to every peer with its secret'}")
+    if renewed:
+        click.echo(f"secret    of {time.strftime('%Y-%m-%d %H:%M', time.localtime(renewed))}")
     if rows:
         click.echo()
         tables.print_table(tables.DECISION_COLUMNS, rows)
@@ -206,44 +203,3 @@ def audit(ctx: click.Context, last: int, as_json: bool) -> None:
         tables.print_json(records)
     for line in () if as_json else map(audit_log.told, records):
         tables.print_text(line)
-
-
-class _Counter:
-    """Where an operator hands decisions to the daemon of a home."""
-
-    def __init__(self, ctx: click.Context, key: Path | None) -> None:
-        from peers.control import ask
-        from peers.decisions import Desk, operator_key
-
-        self._home, self._ask = find_home(ctx), ask
-        self.rows = ask(self._home, "members").get("members") or []
-        self.desk = Desk(operator_key(self._home, key), ask(self._home, "decisions"))
-
-    def meant(self, who: Sequence[str]) -> dict[bytes, str]:
-        """The peers that the words mean, with their names."""
-        from peers.decisions import subject_of
-
-        return dict(subject_of(words, self.rows) for words in who)
-
-    def present(self) -> dict[bytes, str]:
-        """Live members that are not banned, and peers that were allowed before."""
-        live = [row for row in self.rows if row["state"] in ("alive", "suspect")]
-        names = {bytes.fromhex(row["id"]): row["name"] for row in self.rows}
-        peers = {bytes.fromhex(row["id"]) for row in live} - self.desk.banned | self.desk.allowed
-        return {peer: names.get(peer, "") for peer in sorted(peers)}
-
-    def hand_in(self, decision: str) -> None:
-        """Let the daemon take a signed decision. Raises ConfigError GD-207."""
-        from gossipdp.errors import ConfigError
-
-        answer = self._ask(self._home, "decide", decision=decision)
-        if not answer["stands"]:
-            seen = "a later decision stands, or 4,096 peers have been banned or unbanned"
-            do = "see `gossipdp members decisions`, and try again; or close the network"
-            raise ConfigError("GD-207", "the daemon did not take the decision", seen=seen, do=do)
-        if not answer["saved"]:
-            click.echo("This host could not save it: see `gossipdp status`. It is in force, and tried again.", err=True)
-
-
-def _called(peer: bytes, name: str) -> str:
-    return f"{name} ({peer.hex()[:8]})" if name else peer.hex()[:8]

@@ -109,6 +109,7 @@ def join(
     from peers import announcement, finished, invites
     from peers import home as homes
     from peers.commands.invite_argument import invite_text
+    from peers.redeemed import redeemed
 
     network = invites.read_invite(invite_text(invite))
     flags = flags_of(ctx)
@@ -117,7 +118,8 @@ def join(
     file = Path(run_toml) if run_toml else None
     _check_unoccupied(home)
     text = homes.read_text(file) if file is not None else None
-    homes.join(home, network.invite, text if text is not None else network.settings or None)
+    invited = redeemed(home, network.invite)
+    homes.join(home, invited, text if text is not None else network.settings or None)
     config = homes.read_config(home, flags)
     homes.keep_addresses(home, config, flags)
     _print(announcement.joining(home, network.invite.network, config.network.seeds), log_format)

@@ -10,6 +10,7 @@ from typing import Final
 from gossipdp.config import Config
 from gossipdp.errors import ConfigError
 from gossipdp.runtime.network.identity import Identity, NetworkSecret
+from gossipdp.runtime.network.invite import Invite
 from peers import home as homes
 from peers.advertising import listen_port
 from peers.doctor.daemon import ABSENT, Daemon, look
@@ -81,7 +82,8 @@ def of_invite(invite: NewNetwork, home: Path, parameters: int = 0) -> Case:
     """The case of a host that is to join; `home` need not exist."""
     known = home if homes.network_of(home) is not None else None
     config = homes.read_config(known)
-    network = Network(invite.invite.network, invite.invite.secret)
+    # An invite for one host holds no secret: no member is met before the host joins with it.
+    network = Network(invite.invite.network, invite.invite.secret) if isinstance(invite.invite, Invite) else None
     daemon = look(home) if known is not None else ABSENT
     return Case(home, config, network, invite.invite.seeds[:MOST], parameters, daemon)
 

@@ -50,28 +50,28 @@ def test_words_that_mean_none_or_several_are_refused_with_what_there_is() -> Non
 
 def test_decisions_of_a_desk_stand_one_after_the_other() -> None:
     here = admission()
-    desk = Desk(OPERATOR, describe(here))
+    desk = Desk(OPERATOR, describe(here, 0))
     for verdict in (Verdict.BANNED, Verdict.NONE, Verdict.BANNED):
         assert here.take([decode(desk.about_peer(verdict, b"x" * 32, "n" * 60, "r\n\x1b" + "r" * 60))])
-    (told,) = describe(here)["decisions"]
+    (told,) = describe(here, 0)["decisions"]
     assert (told["verdict"], told["name"], told["reason"]) == ("banned", "n" * 48, "r??" + "r" * 45)
     assert here.take([decode(desk.about_network("", closed=True, allowed=[b"b" * 32, b"a" * 32, b"b" * 32]))])
-    after = Desk(OPERATOR, describe(here))
+    after = Desk(OPERATOR, describe(here, 0))
     assert (after.closed, after.allowed, after.banned) == (True, {b"a" * 32, b"b" * 32}, {b"x" * 32})
 
 
 def test_desk_goes_on_after_a_number_from_a_clock_that_is_ahead() -> None:
     here = admission()
-    ahead = Desk(OPERATOR, {**describe(here), "decisions": [{"number": 1 << 60, "verdict": "open", "id": ""}]})
+    ahead = Desk(OPERATOR, {**describe(here, 0), "decisions": [{"number": 1 << 60, "verdict": "open", "id": ""}]})
     assert here.take([decode(ahead.about_peer(Verdict.BANNED, b"x" * 32, "", ""))])
-    assert here.take([decode(Desk(OPERATOR, describe(here)).about_peer(Verdict.NONE, b"x" * 32, "", ""))])
+    assert here.take([decode(Desk(OPERATOR, describe(here, 0)).about_peer(Verdict.NONE, b"x" * 32, "", ""))])
 
 
 def test_key_of_another_operator_is_refused() -> None:
     with pytest.raises(ConfigError, match="GD-207 this host does not follow this operator"):
-        Desk(Identity.generate(), describe(admission()))
+        Desk(Identity.generate(), describe(admission(), 0))
     with pytest.raises(ConfigError, match="follows no operator"):
-        Desk(OPERATOR, describe(Admission(b"m" * 32)))
+        Desk(OPERATOR, describe(Admission(b"m" * 32), 0))
 
 
 def test_operator_key_is_that_of_the_home_or_of_a_file(tmp_path: Path) -> None:

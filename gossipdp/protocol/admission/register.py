@@ -4,6 +4,9 @@ The operator holds a key of its own. Its signature makes a decision valid, so an
 decision with the highest number about a subject stands, so peers with the same decisions admit the same members. The
 decision that closes the network names all peers that it takes: no part of a register can shut the rest out. No message,
 clock or file may stand here.
+
+Two decisions give peers something: an invite lets hosts in, and a new secret goes to the peers that it names. Receipts
+tell who has got it.
 """
 
 from __future__ import annotations
@@ -15,16 +18,22 @@ from typing import Final
 import msgspec
 from msgspec.structs import replace
 
-from gossipdp.protocol.admission.packing import MAX_SUBJECTS
-from gossipdp.protocol.wire.messages import Decision, Verdict
+from gossipdp.protocol.admission.packing import MAX_RECEIPTS, MAX_SUBJECTS
+from gossipdp.protocol.wire.messages import Decision, Receipt, Verdict
 
-__all__ = ["NETWORK", "Admission", "signed"]
+__all__ = ["NETWORK", "SECRET", "Admission", "receipt", "signed"]
 
 NETWORK: Final = b""
 """subject of the decision about the network itself"""
-_SAYS: Final = {0: (Verdict.OPEN, Verdict.CLOSED), 32: (Verdict.NONE, Verdict.BANNED)}
-"""length of a subject -> what a decision may say of it"""
+SECRET: Final = b"secret"
+"""subject of the decision about the network's secret"""
+DAY: Final = 86_400
+"""seconds for which an invite is still listed after its end"""
+_ONE: Final = (NETWORK, SECRET)
+"""subjects that do not count for `MAX_SUBJECTS`"""
+_OF_KEYS: Final = (Verdict.NONE, Verdict.BANNED, Verdict.INVITED, Verdict.REVOKED)
 _PURPOSE: Final = b"gossipdp decision 1\0"
+_RECEIPT: Final = b"gossipdp receipt 1\0"
 _pack = msgspec.msgpack.Encoder().encode
 
 
@@ -35,7 +44,30 @@ def signed(decision: Decision, network: str, sign: Callable[[bytes], bytes]) -> 
 
 def _statement(decision: Decision, network: str) -> bytes:
     about = (decision.subject, decision.name, decision.reason, decision.time, decision.allowed)
-    return _PURPOSE + _pack((network, decision.number, int(decision.verdict), *about))
+    gives = (decision.invite, decision.secret) if decision.invite or decision.secret else ()
+    return _PURPOSE + _pack((network, decision.number, int(decision.verdict), *about, *gives))
+
+
+def receipt(decision: Decision, peer: bytes, network: str, sign: Callable[[bytes], bytes]) -> Receipt:
+    """The receipt of `peer` for what `decision` gives, signed with the invite's key, or with the peer's own."""
+    made = Receipt(decision.subject, decision.number, peer)
+    return replace(made, signature=sign(_received(made, network)))
+
+
+def _received(made: Receipt, network: str) -> bytes:
+    return _RECEIPT + _pack((network, made.subject, made.number, made.peer))
+
+
+def _fits(decision: Decision) -> bool:
+    """Whether a decision says something of its kind of subject, and has what that takes."""
+    verdict, secret = decision.verdict, decision.secret
+    if (decision.invite is None) == (verdict is Verdict.INVITED) or (secret is None) == (verdict is Verdict.RENEWED):
+        return False
+    if decision.subject == SECRET:
+        return secret is not None and len(secret.boxes) == len(decision.allowed)
+    if decision.subject == NETWORK:
+        return verdict in (Verdict.OPEN, Verdict.CLOSED)
+    return len(decision.subject) == 32 and verdict in _OF_KEYS
 
 
 class Admission:
@@ -49,6 +81,7 @@ class Admission:
         allowed: ids of the only peers that this host admits; empty for every peer.
         banned: ids of peers that this host does not admit.
         decisions: kept from earlier starts. Those of another operator do not stand; `foreign` counts them.
+        receipts: kept from earlier starts.
     """
 
     def __init__(
@@ -61,31 +94,38 @@ class Admission:
         allowed: frozenset[bytes] = frozenset(),
         banned: frozenset[bytes] = frozenset(),
         decisions: Iterable[Decision] = (),
+        receipts: Iterable[Receipt] = (),
     ) -> None:
         self.me, self.network, self.operator, self._verify = me, network, operator, verify
         self._allowed, self._banned = allowed, banned
         self._stands: dict[bytes, Decision] = {}
         self._named: frozenset[bytes] = frozenset()
         """the peers that the network takes while it is closed"""
-        self.digest = _digest(())
-        """16 bytes, equal at all peers that have the same decisions"""
+        self._receipts: dict[bytes, dict[bytes, Receipt]] = {}
+        """subject -> receipts of the decision that stands about it, by peer"""
+        self._dropped = 0
+        """invites that ended earlier than this Unix time are not listed any longer"""
+        self.digest = _digest((), ())
+        """16 bytes, equal at all peers that have the same decisions and receipts"""
         self.changes = 0
         """number of times that decisions were taken"""
         kept = tuple(decisions)
         self.foreign = sum(not self.genuine(decision) for decision in kept)
         self.take(kept)
+        self.take_receipts(receipts)
 
     def genuine(self, decision: Decision) -> bool:
         """Whether the operator signed `decision` for this network, and it says something of its kind of subject."""
-        fits = decision.verdict in _SAYS.get(len(decision.subject), ())
         statement = _statement(decision, self.network)
-        return fits and bool(self.operator) and self._verify(self.operator, statement, decision.signature)
+        return _fits(decision) and bool(self.operator) and self._verify(self.operator, statement, decision.signature)
 
     def news(self, decision: Decision) -> bool:
         """Whether `decision` would replace what stands about its subject."""
         known = self._stands.get(decision.subject)
+        if decision.invite is not None and decision.invite.expires < self._dropped:
+            return False
         if known is None:
-            return decision.subject == NETWORK or len(self._stands.keys() - {NETWORK}) < MAX_SUBJECTS
+            return decision.subject in _ONE or len(self._stands.keys() - set(_ONE)) < MAX_SUBJECTS
         return (decision.number, decision.signature) > (known.number, known.signature)
 
     def take(self, decisions: Iterable[Decision]) -> list[Decision]:
@@ -94,13 +134,88 @@ class Admission:
         for decision in decisions:
             if self.news(decision) and self.genuine(decision):
                 self._stands[decision.subject] = decision
+                self._receipts.pop(decision.subject, None)
                 taken.append(decision)
         if taken:
             network = self._stands.get(NETWORK)
             self._named = frozenset() if network is None else frozenset(network.allowed)
-            self.digest = _digest(self.decisions)
+            self._changed()
             self.changes += 1
         return taken
+
+    def take_receipts(self, receipts: Iterable[Receipt]) -> list[Receipt]:
+        """Keep all of `receipts` that are genuine and news. Returns them."""
+        taken = []
+        for each in receipts:
+            if self._receivable(each) and self._verify_receipt(each):
+                self._receipts.setdefault(each.subject, {})[each.peer] = each
+                taken.append(each)
+        if taken:
+            self._changed()
+        return taken
+
+    def _receivable(self, made: Receipt) -> bool:
+        decision, known = self._stands.get(made.subject), self._receipts.get(made.subject, {})
+        if decision is None or decision.number != made.number or made.peer in known:
+            return False
+        if decision.verdict is Verdict.RENEWED:
+            return made.peer in decision.allowed
+        used = sum(len(receipts) for subject, receipts in self._receipts.items() if subject != SECRET)
+        return decision.verdict is Verdict.INVITED and used < MAX_RECEIPTS
+
+    def _verify_receipt(self, made: Receipt) -> bool:
+        key = made.peer if made.subject == SECRET else made.subject
+        return self._verify(key, _received(made, self.network), made.signature)
+
+    def redeem(self, decision: Decision, made: Receipt, time: float) -> str:
+        """Let a host in that shows an invite. Returns why it may not come in; "" if it may.
+
+        Args:
+            decision: of the operator, about the invite's key.
+            made: the host's proof that it holds that key.
+            time: seconds since 1970.
+        """
+        self.take((decision,))
+        stands = self._stands.get(decision.subject)
+        if stands is not None and stands.verdict is Verdict.REVOKED:
+            return "the operator has revoked the invite"
+        if stands is None or stands.invite is None:
+            return "the operator of this network has not signed the invite"
+        if time >= stands.invite.expires:
+            return "the invite has expired"
+        if stands.invite.generation != self.generation:
+            return "the network's secret was renewed after the invite was made"
+        if why := self.excluded(made.peer):
+            return why
+        known = self._receipts.get(stands.subject, {})
+        if made.peer in known:
+            return ""
+        if len(known) >= stands.invite.uses:
+            return f"the invite has let in {len(known)} of {stands.invite.uses} hosts"
+        return "" if self.take_receipts((made,)) else "it does not hold the invite's key"
+
+    def expire(self, time: float) -> None:
+        """Forget invites that ended a day ago. time: seconds since 1970."""
+        self._dropped = int(time) - DAY
+        ended = [x.subject for x in self._stands.values() if x.invite is not None and x.invite.expires < self._dropped]
+        for subject in ended:
+            del self._stands[subject]
+            self._receipts.pop(subject, None)
+        if ended:
+            self._changed()
+
+    def _changed(self) -> None:
+        self.digest = _digest(self.decisions, self.receipts)
+
+    @property
+    def receipts(self) -> tuple[Receipt, ...]:
+        """Receipts of all decisions that stand, sorted by subject and peer."""
+        found = sorted(self._receipts.items())
+        return tuple(receipts[peer] for _, receipts in found for peer in sorted(receipts))
+
+    def holders(self, subject: bytes) -> frozenset[bytes]:
+        """The peers that have what the decision about `subject` gives."""
+        return frozenset(self._receipts.get(subject, ()))
 
     @property
     def decisions(self) -> tuple[Decision, ...]:
@@ -120,6 +235,12 @@ class Admission:
     def named(self) -> frozenset[bytes]:
         """The peers that the network takes while it is closed."""
         return self._named
+
+    @property
+    def generation(self) -> int:
+        """Number of the decision about the network's secret; 0 if there is none."""
+        known = self._stands.get(SECRET)
+        return 0 if known is None else known.number
 
     def admits(self, peer: bytes) -> bool:
         """Whether this peer may deal with `peer`."""
@@ -167,6 +288,7 @@ class Admission:
         return Verdict.NONE if known is None else known.verdict
 
 
-def _digest(decisions: Iterable[Decision]) -> bytes:
+def _digest(decisions: Iterable[Decision], receipts: Iterable[Receipt]) -> bytes:
     marks = [(decision.subject, decision.number, decision.signature) for decision in decisions]
+    marks += [(made.subject, made.number, made.peer) for made in receipts]
     return hashlib.blake2b(_pack(marks), digest_size=16, person=b"gossipdp-decide").digest()

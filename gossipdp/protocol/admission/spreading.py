@@ -1,4 +1,4 @@
-"""Spreads the operator's decisions: news by gossip, what gossip missed by comparison with random members.
+"""Spreads the operator's decisions and receipts: news by gossip, what gossip missed by comparison with random members.
 
 A peer that learns of a decision tells some members at each gossip interval, as membership does with its news. It also
 compares its decisions with one member each push-pull interval, and soon after it has joined. Equal registers cost one
@@ -15,12 +15,12 @@ from typing import Final
 from gossipdp.errors import RemoteProtocolError
 from gossipdp.protocol.admission.packing import pack, unpack
 from gossipdp.protocol.admission.register import Admission
-from gossipdp.protocol.events import Decided, MessageDropped, OperatorDiffers, UpdateRefused
+from gossipdp.protocol.events import Decided, MessageDropped, OperatorDiffers, ReceiptsTaken, UpdateRefused
 from gossipdp.protocol.membership.dissemination import transmit_limit
 from gossipdp.protocol.membership.membership import Membership
 from gossipdp.protocol.outputs import Outputs
 from gossipdp.protocol.wire.encoding import Buffer
-from gossipdp.protocol.wire.messages import Decision, Decisions
+from gossipdp.protocol.wire.messages import Decision, Decisions, Receipt
 from gossipdp.protocol.wire.table import SINCE
 
 __all__ = ["Spreading"]
@@ -47,6 +47,8 @@ class Spreading:
         self._random, self._config = random, membership.config
         self._tellings: dict[bytes, int] = {}
         """subject of a decision that is news -> how often it is still told"""
+        self._receipts: dict[Receipt, int] = {}
+        """the same for receipts"""
         self._gossip_at = math.inf
         self._soon = 0
         self._compare_at = now + self._pause() if admission.operator else math.inf
@@ -61,7 +63,20 @@ class Spreading:
 
     def decide(self, decision: Decision, now: float) -> bool:
         """The operator of this host hands in a decision. Returns whether it stands now."""
-        return bool(self._take((decision,), now))
+        return bool(self._take((decision,), (), now))
+
+    def redeem(self, decision: Decision, receipt: Receipt, time: float, now: float) -> str:
+        """A host shows an invite. Returns why it may not come in; "" if it may. time: seconds since 1970."""
+        known, used = self._admission.about(decision.subject), self._admission.holders(decision.subject)
+        why_not = self._admission.redeem(decision, receipt, time)
+        decisions = (decision,) if self._admission.about(decision.subject) is not known else ()
+        receipts = (receipt,) if self._admission.holders(decision.subject) != used else ()
+        self._spread(decisions, receipts, now)
+        return why_not
+
+    def received(self, receipt: Receipt, now: float) -> None:
+        """This peer holds what a decision gives."""
+        self._take((), (receipt,), now)
 
     def joined(self, now: float) -> None:
         """This peer has met its first member."""
@@ -75,12 +90,12 @@ class Spreading:
             self._tell_operator(source, message.operator)
             return
         try:
-            told = unpack(buffers[0]) if buffers else ()
+            told, receipts = unpack(buffers[0]) if buffers else ((), ())
         except RemoteProtocolError as error:
             self._outputs.emit(MessageDropped(source, str(error)))
             return
         forged = any(mine.news(decision) and not mine.genuine(decision) for decision in told)
-        self._take(told, now)
+        self._take(told, receipts, now)
         if forged:
             self._outputs.emit(UpdateRefused(source, "signature of a decision"))
         elif message.digest and message.digest != mine.digest:
@@ -102,24 +117,34 @@ class Spreading:
 
     # -- inside -----------------------------------------------------------------------------------------------
 
-    def _take(self, decisions: Sequence[Decision], now: float) -> list[Decision]:
+    def _take(self, decisions: Sequence[Decision], receipts: Sequence[Receipt], now: float) -> list[Decision]:
         taken = self._admission.take(decisions)
+        self._spread(taken, self._admission.take_receipts(receipts), now)
+        return taken
+
+    def _spread(self, decisions: Sequence[Decision], receipts: Sequence[Receipt], now: float) -> None:
+        """Tell of what has just been taken."""
         told = transmit_limit(self._config.retransmit_multiplier, 1 + len(self._membership.alive()))
-        for decision in taken:
+        for decision in decisions:
             if self._membership.reaches(decision.subject) and self._speaks(decision.subject):
                 self._send(decision.subject, (decision,))  # it learns why its links end
             self._tellings[decision.subject] = told
-        if taken:
+        self._receipts.update(dict.fromkeys(receipts, told))
+        if decisions or receipts:
             self._gossip_at = min(self._gossip_at, now)
-            self._outputs.emit(Decided(tuple(taken)))
-        return taken
+        if decisions:
+            self._outputs.emit(Decided(tuple(decisions)))
+        if receipts:
+            self._outputs.emit(ReceiptsTaken(tuple(receipts)))
 
     def _gossip(self, now: float) -> None:
         known = [self._admission.about(subject) for subject in self._tellings]
         for peer in self._some(self._config.gossip_peers):
-            self._send(peer, tuple(decision for decision in known if decision is not None))
+            self._send(peer, tuple(decision for decision in known if decision is not None), tuple(self._receipts))
         self._tellings = {subject: left - 1 for subject, left in self._tellings.items() if left > 1}
-        self._gossip_at = now + self._config.gossip_interval if self._tellings else math.inf
+        self._receipts = {receipt: left - 1 for receipt, left in self._receipts.items() if left > 1}
+        news = self._tellings or self._receipts
+        self._gossip_at = now + self._config.gossip_interval if news else math.inf
 
     def _compare(self, now: float) -> None:
         self._soon = max(0, self._soon - 1)
@@ -141,7 +166,8 @@ class Spreading:
             return
         else:
             self._asked = b""
-        self._send(peer, self._admission.decisions, self._admission.digest if message.reply else b"")
+        mine = self._admission
+        self._send(peer, mine.decisions, mine.receipts, mine.digest if message.reply else b"")
 
     def _some(self, count: int) -> Sequence[bytes]:
         """Up to `count` random members that can be told."""
@@ -157,8 +183,10 @@ class Spreading:
         member = self._membership.members.get(peer)
         return member is not None and member.version >= SINCE[Decisions]
 
-    def _send(self, peer: bytes, decisions: Sequence[Decision], digest: bytes = b"") -> None:
-        self._outputs.send(peer, Decisions(self._admission.operator, digest), (pack(decisions),))
+    def _send(
+        self, peer: bytes, decisions: Sequence[Decision], receipts: Sequence[Receipt] = (), digest: bytes = b""
+    ) -> None:
+        self._outputs.send(peer, Decisions(self._admission.operator, digest), (pack(decisions, receipts),))
 
     def _tell_operator(self, source: bytes, operator: bytes) -> None:
         if operator not in self._others and len(self._others) < _OPERATORS:

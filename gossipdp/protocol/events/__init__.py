@@ -19,6 +19,7 @@ from gossipdp.protocol.events.members import (
     MemberChanged,
     MessageDropped,
     OperatorDiffers,
+    ReceiptsTaken,
     Struck,
     UpdateRefused,
 )
@@ -65,6 +66,7 @@ __all__ = [
     "OfferRefused",
     "OperatorDiffers",
     "Pace",
+    "ReceiptsTaken",
     "ResyncBegan",
     "ResyncEnded",
     "RoundDone",

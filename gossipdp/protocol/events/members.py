@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from gossipdp.protocol.events.base import Event
-from gossipdp.protocol.wire.messages import Decision, Member, State
+from gossipdp.protocol.wire.messages import Decision, Member, Receipt, State
 
 __all__ = [
     "Decided",
@@ -79,6 +79,13 @@ class Decided(Event):
     """Decisions of the network's operator stand from now on."""
 
     decisions: tuple[Decision, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ReceiptsTaken(Event):
+    """Peers have what a decision gives them: an invite has let them in, or they hold the network's new secret."""
+
+    receipts: tuple[Receipt, ...]
 
 
 @dataclass(frozen=True, slots=True)

@@ -100,7 +100,7 @@ class Link:
     ) -> None:
         self.peer = b""
         self.address, self.inbound, self.dial = address, inbound, dial
-        self.incarnation = 0
+        self.incarnation = self.generation = 0
         self.start = b""
         self.told_run = b""
         """the run that the other side knows"""
@@ -109,8 +109,9 @@ class Link:
         self.retired = math.inf
         """when a link that a better one replaced is closed"""
 
-    def verify(self, peer: bytes, incarnation: int, start: bytes, told_run: bytes) -> None:
-        """`peer` is proven on both connections."""
+    def verify(self, peer: bytes, incarnation: int, start: bytes, told_run: bytes, generation: int) -> None:
+        """`peer` is proven on both connections, with this generation of the network's secret."""
+        self.generation = generation
         self.peer, self.incarnation, self.start, self.told_run = peer, incarnation, start, told_run
         self.dial = None
 
@@ -161,6 +162,11 @@ class Dial:
         """IP addresses of `place` that are not tried yet"""
         self.target = ""
         """the IP address tried now"""
+        self._tried: Target | None = None
+        self.generation: int | None = None
+        """of the network's secret, if the other side did not take the newest one"""
+        self.refusal = ""
+        """why it did not take that"""
         self.failures: list[Cause] = []
         """one for each IP address tried; its text begins with the address"""
         self.began = -math.inf
@@ -190,14 +196,24 @@ class Dial:
     def await_name(self, resolving: bool) -> None:
         self.resolving = resolving
 
-    def begin_attempt(self, target: str, nonce: bytes, now: float, patience: float, handshake: float) -> Link:
+    def begin_attempt(self, target: Target, nonce: bytes, now: float, patience: float, handshake: float) -> Link:
         """Try `target`; returns the link that it is to become."""
-        self.target, self.nonce, self.began = target, nonce, now
+        if target is not self._tried:
+            self._tried, self.generation, self.refusal = target, None, ""
+        self.target, self.nonce, self.began = target.text, nonce, now
         self.deadline = now + patience + handshake
         self.opened, self.look, self.patience = False, "", patience
         self.tried += 1
         self.link = Link(self.place, inbound=False, now=now, dial=self)
         return self.link
+
+    def try_again(self, generation: int, refusal: str) -> bool:
+        """Try the same IP address with an older generation of the secret. False if that was tried already."""
+        if self.generation is not None or self._tried is None:
+            return False
+        self.generation, self.refusal = generation, refusal
+        self.targets.appendleft(self._tried)
+        return True
 
     def skip(self, target: str) -> None:
         """Give `target` up without an attempt."""

@@ -9,7 +9,7 @@ from gossipdp.protocol.wire.encoding import Buffer
 from gossipdp.runtime.network.connections import Connection, Link
 from gossipdp.runtime.network.events import TransportCounters, TransportEvent
 from gossipdp.runtime.network.limits import TransportLimits
-from gossipdp.runtime.network.signed_hello import LocalPeer
+from gossipdp.runtime.network.local_peer import LocalPeer
 from gossipdp.runtime.network.wire import Wire
 
 __all__ = ["LinkTable", "LinksContext", "Turn"]

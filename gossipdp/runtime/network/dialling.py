@@ -157,10 +157,10 @@ class Dialling:
                 continue
             shared = bool(dial.targets or dial.places) and self._reach.near(target.text, self._turn.now)
             patience, handshake = (NEAR, 0.0) if shared else (self._limits.connect, self._limits.handshake)
-            link = dial.begin_attempt(target.text, secrets.token_bytes(32), self._turn.now, patience, handshake)
+            link = dial.begin_attempt(target, secrets.token_bytes(32), self._turn.now, patience, handshake)
             try:
                 for lane in Lane:
-                    self._open(link, lane, target.endpoint, dial.nonce)
+                    self._open(link, lane, target.endpoint, dial)
             except OSError as error:
                 self._links.close_connections(link)
                 dial.failures.append(Cause("GD-104", f"{target.text} no socket here: {error.strerror}"))
@@ -168,8 +168,10 @@ class Dialling:
             return
         self._give_up(dial)
 
-    def _open(self, link: Link, lane: Lane, endpoint: str, nonce: bytes) -> None:
-        connection = Connection(lane, DiallerHello(self._context.me, nonce, lane), link)
+    def _open(self, link: Link, lane: Lane, endpoint: str, dial: Dial) -> None:
+        me = self._context.me
+        generation = me.secret.generation if dial.generation is None else dial.generation
+        connection = Connection(lane, DiallerHello(me, dial.nonce, lane, generation), link)
         link.connections[lane] = connection
         self._context.wire.open(connection, endpoint)
 
@@ -237,11 +239,18 @@ class Dialling:
                 signed_hello.check_other(self._context.me.identity.id, hello.peer)
                 self._welcomed(link, dial)
             elif isinstance(message, signed_hello.Refuse):
-                self.failed(dial, message.code, f"said no: {printable(message.reason)}")
+                before = self._context.me.secret.generation_before
+                if message.code == "GD-208" and before is not None and dial.try_again(before, message.reason):
+                    self._links.close_connections(link)
+                    dial.end_attempt()
+                    self._dial_next(dial)
+                    return
+                reason = dial.refusal if message.code == "GD-208" and dial.refusal else message.reason
+                self.failed(dial, message.code, f"said no: {printable(reason)}")
             else:
                 raise RemoteProtocolError("not an answer to a hello")
         except GossipdpError as error:
-            if error.code == "GD-204":
+            if error.code in ("GD-204", "GD-208"):
                 dial.exclude()
             self.failed(dial, error.code, error.cause)
         except RemoteProtocolError as error:
@@ -264,7 +273,7 @@ class Dialling:
             raise RemoteProtocolError("welcome before the answer")
         first = hellos[0]
         assert isinstance(first, DiallerHello)
-        link.verify(first.peer, first.incarnation, first.start, first.said_run)
+        link.verify(first.peer, first.incarnation, first.start, first.said_run, first.generation)
         if dial.more and b"" not in dial.wanted and link.peer not in dial.wanted:
             # Another network may have the same private numbers.
             self._links.bring_up(link)

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from gossipdp.protocol.wire.encoding import Buffer
-from gossipdp.protocol.wire.messages import Lane, short
+from gossipdp.protocol.wire.messages import Decision, Lane, Receipt, short
 
 MAX_COUNTED_PEERS: Final = 4096
 """the traffic of peers past this number is counted under b"", so that new identities cost no memory here"""
@@ -53,7 +53,7 @@ class DialFailed(TransportEvent):
     reason: each address tried and what came of it (texts of `dial_causes`).
     code: GD-101 no answer; GD-104 no socket left here; GD-201 wrong network secret, or a proxy without its peer;
         GD-202 an identity was not proven; GD-203 another network or run; GD-204 one side's lists exclude the other;
-        GD-205 this identity is live there; GD-302 another protocol version.
+        GD-205 this identity is live there; GD-208 not the network's present secret; GD-302 another protocol version.
     """
 
     peer: bytes
@@ -73,6 +73,19 @@ class HandshakeRefused(TransportEvent):
     address: str
     code: str
     reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class InviteShown(TransportEvent):
+    """A host shows an invite, and waits for `Transport.answer_invite`. Its id is that of the connection's key.
+
+    route: of the connection.
+    """
+
+    address: str
+    route: bytes
+    decision: Decision
+    receipt: Receipt
 
 
 @dataclass(frozen=True, slots=True)
@@ -213,3 +226,5 @@ class LinkStatus:
     idle: float
     age: float
     queued: int
+    generation: int = 0
+    """of the network's secret, which both sides have proven"""

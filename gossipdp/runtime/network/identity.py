@@ -11,19 +11,21 @@ import functools
 import hashlib
 import hmac
 import secrets
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from itertools import chain
 from pathlib import Path
+from types import MappingProxyType
 from typing import Final, NamedTuple
 
 from nacl import bindings
 from nacl.exceptions import CryptoError
-from nacl.public import PrivateKey
+from nacl.public import PrivateKey, PublicKey, SealedBox
 from nacl.signing import SigningKey, VerifyKey
 
 from gossipdp.errors import ConfigError
 from gossipdp.protocol.wire.messages import short
 from gossipdp.runtime import unix_sockets
-from gossipdp.runtime.network.key_files import KEY_BYTES, key_line, read_key, replace_file, write_new
+from gossipdp.runtime.network.key_files import KEY_BYTES, key_line, read_key, read_keys, replace_file, write_new
 
 __all__ = [
     "IDENTITY_FILE",
@@ -33,6 +35,7 @@ __all__ = [
     "Identity",
     "NetworkSecret",
     "curve_public_key",
+    "digest_of",
     "known_curve_keys",
 ]
 
@@ -91,8 +94,27 @@ class Identity:
         except FileExistsError:  # another process was faster, and its key is the home's
             return cls.load(home, name)
 
+    def reveal(self) -> bytes:
+        """The seed of the key, for a file or an invite."""
+        return bytes(self._key)
+
     def sign(self, data: bytes) -> bytes:
         return self._key.sign(data).signature
+
+    def unseal(self, box: bytes) -> bytes | None:
+        """What is in a box that was sealed for this peer; None if it was not."""
+        try:
+            return SealedBox(PrivateKey(self.curve.secret)).decrypt(box)
+        except (CryptoError, ValueError, TypeError):
+            return None
+
+    @staticmethod
+    def seal(peer: bytes, data: bytes) -> bytes:
+        """`data` in a box that only `peer` can open. Raises ValueError: `peer` is no public key."""
+        key = curve_public_key(peer)
+        if key is None:
+            raise ValueError(f"{short(peer)} is no public key")
+        return SealedBox(PublicKey(key)).encrypt(data)
 
     @staticmethod
     def verify(peer: bytes, data: bytes, signature: bytes) -> bool:
@@ -114,20 +136,30 @@ def curve_public_key(peer: bytes) -> bytes | None:
 
 
 class NetworkSecret:
-    """32 random bytes that the peers of a network share and keep secret."""
+    """What the peers of a network share and keep secret.
 
-    __slots__ = ("_value",)
+    All peers derive the keys of CURVE from the first 32 bytes, which the network keeps for good. A renewed secret adds
+    32 bytes that a peer proves in the hello. The last two generations of them are kept, so that peers with the older
+    one can be let in for a time.
 
-    def __init__(self, value: bytes) -> None:
-        if len(value) != KEY_BYTES:
-            raise ConfigError("GD-206", f"a network secret has {KEY_BYTES} bytes", seen=f"{len(value)} bytes")
-        self._value = value
+    Args:
+        value: 32 bytes.
+        generations: number of each renewal, ascending, and its 32 bytes; empty if there was none.
+    """
+
+    __slots__ = ("_generations", "_value")
+
+    def __init__(self, value: bytes, generations: Mapping[int, bytes] = MappingProxyType({})) -> None:
+        for each in (value, *generations.values()):
+            if len(each) != KEY_BYTES:
+                raise ConfigError("GD-206", f"a network secret has {KEY_BYTES} bytes", seen=f"{len(each)} bytes")
+        self._value, self._generations = value, dict(sorted(generations.items())[-2:])
 
     def __repr__(self) -> str:
         return f"NetworkSecret({self.fingerprint})"
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, NetworkSecret) and hmac.compare_digest(self._value, other._value)
+        return isinstance(other, NetworkSecret) and hmac.compare_digest(self._whole, other._whole)
 
     def __hash__(self) -> int:
         return hash(self.fingerprint)
@@ -141,21 +173,65 @@ class NetworkSecret:
 
     @classmethod
     def load(cls, home: Path) -> NetworkSecret:
-        """The secret kept in `home`. Raises FileNotFoundError: there is none."""
-        return cls(read_key(home / SECRET_FILE))
+        """The secret kept in `home`.
+
+        Raises:
+            FileNotFoundError: there is none.
+            ConfigError: GD-206.
+        """
+        value, *rest = read_keys(home / SECRET_FILE)
+        pairs = zip(rest[::2], rest[1::2], strict=False)
+        return cls(value, {int.from_bytes(number): secret for number, secret in pairs})
 
     def save(self, home: Path) -> None:
         """Keep the secret in `home`. Raises FileExistsError: there is one already."""
-        write_new(home / SECRET_FILE, key_line(self._value))
+        write_new(home / SECRET_FILE, self._lines())
 
     def replace(self, home: Path) -> None:
         """Keep the secret in `home` in place of the present one."""
-        replace_file(home / SECRET_FILE, key_line(self._value))
+        replace_file(home / SECRET_FILE, self._lines())
+
+    def _lines(self) -> bytes:
+        """A line for the value, then two for each generation."""
+        rest = ((number.to_bytes(KEY_BYTES), secret) for number, secret in self._generations.items())
+        return b"".join(map(key_line, (self._value, *chain.from_iterable(rest))))
+
+    @property
+    def _whole(self) -> bytes:
+        return self._lines()
 
     @property
     def fingerprint(self) -> str:
         """Eight hexadecimal digits that operators can compare. They do not reveal the secret."""
-        return hashlib.blake2b(self._value, digest_size=4, person=b"gossipdp-finger").hexdigest()
+        newest = self._generations.get(self.generation, b"")
+        return hashlib.blake2b(self._value + newest, digest_size=4, person=b"gossipdp-finger").hexdigest()
+
+    @property
+    def generation(self) -> int:
+        """Number of the newest generation; 0 before the first renewal."""
+        return max(self._generations, default=0)
+
+    @property
+    def generation_before(self) -> int | None:
+        """Number of the generation before the newest one, if it is kept."""
+        if not self._generations:
+            return None
+        return min(self._generations) if len(self._generations) > 1 else 0
+
+    def renewed(self, number: int, secret: bytes) -> NetworkSecret:
+        """This secret with a new generation."""
+        return NetworkSecret(self._value, self._generations | {number: secret})
+
+    def founded_with(self, other: NetworkSecret) -> bool:
+        """Whether `other` is a secret of the same network, perhaps of another generation."""
+        return hmac.compare_digest(self._value, other._value)
+
+    def hello_key(self, generation: int) -> bytes | None:
+        """What a peer proves in the hello; b"" for generation 0, None for a generation that is not kept."""
+        if generation == 0:
+            return b""
+        secret = self._generations.get(generation)
+        return secret and hashlib.blake2b(secret, digest_size=KEY_BYTES, person=b"gossipdp-hello-4").digest()
 
     def curve_server_keys(self) -> CurveKeys:
         """The CURVE server key pair shared by all peers of the network."""
@@ -164,8 +240,17 @@ class NetworkSecret:
         return CurveKeys(bytes(private.public_key), bytes(private))
 
     def reveal(self) -> bytes:
-        """The bytes, for an invite or a file."""
+        """The value, for an invite or a file."""
         return self._value
+
+    def reveal_generation(self) -> bytes:
+        """The bytes of the newest generation, for an invite; b"" before the first renewal."""
+        return self._generations.get(self.generation, b"")
+
+
+def digest_of(secret: bytes) -> bytes:
+    """32 bytes by which a peer recognizes a new secret. They do not reveal it."""
+    return hashlib.blake2b(secret, digest_size=KEY_BYTES, person=b"gossipdp-renewed").digest()
 
 
 def _clamped(seed: bytes) -> bytes:

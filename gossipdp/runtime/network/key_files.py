@@ -16,9 +16,11 @@ from gossipdp.errors import ConfigError
 from gossipdp.runtime.descriptors import spare
 from gossipdp.runtime.files import reading, unwritable
 
-__all__ = ["KEY_BYTES", "key_line", "read_key", "replace_file", "write_new"]
+__all__ = ["KEY_BYTES", "key_line", "read_key", "read_keys", "replace_file", "write_new"]
 
 KEY_BYTES: Final = 32
+MAX_KEYS: Final = 5
+"""keys in one file"""
 
 
 def write_new(path: Path, data: bytes) -> None:
@@ -76,7 +78,12 @@ def _key_checksum(key: bytes) -> str:
 
 
 def read_key(path: Path) -> bytes:
-    """The key in a file. Files of earlier versions have no checksum.
+    """The one key in a file, or the first of several. See `read_keys`."""
+    return read_keys(path)[0]
+
+
+def read_keys(path: Path) -> list[bytes]:
+    """The keys in a file, a line each. Files of earlier versions have no checksum.
 
     Raises:
         FileNotFoundError: there is no file.
@@ -87,7 +94,7 @@ def read_key(path: Path) -> bytes:
         if not stat.S_ISREG(mode):
             raise OSError(errno.EINVAL, "it is no file")
         with reading(path) as file:
-            text = file.read(4 * KEY_BYTES)
+            text = file.read(4 * KEY_BYTES * MAX_KEYS)
     except FileNotFoundError:
         raise
     except OSError as error:
@@ -98,13 +105,22 @@ def read_key(path: Path) -> bytes:
         raise ConfigError(
             "GD-206", "a key file is open to other users", seen=f"{path} has mode {mode:03o}", do=f"chmod 600 {path}"
         )
-    key = re.fullmatch(rb"([0-9a-f]{64})(?: ([0-9a-f]{8}))?\s*", text)
-    value = b"" if key is None else bytes.fromhex(key[1].decode())
-    if key is None or (key[2] is not None and key[2].decode() != _key_checksum(value)):
+    keys = [_key_of(line) for line in text.splitlines()]
+    found = [key for key in keys if key is not None]
+    if not found or len(found) != len(keys):
         raise ConfigError(
             "GD-206",
             "a key file is damaged",
             seen=f"{path}, {len(text)} bytes",
             do="restore it; without it this host joins as a new peer in a new home",
         )
-    return value
+    return found
+
+
+def _key_of(line: bytes) -> bytes | None:
+    """The key in a line; None if the line is damaged."""
+    read = re.fullmatch(rb"([0-9a-f]{64})(?: ([0-9a-f]{8}))?\s*", line)
+    if read is None:
+        return None
+    key = bytes.fromhex(read[1].decode())
+    return key if read[2] is None or read[2].decode() == _key_checksum(key) else None

@@ -10,7 +10,7 @@ import math
 from collections.abc import Sequence
 from typing import Final
 
-from gossipdp.errors import GossipdpError, LocalProtocolError, RemoteProtocolError
+from gossipdp.errors import GossipdpError, LocalProtocolError, RefusedError, RemoteProtocolError
 from gossipdp.protocol.wire.encoding import Buffer
 from gossipdp.protocol.wire.messages import MAX_FRAMES, Lane, printable
 from gossipdp.runtime.network import signed_hello
@@ -18,7 +18,7 @@ from gossipdp.runtime.network.connections import Connection, Link
 from gossipdp.runtime.network.context import LinksContext
 from gossipdp.runtime.network.dial_backs import DialBacks
 from gossipdp.runtime.network.dialling import Dialling
-from gossipdp.runtime.network.events import Flooded, LinkDown, LinkStatus, LinkUp, Received, RunLearned
+from gossipdp.runtime.network.events import Flooded, InviteShown, LinkDown, LinkStatus, LinkUp, Received, RunLearned
 from gossipdp.runtime.network.examining import Examining
 from gossipdp.runtime.network.listening import Listening
 from gossipdp.runtime.network.send_queues import RETRY, SendQueues
@@ -88,10 +88,15 @@ class Links:
         return self._dialling.send(to, address, lane, frames, size, others)
 
     def close_excluded(self) -> None:
-        """Close the links with peers that are not admitted."""
+        """Close the links with peers that are not admitted any longer."""
         for link in self._all_links():
-            if why := self._context.me.admission.why_not(link.peer):
-                self._close_link(link, f"not admitted: {why}")
+            try:
+                self._context.me.check_admitted(link.peer, link.generation)
+            except RefusedError as error:
+                self._close_link(link, error.cause)
+
+    def answer_invite(self, shown: InviteShown, why_not: str) -> None:
+        self._listening.answer_invite(shown, why_not)
 
     @property
     def queued_bytes(self) -> int:
@@ -108,6 +113,7 @@ class Links:
                 idle=self._turn.now - link.used,
                 age=self._turn.now - link.opened,
                 queued=sum(len(connection.queue) for connection in link.connections.values()),
+                generation=link.generation,
             )
             for link in self._links.values()
         ]

@@ -10,14 +10,15 @@ import math
 from collections.abc import Callable
 from typing import Final
 
-from gossipdp.errors import GossipdpError, RemoteProtocolError, UnreachableError
+from gossipdp.errors import GossipdpError, MismatchError, RefusedError, RemoteProtocolError, UnreachableError
 from gossipdp.protocol.wire.encoding import Buffer
-from gossipdp.protocol.wire.messages import Lane
+from gossipdp.protocol.wire.messages import Lane, Receipt, short
 from gossipdp.runtime.network import signed_hello
 from gossipdp.runtime.network.connections import Connection, Link
 from gossipdp.runtime.network.context import LinksContext, LinkTable
 from gossipdp.runtime.network.dial_causes import LEADS_BACK
-from gossipdp.runtime.network.events import CopyMet, HandshakeRefused
+from gossipdp.runtime.network.events import CopyMet, HandshakeRefused, InviteShown
+from gossipdp.runtime.network.identity import curve_public_key
 from gossipdp.runtime.network.send_queues import SendQueues
 from gossipdp.runtime.network.signed_hello import ListenerHello, pack
 from gossipdp.runtime.network.wire import Arrived
@@ -26,6 +27,8 @@ __all__ = ["REFUSALS_A_TURN", "Listening"]
 
 REFUSALS_A_TURN: Final = 8
 """refusals that are told in one turn; the counters count all"""
+INVITES_A_TURN: Final = 8
+"""invites that are looked at in one turn; each costs the check of two signatures"""
 PROBE_AFTER: Final = (0.0, 0.02, 0.1, 0.5, 1.5)
 """seconds after a disconnect when the routes it may have meant are probed; libzmq drops a route a little later"""
 
@@ -48,8 +51,8 @@ class Listening:
         """those of `_routes` whose link is not up"""
         self._suspects: list[tuple[float, Connection]] = []
         """connections that may be gone, and when each is probed"""
-        self._refusals = 0
-        """refusals in this turn"""
+        self._refusals = self._invites = 0
+        """refusals, and invites shown, in this turn"""
 
     def arrived(self, message: Arrived) -> None:
         """A message came on an inbound connection."""
@@ -85,6 +88,9 @@ class Listening:
             message = signed_hello.unpack(first.frames)
         except RemoteProtocolError:
             message = None
+        if isinstance(message, signed_hello.Redeem) and len(first.user) == 64:
+            self._on_invite(message, first, origin)
+            return
         if not isinstance(message, signed_hello.Hello) or len(first.user) != 64:
             self._context.drop("unverified")
             if message is None:  # the other side may still take a closed link for open
@@ -101,7 +107,11 @@ class Listening:
             if self._links.shunned(message.id):
                 raise UnreachableError("GD-101", "it sent more than this peer could read, and has to wait")
         except GossipdpError as error:
-            self._refuse(first.route, origin, error)
+            if error.code == "GD-208" and hello.generation > self._context.me.secret.generation:
+                # It is this peer that lacks the newest secret. The dialler comes again with the one before.
+                self._context.wire.answer(first.route, pack(signed_hello.Refuse(error.code, error.cause[:160])))
+            else:
+                self._refuse(first.route, origin, error)
             return
         if len(self._pending) >= self._limits.hellos:
             self._forget(next(iter(self._pending.values())), "timeout")
@@ -154,13 +164,44 @@ class Listening:
         """Both connections of a link are verified."""
         claims = hello.claims
         link = Link(origin, inbound=True, now=self._turn.now, connections=both)
-        link.verify(claims.id, claims.incarnation, claims.start, hello.said_run)
+        link.verify(claims.id, claims.incarnation, claims.start, hello.said_run, hello.generation)
         for connection in both.values():
             connection.join(link)
             self._context.wire.prove(connection)
             del self._pending[connection.route]
             self._queues.write(connection, pack(signed_hello.Welcome()))
         self._links.bring_up(link)
+
+    # -- invites -------------------------------------------------------------------------------------------------
+
+    def _on_invite(self, shown: signed_hello.Redeem, first: Arrived, origin: str) -> None:
+        """A host shows an invite. Whether it may come in is for the protocol to say."""
+        if self._invites >= INVITES_A_TURN:
+            self._context.drop("unverified")
+            return
+        self._invites += 1
+        decision, me = shown.decision, self._context.me
+        receipt = Receipt(decision.subject, decision.number, shown.id, shown.proof)
+        try:
+            if shown.network != me.network:
+                raise MismatchError("GD-203", f"network {shown.network!r} there, {me.network!r} here")
+            if curve_public_key(shown.id) != bytes.fromhex(first.user):
+                raise RefusedError("GD-202", f"the identity {short(shown.id)} is not that of the connection's key")
+            if decision.invite is None or decision.invite.generation != me.secret.generation:
+                raise RefusedError("GD-208", "the invite is for another secret of the network than this peer has")
+        except GossipdpError as error:
+            self._refuse(first.route, origin, error)
+            return
+        self._turn.tell(InviteShown(origin, first.route, decision, receipt))
+
+    def answer_invite(self, shown: InviteShown, why_not: str) -> None:
+        """Send the network's secret, or why the host may not come in."""
+        secret = self._context.me.secret
+        if why_not:
+            self._refuse(shown.route, shown.address, RefusedError("GD-209", why_not))
+        else:
+            granted = signed_hello.Granted(secret.reveal(), secret.generation, secret.reveal_generation())
+            self._context.wire.answer(shown.route, pack(granted))
 
     def _refuse(self, route: bytes, origin: str, error: GossipdpError) -> None:
         self.refused(origin, error.code, error.cause)
@@ -200,7 +241,7 @@ class Listening:
 
     def probe(self) -> None:
         """Probe the suspects that are due. A connection is gone if libzmq does not take a probe for it."""
-        self._refusals = 0
+        self._refusals = self._invites = 0
         if not self._suspects:
             return
         waiting = []

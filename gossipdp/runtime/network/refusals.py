@@ -20,6 +20,7 @@ TIMES: Final = 3
 CODES: Final[dict[str, type[GossipdpError]]] = {
     "GD-203": MismatchError,
     "GD-204": RefusedError,
+    "GD-208": RefusedError,
     "GD-302": MismatchError,
 }
 

@@ -6,9 +6,9 @@
       PROOF   signature                      ->      verified
               <-   WELCOME  once both connections of the link are verified
 
-Both signatures cover network, runs, role, lane, both ids, both nonces and the dialler's CURVE key. Each side takes that
-key from the connection, never from a message. So a hello cannot be replayed on another connection or passed on to a
-third peer. Before PROOF the listener changes only counters.
+Both signatures cover the network's name and renewed secret, runs, role, lane, both ids, both nonces and the dialler's
+CURVE key. Each side takes that key from the connection, never from a message. So a hello cannot be replayed on another
+connection or passed on to a third peer. Before PROOF the listener changes only counters.
 
 A service message is one frame that starts with 0xc1, the one byte msgpack never uses. So no service message can be
 taken for a protocol message (`gossipdp.protocol.wire.encoding`), or the other way round.
@@ -18,20 +18,19 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Annotated, Final, TypeAlias
 
 import msgspec
 from msgspec import Meta, Struct
 
 from gossipdp.errors import MismatchError, RefusedError, RemoteProtocolError
-from gossipdp.protocol.admission.register import Admission
 from gossipdp.protocol.wire.encoding import Buffer
 from gossipdp.protocol.wire.messages import (
     OLDEST_VERSION,
     PRINTABLE,
     PROTOCOL_VERSION,
     U32,
+    Decision,
     Lane,
     Name,
     PeerId,
@@ -39,8 +38,12 @@ from gossipdp.protocol.wire.messages import (
     short,
 )
 from gossipdp.runtime.network.identity import Identity, curve_public_key
+from gossipdp.runtime.network.key_files import KEY_BYTES
+from gossipdp.runtime.network.local_peer import LocalPeer
 
 MARK: Final = b"\xc1"
+RENEWABLE: Final = 4
+"""the first protocol version whose peers can renew the network's secret"""
 MAX_SERVICE: Final = 512
 """bytes of one service message"""
 MAX_FILLER: Final = 256 << 10
@@ -51,6 +54,7 @@ Signature = Annotated[bytes, Meta(min_length=64, max_length=64)]
 Run = Annotated[bytes, Meta(max_length=16)]
 Start = Annotated[bytes, Meta(min_length=8, max_length=8)]
 """mark of one start of a daemon (`identity.draw_start`): it tells two daemons with one identity apart"""
+Generation = Annotated[int, Meta(ge=1, le=(1 << 63) - 1)]
 Text = Annotated[str, Meta(max_length=160, pattern=PRINTABLE)]
 
 
@@ -69,6 +73,12 @@ class Hello(Service, frozen=True, tag=1):
     lane: Annotated[int, Meta(ge=0, le=1)]
     incarnation: U32
     start: Start
+
+
+class GenerationHello(Hello, frozen=True, tag=14):
+    """The hello in a network whose secret was renewed. Both signatures cover the renewed secret, too."""
+
+    generation: Generation
 
 
 class Answer(Service, frozen=True, tag=2):
@@ -151,8 +161,43 @@ class Measured(Service, frozen=True, tag=13):
     """bytes of filler that came with the question"""
 
 
+class Redeem(Service, frozen=True, tag=15):
+    """Please let the sender in: it holds an invite. Sent in place of a hello."""
+
+    version: Annotated[int, Meta(ge=0, le=255)]
+    id: PeerId
+    network: Name
+    decision: Decision
+    """of the operator, about the invite's key"""
+    proof: Signature
+    """of the receipt, by the invite's key"""
+
+
+class Granted(Service, frozen=True, tag=16):
+    """The network's secret, for a host that an invite lets in."""
+
+    value: Annotated[bytes, Meta(min_length=KEY_BYTES, max_length=KEY_BYTES)]
+    generation: Generation
+    secret: Annotated[bytes, Meta(min_length=KEY_BYTES, max_length=KEY_BYTES)]
+
+
 ServiceMessage: TypeAlias = (
-    Hello | Answer | Proof | Welcome | Refuse | Bye | Learned | Probe | DialBack | InVain | Met | Measure | Measured
+    Hello
+    | Answer
+    | Proof
+    | Welcome
+    | Refuse
+    | Bye
+    | Learned
+    | Probe
+    | DialBack
+    | InVain
+    | Met
+    | Measure
+    | Measured
+    | GenerationHello
+    | Redeem
+    | Granted
 )
 
 _encoder = msgspec.msgpack.Encoder()
@@ -181,38 +226,19 @@ def unpack(frames: Sequence[Buffer]) -> ServiceMessage:
         raise RemoteProtocolError(f"malformed service message: {type(error).__name__}") from None
 
 
-@dataclass(slots=True)
-class LocalPeer:
-    """What this peer says of itself, and whom it admits.
-
-    run: b"" until the peer founds a run or learns it.
-    start: mark of this start, 8 bytes.
-    admission: who may have a link.
-    """
-
-    identity: Identity
-    network: str
-    run: bytes
-    incarnation: int
-    start: bytes
-    admission: Admission
-
-    def belong(self, run: bytes) -> None:
-        """The peer belongs to `run` from now on."""
-        self.run = run
-
-
 class DiallerHello:
     """The dialling side of one connection. After `answer`, `peer`, `run`, `incarnation` and `start` are verified.
+
+    `generation` is that of the network's secret which both sides prove.
 
     If `peer` is this peer's own id, a copy of it listens there. The copy gets the PROOF before it refuses.
     """
 
-    def __init__(self, me: LocalPeer, nonce: bytes, lane: Lane) -> None:
-        self._me = me
-        self._hello = Hello(
-            OLDEST_VERSION, me.identity.id, nonce, me.network, me.run, int(lane), me.incarnation, me.start
-        )
+    def __init__(self, me: LocalPeer, nonce: bytes, lane: Lane, generation: int) -> None:
+        self._me, self.generation = me, generation
+        about = me.identity.id, nonce, me.network, me.run, int(lane), me.incarnation, me.start
+        self._hello = GenerationHello(RENEWABLE, *about, generation) if generation else Hello(OLDEST_VERSION, *about)
+        self._key = me.secret.hello_key(generation) or b""
         self.peer = b""
         self.run = b""
         self.incarnation = 0
@@ -234,14 +260,14 @@ class DiallerHello:
             GossipdpError: the other side has not proven its id, is not admitted, or is of another run.
         """
         key = self._me.identity.curve.public
-        if not Identity.verify(answer.id, _transcript(b"listener", self._hello, answer, key), answer.signature):
+        transcript = _transcript(b"listener", self._hello, answer, key, self._key)
+        if not Identity.verify(answer.id, transcript, answer.signature):
             raise RefusedError("GD-202", f"{short(answer.id)} could not prove its identity")
-        if why := self._me.admission.why_not(answer.id):
-            raise RefusedError("GD-204", f"{short(answer.id)} is not admitted here: {why}")
+        self._me.check_admitted(answer.id, self.generation)
         check_run(self._me.run, answer.run)
         self.peer, self.run = answer.id, answer.run
         self.incarnation, self.start, self.seen = answer.incarnation, answer.start, answer.seen
-        return pack(Proof(self._me.identity.sign(_transcript(b"dialler", self._hello, answer, key))))
+        return pack(Proof(self._me.identity.sign(_transcript(b"dialler", self._hello, answer, key, self._key))))
 
 
 class ListenerHello:
@@ -255,12 +281,18 @@ class ListenerHello:
         self._key = client_key
         self._hello: Hello | None = None
         self._answer: Answer | None = None
+        self._secret = b""
         self.proven = False
 
     @property
     def claims(self) -> Hello:
         assert self._hello is not None
         return self._hello
+
+    @property
+    def generation(self) -> int:
+        """The generation of the network's secret that both sides prove."""
+        return self._hello.generation if isinstance(self._hello, GenerationHello) else 0
 
     @property
     def said_run(self) -> bytes:
@@ -285,10 +317,13 @@ class ListenerHello:
         check_run(me.run, hello.run)
         if curve_public_key(hello.id) != self._key:
             raise RefusedError("GD-202", f"the identity {short(hello.id)} is not that of the connection's key")
+        self._hello = hello
+        me.check_admitted(hello.id, self.generation)
+        self._secret = me.secret.hello_key(self.generation) or b""
         nonce, unsigned = secrets.token_bytes(32), bytes(64)
         answer = Answer(me.identity.id, nonce, me.run, me.incarnation, me.start, unsigned, origin[:45])
-        signature = me.identity.sign(_transcript(b"listener", hello, answer, self._key))
-        self._hello, self._answer = hello, msgspec.structs.replace(answer, signature=signature)
+        signature = me.identity.sign(_transcript(b"listener", hello, answer, self._key, self._secret))
+        self._answer = msgspec.structs.replace(answer, signature=signature)
         return pack(self._answer)
 
     def proof(self, proof: Proof) -> None:
@@ -299,15 +334,14 @@ class ListenerHello:
         """
         if self._hello is None or self._answer is None:
             raise RefusedError("GD-202", "a proof before the hello")
-        transcript = _transcript(b"dialler", self._hello, self._answer, self._key)
+        transcript = _transcript(b"dialler", self._hello, self._answer, self._key, self._secret)
         if not Identity.verify(self._hello.id, transcript, proof.signature):
             raise RefusedError("GD-202", f"{short(self._hello.id)} could not prove its identity")
-        if why := self._me.admission.why_not(self._hello.id):
-            raise RefusedError("GD-204", f"{short(self._hello.id)} is not admitted here: {why}")
+        self._me.check_admitted(self._hello.id, self.generation)
         self.proven = True
 
 
-def _transcript(role: bytes, hello: Hello, answer: Answer, client_key: bytes) -> bytes:
+def _transcript(role: bytes, hello: Hello, answer: Answer, client_key: bytes, secret: bytes) -> bytes:
     facts = (
         role,
         client_key,
@@ -319,6 +353,8 @@ def _transcript(role: bytes, hello: Hello, answer: Answer, client_key: bytes) ->
         answer.start,
         answer.seen,
     )
+    if secret:
+        return b"gossipdp hello 4\0" + secret + _encoder.encode(facts)
     return b"gossipdp hello 3\0" + _encoder.encode(facts)
 
 

@@ -13,7 +13,7 @@ import os
 import socket
 import struct
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from typing import Final
 
@@ -105,6 +105,34 @@ class Sockets:
         ):
             dealer.setsockopt(option, value)
         return dealer
+
+    def ask(self, endpoint: str, question: Sequence[Buffer], seconds: float) -> list[Buffer]:
+        """Dial `endpoint`, and send one message. It blocks.
+
+        Returns:
+            The answer; [] if the connection breaks, or none comes within `seconds`.
+        """
+        dealer = self.dealer()
+        monitor = self.monitor(dealer, zmq.EVENT_CLOSED | zmq.EVENT_DISCONNECTED)
+        try:
+            dealer.connect(endpoint)
+            dealer.setsockopt(zmq.SNDTIMEO, 0)
+            poller = zmq.Poller()
+            poller.register(monitor, zmq.POLLIN)
+            poller.register(dealer, zmq.POLLOUT)
+            if dealer not in dict(poller.poll(int(seconds * 1000))):
+                return []
+            dealer.send_multipart(question)
+            poller.register(dealer, zmq.POLLIN)
+            return list(dealer.recv_multipart()) if dealer in dict(poller.poll(int(seconds * 1000))) else []
+        finally:
+            dealer.disable_monitor()
+            monitor.close()
+            dealer.close()
+
+    def close(self) -> None:
+        """Close all sockets."""
+        self.context.destroy(linger=0)
 
     def monitor(self, watched: Socket, events: int) -> Socket:
         self._monitors += 1

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 from typing import Final
 
@@ -18,12 +18,12 @@ from gossipdp.protocol.wire.encoding import Buffer
 from gossipdp.protocol.wire.messages import Lane
 from gossipdp.runtime.descriptors import shares
 from gossipdp.runtime.network.context import LinksContext, Turn
-from gossipdp.runtime.network.events import Crowded, LinkStatus, TransportCounters, TransportEvent
+from gossipdp.runtime.network.events import Crowded, InviteShown, LinkStatus, TransportCounters, TransportEvent
 from gossipdp.runtime.network.identity import Identity, NetworkSecret, known_curve_keys
 from gossipdp.runtime.network.incarnation import draw_start
 from gossipdp.runtime.network.limits import TransportLimits
 from gossipdp.runtime.network.links import Links
-from gossipdp.runtime.network.signed_hello import LocalPeer
+from gossipdp.runtime.network.local_peer import LocalPeer
 from gossipdp.runtime.network.zmq_wire import ZmqWire
 
 __all__ = ["Transport"]
@@ -44,6 +44,7 @@ class Transport:
         listen: ``tcp://*:4710`` or the like, port 0 for a free one; None for a peer that only dials out.
         admission: who may have a link; by default every peer with the secret. See `admission_changed`.
         limits: see `TransportLimits`.
+        wall: seconds since 1970, for the time in which the secret before the present one is taken.
 
     Raises:
         UnreachableError: GD-104, the port is busy; that may pass.
@@ -61,6 +62,7 @@ class Transport:
         listen: str | None,
         admission: Admission | None = None,
         limits: TransportLimits | None = None,
+        wall: Callable[[], float] = time.time,
     ) -> None:
         self.identity = identity
         self.counters = TransportCounters()
@@ -73,7 +75,7 @@ class Transport:
         if limits.links < wanted.links:
             self.scarce = f"{files.limit} open files are enough for {limits.links} links of {wanted.links}"
         self._admission = Admission(identity.id) if admission is None else admission
-        self._me = LocalPeer(identity, network, run, incarnation, self.start, self._admission)
+        self._me = LocalPeer(identity, network, run, incarnation, self.start, self._admission, secret, wall)
         self._turn = Turn(time.monotonic())
         self._allowed_keys, self._banned_keys = map(known_curve_keys, self._admission.lists)
         self._wire = ZmqWire(
@@ -107,6 +109,20 @@ class Transport:
         """Close the links with peers that are not admitted any longer."""
         self._allowed_keys, self._banned_keys = map(known_curve_keys, self._admission.lists)
         self._links.close_excluded()
+
+    @property
+    def secret(self) -> NetworkSecret:
+        """The network's secret."""
+        return self._me.secret
+
+    def renew(self, secret: NetworkSecret) -> None:
+        """The network has a new secret. Links that prove the old one stay as long as it is taken."""
+        self._me.renew(secret)
+        self._links.close_excluded()
+
+    def answer_invite(self, shown: InviteShown, why_not: str) -> None:
+        """Answer a host that has shown an invite: with the secret, or why it may not come in."""
+        self._links.answer_invite(shown, why_not)
 
     def _admits_key(self, key: bytes) -> bool:
         return key not in self._banned_keys and (not self._allowed_keys or key in self._allowed_keys)

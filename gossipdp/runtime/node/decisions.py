@@ -5,45 +5,87 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from gossipdp.errors import DataError
-from gossipdp.protocol.admission.register import Admission
-from gossipdp.protocol.wire.messages import Decision
+from gossipdp.protocol.admission.register import SECRET, Admission, receipt
+from gossipdp.protocol.wire.messages import Decision, Receipt
+from gossipdp.runtime.network.identity import NetworkSecret, digest_of
 from gossipdp.runtime.network.transport import Transport
 
 __all__ = ["DecisionKeeper"]
+
+EXPIRE_EVERY: float = 60.0
+"""seconds between looks for invites that ended long ago"""
 
 
 class DecisionKeeper:
     """A decision is in force here before it is on the disk.
 
     Args:
-        keep: saves all decisions that stand.
+        keep: saves all decisions that stand, and their receipts.
+        keep_secret: saves the network's new secret.
         notice: tells the operator a code and a text.
+        wall: seconds since 1970.
     """
 
     def __init__(
         self,
         admission: Admission,
         transport: Transport,
-        keep: Callable[[Sequence[Decision]], None],
+        keep: Callable[[Sequence[Decision], Sequence[Receipt]], None],
+        keep_secret: Callable[[NetworkSecret], None],
         notice: Callable[[str, str], None],
+        wall: Callable[[], float],
     ) -> None:
         self._admission, self._transport, self._keep, self._notice = admission, transport, keep, notice
-        self.saved = True
-        """whether all decisions are on the disk"""
+        self._keep_secret, self._wall = keep_secret, wall
+        self.saved = self._secret_saved = True
+        """whether all decisions, and the secret, are on the disk"""
+        self._expired_at = 0.0
 
     def taken(self) -> None:
-        """Decisions were taken."""
+        """Decisions or receipts were taken."""
+        self._renew()
         self._transport.admission_changed()
         self._save()
 
     def tick(self) -> None:
-        """Try again what the disk has refused."""
-        if not self.saved:
+        """Try again what the disk has refused. Forget old invites."""
+        if not (self.saved and self._secret_saved):
             self._save()
+        if self._wall() >= self._expired_at + EXPIRE_EVERY:
+            self._expired_at = self._wall()
+            self._admission.expire(self._expired_at)
+
+    def receipt(self) -> Receipt | None:
+        """The receipt of this peer for the network's secret, if it holds that and has not given one yet."""
+        admission, identity = self._admission, self._transport.identity
+        renewal = admission.about(SECRET)
+        if renewal is None or renewal.number != self._transport.secret.generation:
+            return None
+        if identity.id not in renewal.allowed or identity.id in admission.holders(SECRET):
+            return None
+        return receipt(renewal, identity.id, admission.network, identity.sign)
+
+    def _renew(self) -> None:
+        """Take the network's new secret, if the operator has sealed it for this peer."""
+        renewal, transport = self._admission.about(SECRET), self._transport
+        me = transport.identity.id
+        if renewal is None or renewal.secret is None or renewal.number <= transport.secret.generation:
+            return
+        if me not in renewal.allowed:
+            return
+        secret = transport.identity.unseal(renewal.secret.boxes[renewal.allowed.index(me)])
+        if secret is None or digest_of(secret) != renewal.secret.digest:
+            self._notice("GD-208", "the network has a new secret, and the one sealed for this peer is damaged")
+            return
+        transport.renew(transport.secret.renewed(renewal.number, secret))
+        self._secret_saved = False
 
     def _save(self) -> None:
         try:
-            self._keep(self._admission.decisions)
+            if not self._secret_saved:
+                self._keep_secret(self._transport.secret)
+                self._secret_saved = True
+            self._keep(self._admission.decisions, self._admission.receipts)
             self.saved = True
         except DataError as error:
             self.saved = False

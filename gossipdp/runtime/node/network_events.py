@@ -30,6 +30,8 @@ class NetworkEvents:
         start: mark of this daemon's start.
         learned_run: called with the run that this peer hears of.
         leaving: whether the daemon is about to end.
+        answer_invite: answers a host that shows an invite, with "" or why it may not come in.
+        wall: seconds since 1970.
     """
 
     def __init__(
@@ -40,11 +42,14 @@ class NetworkEvents:
         start: bytes,
         learned_run: Callable[[bytes], None],
         leaving: Callable[[], bool],
+        answer_invite: Callable[[network.InviteShown, str], None],
+        wall: Callable[[], float],
     ) -> None:
         self._peer, self._notices, self._incarnation = context.peer, context.notices, context.incarnation
         self._unanswered, self._refusals = context.status.unanswered, refusals
         self._status = context.status
         self._start, self._learned_run, self._leaving = start, learned_run, leaving
+        self._answer_invite, self._wall = answer_invite, wall
 
     def handle(self, event: network.TransportEvent, now: float) -> None:
         """Feed the peer, and tell the operator.
@@ -67,6 +72,8 @@ class NetworkEvents:
                 self._dial_failed(event, now)
             case network.HandshakeRefused() | network.Crowded() | network.Flooded():
                 self._notices.notice(*network.code_and_text(event), now)
+            case network.InviteShown(_, _, decision, receipt):
+                self._answer_invite(event, self._peer.redeem(decision, receipt, self._wall(), now))
             case network.CopyMet(address, incarnation, start):
                 error = judge((self._incarnation, self._start), (incarnation, start), address)
                 if error is not None and not self._leaving():

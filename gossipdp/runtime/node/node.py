@@ -22,10 +22,11 @@ from gossipdp.errors import DataError
 from gossipdp.protocol import events, jobs
 from gossipdp.protocol.outputs import Envelope
 from gossipdp.protocol.peer import Peer
-from gossipdp.protocol.wire.messages import Ack, Data, Decision, Member
+from gossipdp.protocol.wire.messages import Ack, Data, Decision, Member, Receipt
 from gossipdp.runtime.faults import FaultPoint
 from gossipdp.runtime.link import LinkServer
 from gossipdp.runtime.link.data_server import DataServer
+from gossipdp.runtime.network.identity import NetworkSecret
 from gossipdp.runtime.network.refusals import Refusals
 from gossipdp.runtime.network.transport import Transport
 from gossipdp.runtime.node.checkpoints import Checkpoints
@@ -86,11 +87,13 @@ class Node:
         found_run: called for a new run id when this peer has founded the network.
         learned_run: called with the run id that this peer, without one, hears of.
         remember: called with the members to dial after a restart when their addresses have changed.
-        keep_decisions: called with the operator's decisions when one was taken.
+        keep_decisions: called with the operator's decisions and their receipts when one was taken.
+        keep_secret: called with the network's secret when it was renewed.
         history: what this peer has been through; the node adds to it.
         published: takes what the status page shows.
         outside: what the end of a run causes outside the node.
         clock: monotonic time in seconds.
+        wall: seconds since 1970.
     """
 
     def __init__(
@@ -109,15 +112,17 @@ class Node:
         learned_run: Callable[[bytes], None],
         found_run: Callable[[], bytes],
         remember: Callable[[Sequence[Member]], None],
-        keep_decisions: Callable[[Sequence[Decision]], None],
+        keep_decisions: Callable[[Sequence[Decision], Sequence[Receipt]], None],
+        keep_secret: Callable[[NetworkSecret], None],
         history: History,
         published: Published,
         outside: Outside | None = None,
         clock: Callable[[], float] = time.monotonic,
+        wall: Callable[[], float] = time.time,
     ) -> None:
         self.peer, self._algorithm, self._transport, self._metrics = peer, algorithm, transport, metrics
         self._clock, self._found_run = clock, found_run
-        self._decisions = DecisionKeeper(peer.admission, transport, keep_decisions, self.notice)
+        self._decisions = DecisionKeeper(peer.admission, transport, keep_decisions, keep_secret, self.notice, wall)
         self._history, self._published = history, published
         self.status = Status(
             peer,
@@ -167,6 +172,8 @@ class Node:
             start=transport.start,
             learned_run=learned_run,
             leaving=lambda: self._stopping_at < math.inf,
+            answer_invite=transport.answer_invite,
+            wall=wall,
         )
         memory = MemoryWatch(room.plan, config.waiting)
         self._housekeeping = Housekeeping(context, transport, join_progress, memory, spill, remember, history)
@@ -181,6 +188,11 @@ class Node:
     def run_id(self) -> bytes:
         """The run this peer belongs to, or b""."""
         return self._transport.run
+
+    @property
+    def generation(self) -> int:
+        """Of the network's secret that this peer holds."""
+        return self._transport.secret.generation
 
     def add(self, service: Service) -> None:
         self._services.append(service)
@@ -350,7 +362,7 @@ class Node:
                 self._checkpoints.model_ready(origin, now)
             case events.DataKnown() if self._data is not None:
                 self._data.known()
-            case events.Decided():
+            case events.Decided() | events.ReceiptsTaken():
                 self._decisions.taken()
             case events.Left():
                 self._stopping_at = now + LEFT_WITHIN
@@ -380,6 +392,8 @@ class Node:
         self._ending.tick(now)
         self._checkpoints.tick(now)
         self._decisions.tick()
+        if (receipt := self._decisions.receipt()) is not None:
+            self._feed(lambda peer, now: peer.received(receipt, now))
         if self._published.due():
             self._published.publish(self.describe(), self.status.members(), self._history.records)
 

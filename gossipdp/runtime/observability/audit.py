@@ -23,7 +23,7 @@ REFUSALS: Final = 64
 """refusals of different addresses and codes written in that time; further ones are counted together"""
 CHANGES: Final = 2048
 """changes of different members written in that time; further ones are counted together"""
-REFUSED: Final = ("GD-201", "GD-202", "GD-203", "GD-204", "GD-205", "GD-302")
+REFUSED: Final = ("GD-201", "GD-202", "GD-203", "GD-204", "GD-205", "GD-208", "GD-209", "GD-302")
 """codes of refusals"""
 
 log = logging.getLogger(LOGGER)
@@ -58,12 +58,16 @@ class Audit:
                     record(
                         "decided",
                         verdict=each.verdict.name.lower(),
-                        id=each.subject.hex(),
+                        id=each.subject.hex() if len(each.subject) == 32 else "",
                         name=each.name,
                         reason=each.reason,
                         allowed=len(each.allowed) or "",
                         number=each.number,
                     )
+            case events.ReceiptsTaken(receipts):
+                for made in receipts:
+                    invite = made.subject.hex() if len(made.subject) == 32 else ""
+                    record("let in" if invite else "has the new secret", id=made.peer.hex(), invite=invite[:8])
             case events.OperatorDiffers(through, operator):
                 record("other operator", id=through.hex(), operator=operator.hex())
 

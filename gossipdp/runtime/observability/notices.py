@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import logging
 import math
+import time
 from collections import Counter
 
 from gossipdp.error_codes import ADVICE
 from gossipdp.protocol import events
 from gossipdp.protocol.peer import Peer
-from gossipdp.protocol.wire.messages import Decision, Member, Phase, State, Verdict, short
+from gossipdp.protocol.wire.messages import Decision, Member, Phase, Receipt, State, Verdict, short
 from gossipdp.runtime.observability.join_progress import Reminder
 from gossipdp.runtime.observability.metrics import Metrics
 from gossipdp.runtime.observability.status import Status
@@ -43,6 +44,8 @@ PHASES = {
 DECIDED = {
     Verdict.NONE: "is not banned any longer",
     Verdict.BANNED: "is banned",
+    Verdict.INVITED: "may let hosts in",
+    Verdict.REVOKED: "lets nobody in any longer",
 }
 REMEMBERED = 256
 """notices whose time is remembered"""
@@ -50,10 +53,14 @@ REMEMBERED = 256
 
 def told(decision: Decision) -> str:
     """A decision of the operator in words."""
+    if decision.secret is not None:
+        return f"the network has a new secret, for {len(decision.allowed)} peers"
     if not decision.subject:
         closed = f"the network takes {len(decision.allowed)} allowed peers alone"
         return closed if decision.verdict is Verdict.CLOSED else "the network takes every peer with its secret"
     name = f"{decision.name} ({short(decision.subject)})" if decision.name else short(decision.subject)
+    if decision.verdict in (Verdict.INVITED, Verdict.REVOKED):
+        name = f"the invite for {name}"
     return f"{name} {DECIDED[decision.verdict]}"
 
 
@@ -195,6 +202,9 @@ class Notices:
             case events.Decided(decisions):
                 for decision in decisions[:MEMBER_LINES]:
                     self._decided(decision, now)
+            case events.ReceiptsTaken(receipts):
+                for receipt in receipts[:MEMBER_LINES]:
+                    self._received(receipt, now)
             case events.OperatorDiffers(through, operator):
                 mine = self._peer.admission.operator.hex() or "no operator"
                 text = f"{self._name(through)} follows the operator {operator.hex()}, and this host follows {mine}"
@@ -213,6 +223,23 @@ class Notices:
         log.warning("operator: %s%s", told(decision), why)
         if decision.subject in (self._peer.id, b"") and (fate := self._peer.admission.fate):
             self.notice("GD-204", fate, now)
+        if decision.secret is not None and self._peer.id not in decision.allowed:
+            until = time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(decision.secret.until))
+            text = f"the network has a new secret, which is not for this host; members let it in until {until}"
+            self.notice("GD-208", text, now)
+
+    def _received(self, receipt: Receipt, now: float) -> None:
+        """A member has a new secret, or an invite has let it in."""
+        admission, who = self._peer.admission, self._name(receipt.peer)
+        decision = admission.about(receipt.subject)
+        if decision is None or decision.invite is None:
+            log.info("%s has the network's new secret", who)
+            return
+        log.warning("the invite for %s lets %s in", decision.name, who)
+        if len(holders := admission.holders(receipt.subject)) > decision.invite.uses:
+            names = ", ".join(sorted(map(self._name, holders)))
+            text = f"the invite for {decision.name} has let in {len(holders)} hosts, of {decision.invite.uses}: {names}"
+            self.notice("GD-209", text, now)
 
     def _member_changed(self, member: Member, before: State | None, now: float) -> None:
         news = self._news(member, before)

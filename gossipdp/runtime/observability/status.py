@@ -10,7 +10,7 @@ import contextlib
 import math
 import time
 from collections import Counter, deque
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from gossipdp.codecs import CODECS, COMPRESSORS
@@ -23,6 +23,7 @@ from gossipdp.runtime.observability.health import Signs, judge
 from gossipdp.runtime.observability.lags import Lags
 from gossipdp.runtime.observability.member_rows import Met, finite, rows_of, versions_of
 from gossipdp.runtime.observability.sample_rates import SampleRates
+from gossipdp.runtime.observability.secret_state import left_behind, secret_state
 from gossipdp.runtime.observability.status_lines import Totals
 from gossipdp.runtime.observability.unanswered import Unanswered, without_passed
 from gossipdp.runtime.observability.vital_signs import VitalSigns
@@ -273,7 +274,7 @@ class Status:
 
     def signs(self, *, saving: bool, finishing: str = "") -> Signs:
         """What the verdict depends on. Arguments as of `describe`."""
-        return self._signs.collect(
+        signs = self._signs.collect(
             time.monotonic(),
             training=self.training,
             partner=self.last_partner,
@@ -281,6 +282,7 @@ class Status:
             saving=saving,
             finishing=finishing,
         )
+        return replace(signs, banned=signs.banned or left_behind(self.peer, self.transport, time.time()))
 
     def totals(self) -> Totals:
         counters = self.transport.counters
@@ -347,6 +349,7 @@ class Status:
             "every": peer.pacing.every,
             "warming_up": peer.pacing.warming_up,
             "members": self.counts(),
+            "secret": secret_state(peer, self.transport),
             "versions": versions_of([peer.membership.me, *peer.membership.alive()]),
             "links": sorted(link.peer.hex() for link in self.transport.links()),
             "partner": "" if peer.strategy.partner is None else peer.strategy.partner.hex(),

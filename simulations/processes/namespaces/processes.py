@@ -28,6 +28,7 @@ from gossipdp.runtime.network.identity import NetworkSecret
 from peers import home as homes
 from peers import invites
 from peers.control import ask
+from peers.redeemed import redeemed
 
 __all__ = ["FIRST_MODEL", "Host", "Process", "Starvation", "end", "environment", "gossipdp", "kept_port", "until"]
 
@@ -196,7 +197,7 @@ class Host:
         if invite is None:
             homes.found(self.home, homes.read_config(None, {}, {}, file=self.run_file), text)
         else:
-            homes.join(self.home, invites.read_invite(invite).invite, text)
+            homes.join(self.home, redeemed(self.home, invites.read_invite(invite).invite), text)
 
     def start_daemon(self, kill_at: str = "", **variables: str) -> Process:
         """Start the daemon without a supervisor: only the test restarts it."""

@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 
 from gossipdp.protocol.wire.messages import Verdict
-from gossipdp.runtime.network.identity import OPERATOR_FILE, Identity
+from gossipdp.runtime.network.identity import OPERATOR_FILE, Identity, NetworkSecret
 from peers import control, decisions, home, invites, logs
 from tests.peers.commands.running import Run
 
@@ -33,7 +33,8 @@ class Asked:
 
     def __init__(self, monkeypatch: Any, operator: str, **known: Any) -> None:
         self.made: list[tuple[Verdict, str, str, list[str]]] = []
-        desk = {"network": "tiny", "operator": operator, "closed": False, "allowed": [], "decisions": []}
+        desk = {"network": "tiny", "operator": operator, "closed": False, "allowed": []}
+        desk |= {"generation": 0, "decisions": []}
         self._answers = {"members": {"members": ROWS}, "decisions": {**desk, **known}}
         self.answer = {"stands": True, "saved": True}
         monkeypatch.setattr(control, "ask", self)
@@ -149,6 +150,7 @@ def test_without_an_operator_invite_and_home_are_those_of_the_version_before(
     gossipdp: Run, founder: Path, started: list[Any]
 ) -> None:
     home.follow(founder, b"")
+    NetworkSecret(NetworkSecret.load(founder).reveal()).replace(founder)
     assert "operator" not in (founder / "network.json").read_text()
     invite = invites.write_invite(founder, ["10.0.0.1:4710"], home.read_config(founder))
     packed = base64.urlsafe_b64decode(invite.read_text().partition(".")[0].removeprefix("gdp1_") + "==")

@@ -7,11 +7,13 @@ import dataclasses
 import pytest
 
 from gossipdp.protocol.admission.packing import pack
+from gossipdp.protocol.admission.register import SECRET
 from gossipdp.protocol.events import (
     Decided,
     ExchangeEnded,
     MessageDropped,
     OperatorDiffers,
+    ReceiptsTaken,
     UpdateRefused,
 )
 from gossipdp.protocol.outputs import Envelope
@@ -19,7 +21,7 @@ from gossipdp.protocol.wire.encoding import encode
 from gossipdp.protocol.wire.messages import Decision, Decisions, State, Verdict
 from gossipdp.protocol.wire.table import SINCE
 from simulations.simulator.host import Host
-from tests.protocol.admission.deciding import OPERATOR, STRANGER, ban, closed, decision
+from tests.protocol.admission.deciding import OPERATOR, STRANGER, ban, closed, decision, invited, received, renewed
 from tests.protocol.peer_rig import Town
 
 
@@ -205,3 +207,48 @@ def test_members_of_the_version_before_are_never_sent_decisions() -> None:
     first, second, old = (host.id for host in made.hosts)
     assert {(first, second), (second, first)} <= set(told)
     assert not [pair for pair in told if pair[1] == old]
+
+
+def test_invite_and_whom_it_lets_in_reach_all__no_other_member_lets_a_second_host_in() -> None:
+    made = town(8)
+    key, guest = b"k" * 32, b"g" * 32
+    invite = invited(key)
+    assert made.peer(2).redeem(invite, received(invite, guest), 0.0, made.net.now) == ""
+    made.net.command(made.hosts[2], "wake", lambda peer: None)
+    made.run(10.0)
+    for index in range(8):
+        assert made.peer(index).admission.holders(key) == {guest}
+        assert "1 of 1 hosts" in made.peer(index).admission.redeem(invite, received(invite, b"h" * 32), 0.0)
+        assert len(made.of(index, ReceiptsTaken)) == 1
+    assert len({made.peer(index).admission.digest for index in range(8)}) == 1
+
+
+def test_two_sides_of_a_cut_that_let_in_a_host_each_learn_of_both() -> None:
+    made = town(4)
+    key = b"k" * 32
+    invite = invited(key)
+    decide(made, 0, invite)
+    made.run(5.0)
+    made.net.links.cut(made.hosts[:2], made.hosts[2:])
+    for index, guest in ((0, b"g" * 32), (3, b"h" * 32)):
+        assert made.peer(index).redeem(invite, received(invite, guest), 0.0, made.net.now) == ""
+    made.run(30.0)
+    made.net.links.heal()
+    made.run(60.0)
+    assert all(len(made.peer(index).admission.holders(key)) == 2 for index in range(4))
+
+
+def test_everybody_learns_who_has_the_new_secret() -> None:
+    made = town(16)
+    ids = [host.id for host in made.hosts]
+    renewal = renewed(*ids, number=5)
+    decide(made, 3, renewal)
+    made.run(5.0)
+    for index in range(16):
+        made.net.command(
+            made.hosts[index],
+            "received",
+            lambda peer: peer.received(received(renewal, peer.id), made.net.now),
+        )
+    made.run(10.0)
+    assert all(made.peer(index).admission.holders(SECRET) == set(ids) for index in range(16))

@@ -229,7 +229,7 @@ def test_member_without_a_hello__its_connection_is_closed_in_time(net: Net) -> N
 def test_link_over_and_the_dialler_stays__its_connections_are_closed(net: Net) -> None:
     a, member = net.peer(), Identity.generate()
     me = local_peer(member)
-    hellos = [DiallerHello(me, bytes(32), lane) for lane in Lane]
+    hellos = [DiallerHello(me, bytes(32), lane, 0) for lane in Lane]
     strangers = [Stranger(a.port, net.secret, member).connect() for _ in Lane]
     try:
         watched = [stranger.watch() for stranger in strangers]

@@ -18,7 +18,8 @@ from gossipdp.runtime.network import signed_hello
 from gossipdp.runtime.network.events import Received, TransportEvent
 from gossipdp.runtime.network.identity import Identity, NetworkSecret
 from gossipdp.runtime.network.limits import TransportLimits
-from gossipdp.runtime.network.signed_hello import DiallerHello, ListenerHello, LocalPeer
+from gossipdp.runtime.network.local_peer import LocalPeer
+from gossipdp.runtime.network.signed_hello import DiallerHello, ListenerHello
 from gossipdp.runtime.network.transport import Transport
 
 RUN = bytes(range(16))
@@ -79,6 +80,12 @@ class Net:
 
     def events(self, transport: Transport, kind: type[T]) -> list[T]:
         return [event for event in self.happened[id(transport)] if isinstance(event, kind)]
+
+    def take(self, transport: Transport, kind: type[T]) -> list[T]:
+        """The events of one kind, which are then forgotten."""
+        found = self.events(transport, kind)
+        self.happened[id(transport)] = [event for event in self.happened[id(transport)] if event not in found]
+        return found
 
     def forget(self) -> None:
         for events in self.happened.values():
@@ -192,11 +199,13 @@ def hear(net: Net, stranger: Stranger) -> signed_hello.ServiceMessage:
 
 def local_peer(identity: Identity, **changes: Any) -> LocalPeer:
     settings: dict[str, Any] = {"network": "tiny", "run": RUN, "incarnation": 1, "start": START} | changes
+    settings["secret"] = changes.get("secret") or NetworkSecret(bytes(32))
     return LocalPeer(identity, **settings, admission=Admission(identity.id))
 
 
 def dialler(identity: Identity, **changes: Any) -> DiallerHello:
-    return DiallerHello(local_peer(identity, **changes), os.urandom(32), Lane.CONTROL)
+    me = local_peer(identity, **changes)
+    return DiallerHello(me, os.urandom(32), Lane.CONTROL, me.secret.generation)
 
 
 def answered(hello: DiallerHello, there: ListenerHello) -> signed_hello.Answer:

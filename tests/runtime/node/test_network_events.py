@@ -34,9 +34,21 @@ def test_status_says_why_the_address_has_changed(event: Dialable, why: str) -> N
         status=SimpleNamespace(unanswered=None, choose=chosen.append),
         incarnation=1,
     )
-    events = NetworkEvents(context, Refusals(()), start=b"", learned_run=lambda run: None, leaving=lambda: False)
+    events = network_events(context)
     events.handle(event, 1.0)
     assert chosen == [why] and advertised == [event.addresses]
+
+
+def network_events(context: Any) -> NetworkEvents:
+    return NetworkEvents(
+        context,
+        Refusals(()),
+        start=b"",
+        learned_run=lambda run: None,
+        leaving=lambda: False,
+        answer_invite=lambda shown, why_not: None,
+        wall=lambda: 0.0,
+    )
 
 
 class Found:
@@ -54,9 +66,7 @@ class Found:
             status=SimpleNamespace(unanswered=self.unanswered),
             incarnation=1,
         )
-        self.events = NetworkEvents(
-            context, Refusals(()), start=b"", learned_run=lambda run: None, leaving=lambda: False
-        )
+        self.events = network_events(context)
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ from typing import Any
 from gossipdp.protocol import events
 from gossipdp.protocol.epidemic import events as epidemic_events
 from gossipdp.protocol.wire.epidemic_messages import Rumour
-from gossipdp.protocol.wire.messages import Decision, Lane, Member, Phase, State, Verdict
+from gossipdp.protocol.wire.messages import Decision, Lane, Member, Phase, Receipt, State, Verdict
 from gossipdp.runtime.network.events import LinkStatus, TransportCounters
 from gossipdp.runtime.observability.metrics import Metrics
 
@@ -54,6 +54,7 @@ EVENTS: list[events.Event] = [
     events.ExchangeStarted(PARTNER, 7, True, "modulo4"),
     exchange(),
     events.Decided((Decision(1, Verdict.BANNED, PARTNER),)),
+    events.ReceiptsTaken((Receipt(b"secret", 1, PARTNER),)),
     events.OperatorDiffers(PARTNER, b"o" * 32),
     events.OfferRefused(PARTNER, "busy"),
     events.ChunksInDoubt(PARTNER, 2),

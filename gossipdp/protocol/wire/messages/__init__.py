@@ -40,7 +40,18 @@ from gossipdp.protocol.wire.messages.base import (
     short,
 )
 from gossipdp.protocol.wire.messages.data import MAX_BLOCKS, MAX_LEASES, MAX_READERS, Coverage, Reader
-from gossipdp.protocol.wire.messages.decisions import MAX_ALLOWED, Decision, Decisions, Verdict
+from gossipdp.protocol.wire.messages.decisions import (
+    BOX_BYTES,
+    MAX_ALLOWED,
+    MAX_HOLDERS,
+    MAX_USES,
+    Decision,
+    Decisions,
+    HostInvite,
+    NewSecret,
+    Receipt,
+    Verdict,
+)
 from gossipdp.protocol.wire.messages.exchange import Accept, Ack, Ask, Data, End, Miss, Offer, Ranges, Refuse, Void
 from gossipdp.protocol.wire.messages.membership import (
     DIGEST_BYTES,
@@ -81,6 +92,7 @@ from gossipdp.protocol.wire.messages.transfer import (
 )
 
 __all__ = [
+    "BOX_BYTES",
     "DIGEST_BYTES",
     "LARGEST_LOSS",
     "MAX_ACCUSERS",
@@ -90,10 +102,12 @@ __all__ = [
     "MAX_DIGEST",
     "MAX_FRAMES",
     "MAX_HEADER",
+    "MAX_HOLDERS",
     "MAX_LEASES",
     "MAX_OTHERS",
     "MAX_READERS",
     "MAX_RECORDS",
+    "MAX_USES",
     "MOST_CARRIED",
     "MOST_STEPS",
     "OLDEST_VERSION",
@@ -114,6 +128,7 @@ __all__ = [
     "Digest",
     "End",
     "Has",
+    "HostInvite",
     "Lane",
     "Line",
     "Lineage",
@@ -128,6 +143,7 @@ __all__ = [
     "MomentsRequest",
     "Nack",
     "Name",
+    "NewSecret",
     "Norm",
     "Offer",
     "PeerId",
@@ -143,6 +159,7 @@ __all__ = [
     "Rate",
     "Reader",
     "Reason",
+    "Receipt",
     "Refuse",
     "Signature",
     "Standing",

@@ -1,0 +1,65 @@
+"""How a command of the operator hands decisions to the daemon of a home."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import click
+
+from gossipdp.errors import ConfigError, MismatchError
+from gossipdp.runtime.network.signed_hello import RENEWABLE
+from peers import control
+from peers.decisions import Desk, operator_key, subject_of
+from peers.options import find_home
+
+__all__ = ["Counter", "called"]
+
+
+class Counter:
+    """Where an operator hands decisions to the daemon of a home."""
+
+    def __init__(self, ctx: click.Context, key: Path | None) -> None:
+        self.home = find_home(ctx)
+        self.rows: list[dict[str, Any]] = control.ask(self.home, "members").get("members") or []
+        self.answer = control.ask(self.home, "decisions")
+        self.desk = Desk(operator_key(self.home, key), self.answer)
+
+    def meant(self, who: Sequence[str]) -> dict[bytes, str]:
+        """The peers that the words mean, with their names."""
+        return dict(subject_of(words, self.rows) for words in who)
+
+    def present(self) -> dict[bytes, str]:
+        """Live members that are not banned, and peers that were allowed before."""
+        live = [row for row in self.rows if row["state"] in ("alive", "suspect")]
+        names = {bytes.fromhex(row["id"]): row["name"] for row in self.rows}
+        peers = {bytes.fromhex(row["id"]) for row in live} - self.desk.banned | self.desk.allowed
+        return {peer: names.get(peer, "") for peer in sorted(peers)}
+
+    def down(self, named: Mapping[bytes, str]) -> list[dict[str, Any]]:
+        """Members that failed and are not among those named."""
+        gone = [row for row in self.rows if row["state"] == "failed" and bytes.fromhex(row["id"]) not in named]
+        return [row for row in gone if bytes.fromhex(row["id"]) not in self.desk.banned]
+
+    def check_renewable(self) -> None:
+        """Check that all live members can learn of a new secret. Raises MismatchError GD-302."""
+        live = [row for row in self.rows if row["state"] in ("alive", "suspect")]
+        old = sorted(row["name"] for row in live if row["protocol"] < RENEWABLE)
+        if old:
+            seen, do = f"protocol 3: {', '.join(old)}", "upgrade them first"
+            raise MismatchError("GD-302", "members of an earlier version cannot have a new secret", seen=seen, do=do)
+
+    def hand_in(self, decision: str) -> None:
+        """Let the daemon take a signed decision. Raises ConfigError GD-207."""
+        answer = control.ask(self.home, "decide", decision=decision)
+        if not answer["stands"]:
+            seen = "a later decision stands, or 4,096 peers have been banned or unbanned"
+            do = "see `gossipdp members decisions`, and try again; or close the network"
+            raise ConfigError("GD-207", "the daemon did not take the decision", seen=seen, do=do)
+        if not answer["saved"]:
+            click.echo("This host could not save it: see `gossipdp status`. It is in force, and tried again.", err=True)
+
+
+def called(peer: bytes, name: str) -> str:
+    return f"{name} ({peer.hex()[:8]})" if name else peer.hex()[:8]

@@ -1,0 +1,40 @@
+"""Tells who has the network's new secret."""
+
+from __future__ import annotations
+
+import time
+
+import click
+
+from gossipdp.protocol.wire.messages import Decision
+from peers import control
+from peers.commands.deciding import Counter
+
+__all__ = ["told_who_has_it"]
+
+PATIENCE = 15.0
+"""seconds to wait for the members"""
+LOOK = 0.5
+
+
+def told_who_has_it(counter: Counter, decision: Decision) -> None:
+    """Wait until all live members have the secret, and tell who has not."""
+    deadline = time.monotonic() + PATIENCE
+    while lacks := _lacks(counter, decision.number):
+        if time.monotonic() > deadline:
+            break
+        time.sleep(LOOK)
+    assert decision.secret is not None
+    until = time.strftime("%H:%M:%S", time.localtime(decision.secret.until))
+    if lacks:
+        click.echo(f"The network has a new secret. These members do not have it yet: {', '.join(lacks)}.")
+        click.echo("Each gets it from any member. `gossipdp status` shows who lacks it.")
+    else:
+        click.echo("The network has a new secret. All live members have it.")
+    click.echo(f"Hosts with the old secret, as from an old invite, are let in until {until}, and not for longer.")
+    click.echo("Next: `gossipdp invite` for hosts that are to join. Old invites are void.")
+
+
+def _lacks(counter: Counter, number: int) -> list[str]:
+    state = control.ask(counter.home, "status")["secret"]
+    return list(state["lacks"]) if state["newest"] == number else []
