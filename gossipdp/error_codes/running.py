@@ -83,7 +83,7 @@ CODES: Final[Mapping[str, Code]] = {
     "GD-506": Code(
         "The daemon holds more memory than its bounds allow",
         "The daemon's memory exceeds the sum of its limits. A member can cause that with one endless message.",
-        "restart the daemon under a memory limit; `gossipdp keys rotate` keeps a member out that does so again",
+        "restart the daemon under a memory limit; `gossipdp members ban` puts a member out that does so again",
         notices=True,
     ),
     "GD-507": Code(
