@@ -121,7 +121,7 @@ def keys_rotate(
             click.echo(f"  {called(peer, name)}")
         for row in counter.down(named):
             click.echo(f"Not for {called(bytes.fromhex(row['id']), row['name'])}, which is {row['state']}: see --also.")
-        click.confirm(f"Give these {len(named)} peers a new secret?", abort=True)
+        click.confirm(f"Give {len(named)} peer{'s' * (len(named) != 1)} a new secret?", abort=True)
     counter = Counter(ctx, key)  # what was decided during the question holds
     decision = counter.desk.about_secret(secrets.token_bytes(KEY_BYTES), named.keys() - banned, grace, reason)
     counter.hand_in(decisions.encode(decision))

@@ -35,6 +35,7 @@ BROKEN_BY: Final = {
     "GD-203": "other-network",
     "GD-204": "not-allowed",
     "GD-205": "copied-home",
+    "GD-208": "old-secret",
     "GD-302": "other-version",
 }
 
@@ -93,7 +94,7 @@ def visit(
         return found
     for identity in identities or (Identity.generate(),):
         met = _met(found, network, identity, fast=fast, wall=wall)
-        if met.cause is None or met.cause.code != "GD-204":
+        if met.cause is None or met.cause.code not in ("GD-204", "GD-208"):
             break
     return met
 

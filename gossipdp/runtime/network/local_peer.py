@@ -53,9 +53,8 @@ class LocalPeer:
         known = self.secret.hello_key(generation) is not None
         if not known or (generation != self.secret.generation and not self._lets_in(peer, generation)):
             theirs, mine = _date(generation), _date(self.secret.generation)
-            text = (
-                f"{short(peer)} proves the network's secret of {theirs}; {short(self.identity.id)} has that of {mine}"
-            )
+            here = short(self.identity.id)
+            text = f"{short(peer)} has the network's secret of {theirs}, and {here} has that of {mine}"
             raise RefusedError("GD-208", text)
 
     def _lets_in(self, peer: bytes, generation: int) -> bool:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
+from typing import Final
 
 from gossipdp.errors import DataError
 from gossipdp.protocol.admission.register import SECRET, Admission, receipt
@@ -12,8 +14,8 @@ from gossipdp.runtime.network.transport import Transport
 
 __all__ = ["DecisionKeeper"]
 
-EXPIRE_EVERY: float = 60.0
-"""seconds between looks for invites that ended long ago"""
+LOOK_EVERY: Final = 60.0
+"""seconds between looks for invites that ended long ago, and for a secret that was not taken"""
 
 
 class DecisionKeeper:
@@ -39,7 +41,7 @@ class DecisionKeeper:
         self._keep_secret, self._wall = keep_secret, wall
         self.saved = self._secret_saved = True
         """whether all decisions, and the secret, are on the disk"""
-        self._expired_at = 0.0
+        self._looked_at = -math.inf
 
     def taken(self) -> None:
         """Decisions or receipts were taken."""
@@ -48,12 +50,13 @@ class DecisionKeeper:
         self._save()
 
     def tick(self) -> None:
-        """Try again what the disk has refused. Forget old invites."""
+        """Try again what the disk has refused. Forget old invites, and take a secret that a restart has left."""
+        if self._wall() >= self._looked_at + LOOK_EVERY:
+            self._looked_at = self._wall()
+            self._admission.expire(self._looked_at)
+            self._renew()
         if not (self.saved and self._secret_saved):
             self._save()
-        if self._wall() >= self._expired_at + EXPIRE_EVERY:
-            self._expired_at = self._wall()
-            self._admission.expire(self._expired_at)
 
     def receipt(self) -> Receipt | None:
         """The receipt of this peer for the network's secret, if it holds that and has not given one yet."""

@@ -17,6 +17,7 @@ from peers.doctor.findings import Light
 from peers.doctor.passing import Passing
 from peers.doctor.talk import Network
 from peers.doctor.visits import Speed, Visit, visit
+from tests.runtime.network.sides import FIRST, SECOND, Side, renewal
 from tests.runtime.network.transports import Net, at
 
 ME = b"1" * 32
@@ -164,6 +165,14 @@ def test_member_that_admits_only_known_keys__the_key_of_the_home_is_tried_too(ne
     refused = in_turn(net, lambda: visit(at(member), network))
     assert refused.cause is not None and refused.cause.fault == "not-allowed"
     assert in_turn(net, lambda: visit(at(member), network, (Identity.generate(), known))).reached == "large"
+
+
+def test_secret_of_before_is_named_and_a_named_peer_gets_in_by_its_own_key(net: Net) -> None:
+    named = Identity.generate()
+    member, network = Side(net, SECOND, renewal(SECOND.generation, 0, named.id)).transport, Network("tiny", FIRST)
+    refused = in_turn(net, lambda: visit(at(member), network))
+    assert refused.cause is not None and refused.cause.fault == "old-secret"
+    assert in_turn(net, lambda: visit(at(member), network, (Identity.generate(), named))).reached == "large"
 
 
 def test_other_network_and_throughput(net: Net) -> None:

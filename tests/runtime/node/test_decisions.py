@@ -96,6 +96,13 @@ def test_new_secret_is_taken_saved_and_receipted_once(named: tuple[Identity, ...
     assert wanted not in rig.done[saved:], "the secret is written once"
 
 
+def test_secret_of_a_decision_that_was_kept_is_taken_after_a_restart() -> None:
+    """As if the host had been restored from a backup of before."""
+    rig = Rig(holding(renewal(ME)))
+    rig.keeper.tick()
+    assert rig.transport.secret == FIRST.renewed(5, NEW) and FIRST.renewed(5, NEW) in rig.done
+
+
 @pytest.mark.parametrize(
     ("made", "told"),
     [
