@@ -142,17 +142,25 @@ class Desk:
         made = HostInvite(int(expires), uses, self.generation)
         return self.sign(Decision(self._next(), Verdict.INVITED, key, name, "", int(time.time()), invite=made))
 
-    def about_secret(self, secret: bytes, peers: Iterable[bytes], grace: float, reason: str) -> Decision:
+    def revoked(self, key: bytes, name: str, reason: str, expires: int, uses: int) -> str:
+        """A signed decision that this invite lets nobody in any longer, in hexadecimal digits."""
+        made, about = HostInvite(expires, uses, self.generation), (key, name, _clean(reason), int(time.time()))
+        return self._signed(Decision(self._next(), Verdict.REVOKED, *about, invite=made))
+
+    def about_secret(
+        self, secret: bytes, peers: Iterable[bytes], grace: float = 0.0, reason: str = "", *, first: bool = False
+    ) -> Decision:
         """A signed decision that the network has a new secret, sealed for each of `peers`.
 
         Args:
             grace: seconds for which everybody with the secret before is let in.
+            first: the network is new, so no secret was before.
         """
-        named, now = tuple(sorted(set(peers))), time.time()
+        named, now, number = tuple(sorted(set(peers))), time.time(), self._next()
         boxes = tuple(Identity.seal(peer, secret) for peer in named)
-        made = NewSecret(self.generation, int(now + grace), digest_of(secret), boxes)
+        made = NewSecret(number if first else self.generation, int(now + grace), digest_of(secret), boxes)
         about = SECRET, "", _clean(reason), int(now), named
-        return self.sign(Decision(self._next(), Verdict.RENEWED, *about, secret=made))
+        return self.sign(Decision(number, Verdict.RENEWED, *about, secret=made))
 
     def _next(self) -> int:
         self._number = max(self._number + 1, int(time.time() * 1000))

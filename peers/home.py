@@ -292,8 +292,7 @@ def join(home: Path, invite: Invite, text: str | None) -> HomeNetwork:
         invite.secret.save(home)
     else:
         if old.founded_with(invite.secret):
-            if invite.secret.generation > old.generation:
-                invite.secret.replace(home)
+            old.with_generations_of(invite.secret).replace(home)
         else:
             invite.secret.replace(home)
             # Both this host and the inviter ran `up`. The network is the inviter's, so it is founded there.
@@ -331,7 +330,7 @@ def _renew_first(home: Path, network: str, operator: Identity) -> None:
         return
     desk = Desk.of_founder(operator, network)
     renewed = secrets.token_bytes(KEY_BYTES)
-    decision = desk.about_secret(renewed, [Identity.load(home).id], 0.0, "")
+    decision = desk.about_secret(renewed, [Identity.load(home).id], first=True)
     decisions_file.save_decisions(home, [decision], [])
     secret.renewed(decision.number, renewed).replace(home)
 

@@ -42,8 +42,21 @@ class Counter:
         gone = [row for row in self.rows if row["state"] == "failed" and bytes.fromhex(row["id"]) not in named]
         return [row for row in gone if bytes.fromhex(row["id"]) not in self.desk.banned]
 
+    def check_newest(self) -> None:
+        """Check that this host has the network's newest secret. Raises ConfigError GD-208."""
+        newest = max((each["number"] for each in self.answer["decisions"] if each["verdict"] == "renewed"), default=0)
+        if newest > self.desk.generation:
+            seen, do = "the network has a newer one", "do it on a host that has it, with --key FILE"
+            raise ConfigError("GD-208", "this host lacks the network's newest secret", seen=seen, do=do)
+
     def check_renewable(self) -> None:
-        """Check that all live members can learn of a new secret. Raises MismatchError GD-302."""
+        """Check that the network can have a new secret now.
+
+        Raises:
+            ConfigError: GD-208, this host lacks the newest one.
+            MismatchError: GD-302, live members are of a version that cannot learn of it.
+        """
+        self.check_newest()
         live = [row for row in self.rows if row["state"] in ("alive", "suspect")]
         old = sorted(row["name"] for row in live if row["protocol"] < RENEWABLE)
         if old:

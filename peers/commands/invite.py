@@ -15,10 +15,10 @@ __all__ = ["invite"]
 @click.option("--show", is_flag=True, help="Also print the invite itself.")
 @click.option("--for", "name", metavar="NAME", help="Write an invite for one host, which holds no secret.")
 @click.option(
-    "--expires", type=DURATION, default="2h", show_default=True, help="How long it lets hosts in; with --for."
+    "--expires", type=DURATION, default="2h", show_default=True, help="With --for: how long it lets hosts in."
 )
 @click.option("--uses", type=click.IntRange(1, 256), default=1, show_default=True, help="With --for: hosts it lets in.")
-@click.option("--list", "listed", is_flag=True, help="List invites for single hosts, and whom they have let in.")
+@click.option("--list", "listed", is_flag=True, help="List invites for single hosts, and whom they let in.")
 @click.option("--revoke", metavar="NAME", help="An invite for a single host lets nobody in any longer.")
 @json_option
 @decides
@@ -96,6 +96,7 @@ def _for_host(ctx: click.Context, name: str, expires: float, uses: int, key: Pat
     counter = Counter(ctx, key)
     if any(each["name"] == name and each["verdict"] == "invited" for each in counter.answer["decisions"]):
         raise click.UsageError(f"there is an invite for {name}: --list shows it, --revoke {name} ends it")
+    counter.check_newest()
     secret = NetworkSecret.load(counter.home)
     if not secret.generation or secret.generation != counter.desk.generation:
         seen, do = "its present secret is in every earlier invite", "`gossipdp keys rotate` first"
@@ -122,7 +123,6 @@ def _for_host(ctx: click.Context, name: str, expires: float, uses: int, key: Pat
 
 
 def _revoke(ctx: click.Context, name: str, reason: str, key: Path | None) -> None:
-    from gossipdp.protocol.wire.messages import Verdict
     from peers import invites
     from peers.commands.deciding import Counter, called
 
@@ -132,7 +132,7 @@ def _revoke(ctx: click.Context, name: str, reason: str, key: Path | None) -> Non
         raise click.UsageError(f"there is no invite for {name}: see `gossipdp invite --list`")
     names = {row["id"]: row["name"] for row in counter.rows}
     for each in found:
-        counter.hand_in(counter.desk.about_peer(Verdict.REVOKED, bytes.fromhex(each["id"]), name, reason))
+        counter.hand_in(counter.desk.revoked(bytes.fromhex(each["id"]), name, reason, each["expires"], each["uses"]))
         let_in = ", ".join(called(bytes.fromhex(peer), names.get(peer, "")) for peer in each["let_in"])
         then = f" {let_in} came in by it, and stays: see `gossipdp members ban`." if let_in else ""
         click.echo(f"The invite for {name} lets nobody in any longer.{then}")

@@ -101,8 +101,8 @@ def keys_rotate(
     """Give the network a new secret, without a stop.
 
     It is sealed for every live member, and for each that --also names.
-    Invites of before let in until the grace is over. Ban first whom you do
-    not trust: see docs/members.md.
+    Earlier invites work until the grace is over. Ban first whom you do not
+    trust: see docs/members.md.
     """
     import secrets
 
@@ -114,7 +114,6 @@ def keys_rotate(
     counter = Counter(ctx, key)
     counter.check_renewable()
     named = counter.present() | counter.meant(also)
-    banned = {peer for peer in named if peer in counter.desk.banned}
     if not yes:
         click.echo("The new secret is for:")
         for peer, name in named.items():
@@ -123,6 +122,8 @@ def keys_rotate(
             click.echo(f"Not for {called(bytes.fromhex(row['id']), row['name'])}, which is {row['state']}: see --also.")
         click.confirm(f"Give {len(named)} peer{'s' * (len(named) != 1)} a new secret?", abort=True)
     counter = Counter(ctx, key)  # what was decided during the question holds
-    decision = counter.desk.about_secret(secrets.token_bytes(KEY_BYTES), named.keys() - banned, grace, reason)
+    counter.check_renewable()
+    secret, holders = secrets.token_bytes(KEY_BYTES), named.keys() - counter.desk.banned
+    decision = counter.desk.about_secret(secret, holders, grace, reason)
     counter.hand_in(decisions.encode(decision))
     told_who_has_it(counter, decision)

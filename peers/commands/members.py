@@ -78,7 +78,7 @@ def ban(ctx: click.Context, who: Sequence[str], reason: str, key: Path | None) -
     for peer, name in counter.meant(who).items():
         counter.hand_in(counter.desk.about_peer(Verdict.BANNED, peer, name, reason))
         click.echo(f"{called(peer, name)} is banned. This host has no link with it now, and tells the others.")
-    click.echo("It still has the network's secret and its own copy of the model.")
+    click.echo("It still has its own copy of the model, and the secret until `gossipdp keys rotate`.")
 
 
 @members.command()

@@ -26,6 +26,9 @@ def told_who_has_it(counter: Counter, decision: Decision) -> None:
         time.sleep(LOOK)
     assert decision.secret is not None
     until = time.strftime("%H:%M:%S", time.localtime(decision.secret.until))
+    if lacks is None:
+        click.echo("Another new secret has taken the place of this one: see `gossipdp members audit`.")
+        return
     if lacks:
         click.echo(f"The network has a new secret. These members do not have it yet: {', '.join(lacks)}.")
         click.echo("Each gets it from any member. `gossipdp status` shows who lacks it.")
@@ -35,6 +38,7 @@ def told_who_has_it(counter: Counter, decision: Decision) -> None:
     click.echo("Next: `gossipdp invite` for hosts that are to join. Old invites are void.")
 
 
-def _lacks(counter: Counter, number: int) -> list[str]:
+def _lacks(counter: Counter, number: int) -> list[str] | None:
+    """Names of live members without the secret of this number; None once there is a newer one."""
     state = control.ask(counter.home, "status")["secret"]
-    return list(state["lacks"]) if state["newest"] == number else []
+    return list(state["lacks"]) if state["newest"] == number else None

@@ -16,7 +16,7 @@ __all__ = ["MAX_RECEIPTS", "MAX_SUBJECTS", "pack", "unpack"]
 
 MAX_SUBJECTS: Final = 4096
 """peers about which decisions are kept; decisions about further ones are refused"""
-MAX_RECEIPTS: Final = 4096
+MAX_RECEIPTS: Final = 1024
 """hosts that invites have let in, of which receipts are kept"""
 _Decisions = Annotated[tuple[Decision, ...], Meta(max_length=MAX_SUBJECTS + 2)]
 _Receipts = Annotated[tuple[Receipt, ...], Meta(max_length=MAX_RECEIPTS + MAX_HOLDERS)]
@@ -25,7 +25,7 @@ _decoder: msgspec.msgpack.Decoder[tuple[_Decisions, _Receipts]] = msgspec.msgpac
 
 
 def pack(decisions: Sequence[Decision], receipts: Sequence[Receipt] = ()) -> bytes:
-    """The buffer with these decisions and receipts. A full register takes at most 3.5 MB."""
+    """The buffer with these decisions and receipts. A full register takes at most 4 MB."""
     return _encoder.encode((decisions, receipts))
 
 

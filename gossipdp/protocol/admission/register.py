@@ -19,7 +19,7 @@ import msgspec
 from msgspec.structs import replace
 
 from gossipdp.protocol.admission.packing import MAX_RECEIPTS, MAX_SUBJECTS
-from gossipdp.protocol.wire.messages import Decision, Receipt, Verdict
+from gossipdp.protocol.wire.messages import MAX_HOLDERS, Decision, Receipt, Verdict
 
 __all__ = ["NETWORK", "SECRET", "Admission", "receipt", "signed"]
 
@@ -31,7 +31,10 @@ DAY: Final = 86_400
 """seconds for which an invite is still listed after its end"""
 _ONE: Final = (NETWORK, SECRET)
 """subjects that do not count for `MAX_SUBJECTS`"""
-_OF_KEYS: Final = (Verdict.NONE, Verdict.BANNED, Verdict.INVITED, Verdict.REVOKED)
+_OF_INVITES: Final = (Verdict.INVITED, Verdict.REVOKED)
+_OF_KEYS: Final = (Verdict.NONE, Verdict.BANNED, *_OF_INVITES)
+SPARE: Final = 16
+"""receipts of one invite that are kept beyond its uses, to tell of them"""
 _PURPOSE: Final = b"gossipdp decision 1\0"
 _RECEIPT: Final = b"gossipdp receipt 1\0"
 _pack = msgspec.msgpack.Encoder().encode
@@ -61,7 +64,7 @@ def _received(made: Receipt, network: str) -> bytes:
 def _fits(decision: Decision) -> bool:
     """Whether a decision says something of its kind of subject, and has what that takes."""
     verdict, secret = decision.verdict, decision.secret
-    if (decision.invite is None) == (verdict is Verdict.INVITED) or (secret is None) == (verdict is Verdict.RENEWED):
+    if (decision.invite is None) == (verdict in _OF_INVITES) or (secret is None) == (verdict is Verdict.RENEWED):
         return False
     if decision.subject == SECRET:
         return secret is not None and len(secret.boxes) == len(decision.allowed)
@@ -148,11 +151,19 @@ class Admission:
         taken = []
         for each in receipts:
             if self._receivable(each) and self._verify_receipt(each):
-                self._receipts.setdefault(each.subject, {})[each.peer] = each
+                kept = self._receipts.setdefault(each.subject, {})
+                kept[each.peer] = each
+                if len(kept) > self._room(each.subject):
+                    del kept[max(kept)]
                 taken.append(each)
         if taken:
             self._changed()
         return taken
+
+    def _room(self, subject: bytes) -> int:
+        """Receipts that are kept of one decision. Of more, those of the lowest ids are, at all peers alike."""
+        invite = self._stands[subject].invite
+        return MAX_HOLDERS if invite is None else invite.uses + SPARE
 
     def _receivable(self, made: Receipt) -> bool:
         decision, known = self._stands.get(made.subject), self._receipts.get(made.subject, {})
@@ -160,8 +171,15 @@ class Admission:
             return False
         if decision.verdict is Verdict.RENEWED:
             return made.peer in decision.allowed
-        used = sum(len(receipts) for subject, receipts in self._receipts.items() if subject != SECRET)
-        return decision.verdict is Verdict.INVITED and used < MAX_RECEIPTS
+        if decision.verdict is not Verdict.INVITED:
+            return False
+        if len(known) >= self._room(made.subject):
+            return made.peer < max(known)
+        return self._let_in() < MAX_RECEIPTS
+
+    def _let_in(self) -> int:
+        """Receipts of all invites."""
+        return sum(len(receipts) for subject, receipts in self._receipts.items() if subject != SECRET)
 
     def _verify_receipt(self, made: Receipt) -> bool:
         key = made.peer if made.subject == SECRET else made.subject
@@ -192,6 +210,8 @@ class Admission:
             return ""
         if len(known) >= stands.invite.uses:
             return f"the invite has let in {len(known)} of {stands.invite.uses} hosts"
+        if self._let_in() >= MAX_RECEIPTS:
+            return f"invites have let in {MAX_RECEIPTS} hosts lately: revoke some"
         return "" if self.take_receipts((made,)) else "it does not hold the invite's key"
 
     def expire(self, time: float) -> None:

@@ -207,11 +207,17 @@ class Dial:
         self.link = Link(self.place, inbound=False, now=now, dial=self)
         return self.link
 
-    def try_again(self, generation: int, refusal: str) -> bool:
-        """Try the same IP address with an older generation of the secret. False if that was tried already."""
-        if self.generation is not None or self._tried is None:
+    def try_again(self, older: Sequence[int], refusal: str) -> bool:
+        """Try the same IP address with the next older generation of the secret. False if there is none.
+
+        Args:
+            older: generations that may be tried, the newest first.
+            refusal: why the other side did not take the last one. The first is kept.
+        """
+        left = [each for each in older if self.generation is None or each < self.generation]
+        if not left or self._tried is None or self.tried >= MAX_TRIED:
             return False
-        self.generation, self.refusal = generation, refusal
+        self.generation, self.refusal = left[0], self.refusal or refusal
         self.targets.appendleft(self._tried)
         return True
 

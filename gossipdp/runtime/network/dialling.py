@@ -239,8 +239,7 @@ class Dialling:
                 signed_hello.check_other(self._context.me.identity.id, hello.peer)
                 self._welcomed(link, dial)
             elif isinstance(message, signed_hello.Refuse):
-                before = self._context.me.secret.generation_before
-                if message.code == "GD-208" and before is not None and dial.try_again(before, message.reason):
+                if message.code == "GD-208" and dial.try_again(self._context.me.older, message.reason):
                     self._links.close_connections(link)
                     dial.end_attempt()
                     self._dial_next(dial)

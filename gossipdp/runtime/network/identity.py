@@ -25,7 +25,15 @@ from nacl.signing import SigningKey, VerifyKey
 from gossipdp.errors import ConfigError
 from gossipdp.protocol.wire.messages import short
 from gossipdp.runtime import unix_sockets
-from gossipdp.runtime.network.key_files import KEY_BYTES, key_line, read_key, read_keys, replace_file, write_new
+from gossipdp.runtime.network.key_files import (
+    KEY_BYTES,
+    damaged,
+    key_line,
+    read_key,
+    read_keys,
+    replace_file,
+    write_new,
+)
 
 __all__ = [
     "IDENTITY_FILE",
@@ -43,6 +51,10 @@ IDENTITY_FILE: Final = unix_sockets.KEY
 SECRET_FILE: Final = "network.secret"
 OPERATOR_FILE: Final = "operator.key"
 """key of the network's operator, on the host that founded the network and wherever the operator keeps a copy"""
+
+
+KEPT: Final = 4
+"""generations of a renewed secret that a peer keeps"""
 
 
 class CurveKeys(NamedTuple):
@@ -139,8 +151,8 @@ class NetworkSecret:
     """What the peers of a network share and keep secret.
 
     All peers derive the keys of CURVE from the first 32 bytes, which the network keeps for good. A renewed secret adds
-    32 bytes that a peer proves in the hello. The last two generations of them are kept, so that peers with the older
-    one can be let in for a time.
+    32 bytes that a peer proves in the hello. The last generations of them are kept, so that peers with an older one can
+    be let in for a time.
 
     Args:
         value: 32 bytes.
@@ -153,7 +165,7 @@ class NetworkSecret:
         for each in (value, *generations.values()):
             if len(each) != KEY_BYTES:
                 raise ConfigError("GD-206", f"a network secret has {KEY_BYTES} bytes", seen=f"{len(each)} bytes")
-        self._value, self._generations = value, dict(sorted(generations.items())[-2:])
+        self._value, self._generations = value, dict(sorted(generations.items())[-KEPT:])
 
     def __repr__(self) -> str:
         return f"NetworkSecret({self.fingerprint})"
@@ -180,7 +192,9 @@ class NetworkSecret:
             ConfigError: GD-206.
         """
         value, *rest = read_keys(home / SECRET_FILE)
-        pairs = zip(rest[::2], rest[1::2], strict=False)
+        if len(rest) % 2:
+            raise damaged(home / SECRET_FILE)
+        pairs = zip(rest[::2], rest[1::2], strict=True)
         return cls(value, {int.from_bytes(number): secret for number, secret in pairs})
 
     def save(self, home: Path) -> None:
@@ -212,15 +226,17 @@ class NetworkSecret:
         return max(self._generations, default=0)
 
     @property
-    def generation_before(self) -> int | None:
-        """Number of the generation before the newest one, if it is kept."""
-        if not self._generations:
-            return None
-        return min(self._generations) if len(self._generations) > 1 else 0
+    def older(self) -> tuple[int, ...]:
+        """The older generations that are kept, the newest first."""
+        return tuple(sorted(self._generations, reverse=True)[1:])
 
     def renewed(self, number: int, secret: bytes) -> NetworkSecret:
         """This secret with a new generation."""
         return NetworkSecret(self._value, self._generations | {number: secret})
+
+    def with_generations_of(self, other: NetworkSecret) -> NetworkSecret:
+        """This secret with all generations of `other`, too."""
+        return NetworkSecret(self._value, self._generations | other._generations)
 
     def founded_with(self, other: NetworkSecret) -> bool:
         """Whether `other` is a secret of the same network, perhaps of another generation."""

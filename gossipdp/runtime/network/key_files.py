@@ -16,10 +16,10 @@ from gossipdp.errors import ConfigError
 from gossipdp.runtime.descriptors import spare
 from gossipdp.runtime.files import reading, unwritable
 
-__all__ = ["KEY_BYTES", "key_line", "read_key", "read_keys", "replace_file", "write_new"]
+__all__ = ["KEY_BYTES", "damaged", "key_line", "read_key", "read_keys", "replace_file", "write_new"]
 
 KEY_BYTES: Final = 32
-MAX_KEYS: Final = 5
+MAX_KEYS: Final = 9
 """keys in one file"""
 
 
@@ -108,13 +108,14 @@ def read_keys(path: Path) -> list[bytes]:
     keys = [_key_of(line) for line in text.splitlines()]
     found = [key for key in keys if key is not None]
     if not found or len(found) != len(keys):
-        raise ConfigError(
-            "GD-206",
-            "a key file is damaged",
-            seen=f"{path}, {len(text)} bytes",
-            do="restore it; without it this host joins as a new peer in a new home",
-        )
+        raise damaged(path)
     return found
+
+
+def damaged(path: Path) -> ConfigError:
+    """GD-206 for a key file whose lines are not whole."""
+    do = "restore it; without it this host joins as a new peer in a new home"
+    return ConfigError("GD-206", "a key file is damaged", seen=f"{path}, {path.stat().st_size} bytes", do=do)
 
 
 def _key_of(line: bytes) -> bytes | None:

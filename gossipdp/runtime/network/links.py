@@ -91,7 +91,7 @@ class Links:
         """Close the links with peers that are not admitted any longer."""
         for link in self._all_links():
             try:
-                self._context.me.check_admitted(link.peer, link.generation)
+                self._context.me.check_linked(link.peer, link.generation)
             except RefusedError as error:
                 self._close_link(link, error.cause)
 

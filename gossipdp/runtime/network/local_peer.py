@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from gossipdp.errors import RefusedError
 from gossipdp.protocol.admission.register import SECRET, Admission
-from gossipdp.protocol.wire.messages import short
+from gossipdp.protocol.wire.messages import NewSecret, short
 from gossipdp.runtime.network.identity import Identity, NetworkSecret
 
 __all__ = ["LocalPeer"]
@@ -48,22 +48,50 @@ class LocalPeer:
         Raises:
             RefusedError: GD-204 or GD-208.
         """
-        if why := self.admission.why_not(peer):
-            raise RefusedError("GD-204", f"{short(peer)} is not admitted here: {why}")
+        self._check_member(peer)
         known = self.secret.hello_key(generation) is not None
-        if not known or (generation != self.secret.generation and not self._lets_in(peer, generation)):
-            theirs, mine = _date(generation), _date(self.secret.generation)
-            here = short(self.identity.id)
+        if not known or not self._lets_in(peer, generation):
+            theirs, mine, here = _date(generation), _date(self.secret.generation), short(self.identity.id)
             text = f"{short(peer)} has the network's secret of {theirs}, and {here} has that of {mine}"
             raise RefusedError("GD-208", text)
 
+    def check_linked(self, peer: bytes, generation: int) -> None:
+        """Check that `peer` may keep the link on which it has proven this generation of the network's secret.
+
+        Raises:
+            RefusedError: GD-204 or GD-208.
+        """
+        self._check_member(peer)
+        if not self._lets_in(peer, generation):
+            raise RefusedError("GD-208", "the time of the secret before is over")
+
+    @property
+    def older(self) -> tuple[int, ...]:
+        """Older generations of the secret that other peers may still have, the newest first."""
+        renewal = self._renewal()
+        return (*self.secret.older, 0) if renewal is not None and renewal.replaces == 0 else self.secret.older
+
+    def _check_member(self, peer: bytes) -> None:
+        if why := self.admission.why_not(peer):
+            raise RefusedError("GD-204", f"{short(peer)} is not admitted here: {why}")
+
     def _lets_in(self, peer: bytes, generation: int) -> bool:
-        """Whether `peer` may still come with the secret before the present one."""
-        renewal = self.admission.about(SECRET)
-        if renewal is None or renewal.secret is None or renewal.number != self.secret.generation:
+        """Whether `peer` comes with the present secret, is to have it, or comes in the time of the one before."""
+        renewal = self._renewal()
+        if generation == self.secret.generation:
+            return True
+        if renewal is None:
             return False
-        in_time = peer in renewal.allowed or self.wall() < renewal.secret.until
-        return generation == renewal.secret.replaces and in_time
+        return peer in self._named() or (generation == renewal.replaces and self.wall() < renewal.until)
+
+    def _renewal(self) -> NewSecret | None:
+        """What the operator has decided about the secret that this peer holds."""
+        known = self.admission.about(SECRET)
+        return known.secret if known is not None and known.number == self.secret.generation else None
+
+    def _named(self) -> tuple[bytes, ...]:
+        known = self.admission.about(SECRET)
+        return () if known is None else known.allowed
 
 
 def _date(generation: int) -> str:

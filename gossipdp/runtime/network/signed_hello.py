@@ -180,6 +180,9 @@ class Granted(Service, frozen=True, tag=16):
     generation: Generation
     secret: Annotated[bytes, Meta(min_length=KEY_BYTES, max_length=KEY_BYTES)]
 
+    def __repr__(self) -> str:
+        return f"Granted(generation={self.generation})"
+
 
 ServiceMessage: TypeAlias = (
     Hello

@@ -125,6 +125,8 @@ class Sockets:
             dealer.send_multipart(question)
             poller.register(dealer, zmq.POLLIN)
             return list(dealer.recv_multipart()) if dealer in dict(poller.poll(int(seconds * 1000))) else []
+        except zmq.ZMQError:
+            return []
         finally:
             dealer.disable_monitor()
             monitor.close()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Callable, Sequence
 from typing import Final
 
@@ -42,6 +43,8 @@ class DecisionKeeper:
         self.saved = self._secret_saved = True
         """whether all decisions, and the secret, are on the disk"""
         self._looked_at = -math.inf
+        self._told = 0
+        """number of the last new secret that is not for this host"""
 
     def taken(self) -> None:
         """Decisions or receipts were taken."""
@@ -72,9 +75,14 @@ class DecisionKeeper:
         """Take the network's new secret, if the operator has sealed it for this peer."""
         renewal, transport = self._admission.about(SECRET), self._transport
         me = transport.identity.id
-        if renewal is None or renewal.secret is None or renewal.number <= transport.secret.generation:
+        if renewal is None or renewal.secret is None or self._has(renewal.number, renewal.secret.digest):
             return
         if me not in renewal.allowed:
+            if renewal.number != self._told:
+                until = time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(renewal.secret.until))
+                text = f"the network has a new secret, which is not for this host; members let it in until {until}"
+                self._notice("GD-208", text)
+            self._told = renewal.number
             return
         secret = transport.identity.unseal(renewal.secret.boxes[renewal.allowed.index(me)])
         if secret is None or digest_of(secret) != renewal.secret.digest:
@@ -83,12 +91,18 @@ class DecisionKeeper:
         transport.renew(transport.secret.renewed(renewal.number, secret))
         self._secret_saved = False
 
+    def _has(self, number: int, digest: bytes) -> bool:
+        """Whether this peer holds that secret, or a newer one."""
+        held = self._transport.secret
+        same = held.generation == number and digest_of(held.reveal_generation()) == digest
+        return same or held.generation > number
+
     def _save(self) -> None:
         try:
-            if not self._secret_saved:
+            self._keep(self._admission.decisions, self._admission.receipts)
+            if not self._secret_saved:  # without its decision it would let nobody in who lacks it
                 self._keep_secret(self._transport.secret)
                 self._secret_saved = True
-            self._keep(self._admission.decisions, self._admission.receipts)
             self.saved = True
         except DataError as error:
             self.saved = False

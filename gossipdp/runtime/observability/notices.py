@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import logging
 import math
-import time
 from collections import Counter
 
 from gossipdp.error_codes import ADVICE
@@ -223,10 +222,6 @@ class Notices:
         log.warning("operator: %s%s", told(decision), why)
         if decision.subject in (self._peer.id, b"") and (fate := self._peer.admission.fate):
             self.notice("GD-204", fate, now)
-        if decision.secret is not None and self._peer.id not in decision.allowed:
-            until = time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(decision.secret.until))
-            text = f"the network has a new secret, which is not for this host; members let it in until {until}"
-            self.notice("GD-208", text, now)
 
     def _received(self, receipt: Receipt, now: float) -> None:
         """A member has a new secret, or an invite has let it in."""
@@ -236,9 +231,11 @@ class Notices:
             log.info("%s has the network's new secret", who)
             return
         log.warning("the invite for %s lets %s in", decision.name, who)
-        if len(holders := admission.holders(receipt.subject)) > decision.invite.uses:
-            names = ", ".join(sorted(map(self._name, holders)))
-            text = f"the invite for {decision.name} has let in {len(holders)} hosts, of {decision.invite.uses}: {names}"
+        uses = decision.invite.uses
+        if len(admission.holders(receipt.subject)) > uses:
+            text = (
+                f"the invite for {decision.name} has let in more hosts than {uses}; `gossipdp invite --list` names them"
+            )
             self.notice("GD-209", text, now)
 
     def _member_changed(self, member: Member, before: State | None, now: float) -> None:

@@ -25,6 +25,8 @@ STARTS: Final = 180.0
 """seconds for which a training command may start, as with torch on a slow disk; then the supervisor tells GD-503"""
 TURNED_AWAY_FOR: Final = 90.0
 """seconds for which a refused second training process is told: the supervisor starts it again within 30 s"""
+STEADY: Final = 120.0
+"""seconds since its last end after which a training process that makes rounds does not crash any longer"""
 ENDS_WINDOW: Final = 600.0
 """seconds over which ends of the training command are counted"""
 MOST_REPORTS: Final = 4096
@@ -65,6 +67,8 @@ class VitalSigns:
                 self._stalls.clear()
             case events.RoundDone():
                 self._still_since = now
+                if self._ends and now - self._ends[-1] > STEADY:
+                    self._ends.clear()
             case events.IncrementApplied():
                 self._mixed(now)
             case events.ExchangeEnded(result=result, chunks=chunks):

@@ -21,6 +21,8 @@ class Office:
         known = home.network_of(founder)
         assert known is not None
         self.home, self.lacks = founder, list[str]()
+        self.takes = True
+        """whether this host takes a new secret"""
         kept = decisions_file.load_decisions(founder)
         operator = bytes.fromhex(known.operator)
         me = Identity.load(founder).id
@@ -46,7 +48,13 @@ class Office:
             case "invite":
                 return {"seeds": ["10.0.0.1:4710", ""]}
         made = decisions.decode(args["decision"])
-        return {"stands": bool(self.admission.take((made,))), "saved": True}
+        stands = bool(self.admission.take((made,)))
+        if stands and made.secret is not None and self.takes:
+            me, secret = Identity.load(self.home), NetworkSecret.load(self.home)
+            renewed = me.unseal(made.secret.boxes[made.allowed.index(me.id)])
+            assert renewed is not None
+            secret.renewed(made.number, renewed).replace(self.home)
+        return {"stands": stands, "saved": True}
 
     @property
     def renewal(self) -> Decision:

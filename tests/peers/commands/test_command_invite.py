@@ -74,6 +74,7 @@ def test_wrong_use_is_told(
 
 def test_network_of_an_earlier_version_needs_a_new_secret_first(gossipdp: Run, founder: Path, monkeypatch: Any) -> None:
     NetworkSecret(NetworkSecret.load(founder).reveal()).replace(founder)
+    (founder / "decisions.json").unlink()
     Office(monkeypatch, founder, {})
     done = gossipdp("invite", "--for", "gpu2", "--home", founder)
     assert done.code == 3 and done.err.startswith("GD-208") and "keys rotate" in done.err

@@ -63,6 +63,29 @@ def test_members_of_an_earlier_version_must_be_upgraded_first(gossipdp: Run, fou
     assert done.code == 6 and done.err.startswith("GD-302") and "old" in done.err and office.renewal == before
 
 
+def test_member_that_is_banned_during_the_question_gets_no_secret(
+    gossipdp: Run, founder: Path, monkeypatch: Any
+) -> None:
+    thief = Identity.generate()
+    office = Office(monkeypatch, founder, {"thief": thief})
+    monkeypatch.setattr("click.confirm", lambda *_, **__: gossipdp("members", "ban", "thief", "--home", founder))
+    assert gossipdp("keys", "rotate", "--home", founder).code == 0
+    assert thief.id not in office.renewal.allowed and not office.admission.admits(thief.id)
+
+
+@pytest.mark.parametrize("command", [("keys", "rotate", "--yes"), ("invite", "--for", "gpu2")])
+def test_host_that_lacks_the_newest_secret_gives_nothing(
+    gossipdp: Run, founder: Path, monkeypatch: Any, command: tuple[str, ...]
+) -> None:
+    office = Office(monkeypatch, founder, {})
+    office.takes = False
+    gossipdp("keys", "rotate", "--yes", "--home", founder)
+    before = office.admission.digest
+    done = gossipdp(*command, "--home", founder)
+    assert done.code == 3 and done.err.startswith("GD-208 this host lacks the network's newest secret")
+    assert office.admission.digest == before
+
+
 @pytest.mark.parametrize("answer", ["n\n", ""])
 def test_nothing_changes_without_a_yes(gossipdp: Run, founder: Path, monkeypatch: Any, answer: str) -> None:
     import io

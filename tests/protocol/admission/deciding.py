@@ -25,6 +25,10 @@ def invited(key, number=1, *, uses=1, expires=1000, generation=0):
     return decision(Verdict.INVITED, key, number, name="gpu2", invite=HostInvite(expires, uses, generation))
 
 
+def revoked(key, number=1, *, uses=1, expires=1000, generation=0):
+    return decision(Verdict.REVOKED, key, number, name="gpu2", invite=HostInvite(expires, uses, generation))
+
+
 def renewed(*named, number=1, replaces=0, until=0):
     made = NewSecret(replaces, until, bytes(32), tuple(bytes(BOX_BYTES) for _ in named))
     return decision(Verdict.RENEWED, SECRET, number, allowed=named, secret=made)

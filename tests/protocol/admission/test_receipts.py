@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from gossipdp.protocol.admission import register as module
 from gossipdp.protocol.admission.register import DAY, NETWORK, SECRET
 from gossipdp.protocol.wire.messages import Verdict
-from tests.protocol.admission.deciding import STRANGER, ban, decision, invited, received, register, renewed
+from tests.protocol.admission.deciding import STRANGER, ban, decision, invited, received, register, renewed, revoked
 
 A, B, C, KEY = b"a" * 32, b"b" * 32, b"c" * 32, b"k" * 32
 
@@ -29,7 +29,7 @@ def test_invite_lets_in_as_many_hosts_as_it_says__each_as_often_as_it_asks() -> 
         ([], decision(Verdict.INVITED, KEY, operator=STRANGER), 0.0, "has not signed"),
         ([], ban(KEY), 0.0, "has not signed"),
         ([], invited(KEY), 1000.0, "expired"),
-        ([decision(Verdict.REVOKED, KEY, 2)], invited(KEY), 0.0, "revoked"),
+        ([revoked(KEY, 2)], invited(KEY), 0.0, "revoked"),
         ([ban(A)], invited(KEY), 0.0, "banned"),
         ([renewed(A, number=7)], invited(KEY), 0.0, "was renewed"),
     ],
@@ -60,6 +60,7 @@ def test_receipt_needs_the_invites_key_or_the_peers_own() -> None:
     "wrong",
     [
         replace(invited(KEY), verdict=Verdict.BANNED),
+        replace(invited(KEY), verdict=Verdict.REVOKED, invite=None),
         replace(invited(KEY), invite=None),
         replace(renewed(A), subject=NETWORK),
         replace(renewed(A), subject=A),
@@ -77,7 +78,7 @@ def test_newer_secret_and_a_revocation_end_the_receipts_of_before() -> None:
     admission = register(decisions=[invited(KEY), renewed(A, number=1)])
     admission.take_receipts([received(invited(KEY), B), received(renewed(A, number=1), A)])
     assert len(admission.receipts) == 2
-    admission.take([decision(Verdict.REVOKED, KEY, 2), renewed(A, number=2, replaces=1)])
+    admission.take([revoked(KEY, 2), renewed(A, number=2, replaces=1)])
     assert admission.receipts == () and admission.generation == 2
 
 
@@ -99,6 +100,21 @@ def test_invite_is_forgotten_a_day_after_its_end_and_not_taken_again() -> None:
     assert admission.about(KEY) is None and admission.receipts == () and admission.about(A) is not None
     assert admission.digest == register(decisions=[ban(A)]).digest
     assert admission.take([invited(KEY, expires=1000)]) == [] and admission.take([invited(KEY, expires=2000)])
+
+
+def test_holder_of_an_invites_key_fills_no_more_than_its_share__and_all_peers_keep_the_same(monkeypatch) -> None:
+    monkeypatch.setattr(module, "SPARE", 2)
+    invite, other = invited(KEY), invited(b"l" * 32)
+    made = [received(invite, bytes([number]) * 32) for number in (5, 3, 9, 1, 7, 2)]
+    digests = set()
+    for order in permutations(made):
+        admission = register(decisions=[invite, other])
+        for each in order:
+            admission.take_receipts([each])
+        digests.add(admission.digest)
+        assert sorted(peer[0] for peer in admission.holders(KEY)) == [1, 2, 3]
+    assert len(digests) == 1
+    assert admission.redeem(other, received(other, A), 0.0) == ""
 
 
 def test_number_of_hosts_that_invites_let_in_is_bounded(monkeypatch) -> None:

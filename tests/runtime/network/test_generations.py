@@ -120,6 +120,44 @@ def test_links_of_the_older_secret_end_with_its_time__those_of_named_peers_stay(
     net.until(lambda: net.events(stranger.transport, LinkDown))
 
 
+def test_links_of_named_peers_outlast_any_number_of_renewals(net: Net) -> None:
+    one, other = Side(net, SECOND), Side(net, SECOND)
+    assert dial(net, one, other) == "up"
+    secret = SECOND
+    for number in range(3000, 9000, 1000):
+        secret = secret.renewed(number, bytes([number // 1000]) * 32)
+        for side in (one, other):
+            side.admission.take([renewal(number, number - 1000, one.identity.id, other.identity.id)])
+            side.transport.renew(secret)
+            net.settle(0.01)
+    assert one.up and other.up and not net.events(one.transport, LinkDown)
+
+
+@pytest.mark.parametrize("newer_dials", [False, True])
+def test_named_peer_that_missed_two_renewals_comes_in(net: Net, newer_dials: bool) -> None:
+    late = Side(net, SECOND)
+    ahead = Side(net, THIRD.renewed(4000, b"4" * 32), renewal(4000, 3000, late.identity.id))
+    one, other = (ahead, late) if newer_dials else (late, ahead)
+    assert dial(net, one, other) == "up"
+    stranger = Side(net, SECOND)
+    net.forget()
+    assert dial(net, stranger, ahead) == "GD-208"
+
+
+def test_two_renewals_at_once_part_nobody(net: Net) -> None:
+    """Each replaces the same secret. One peer has taken the first of them, and the other both, or the second alone."""
+    one = Side(net, SECOND.renewed(3000, b"3" * 32))
+    both = Side(net, SECOND.renewed(3000, b"3" * 32).renewed(3001, b"4" * 32))
+    second = Side(net, SECOND.renewed(3001, b"4" * 32))
+    named = tuple(side.identity.id for side in (one, both, second))
+    one.admission.take([renewal(3000, 2000, *named)])
+    for side in (both, second):
+        side.admission.take([renewal(3001, 2000, *named)])
+    for pair in ((one, both), (one, second), (both, second)):
+        net.forget()
+        assert dial(net, *pair) == "up"
+
+
 def test_peer_that_lacks_the_newest_secret_does_not_alarm_about_those_that_have_it(net: Net) -> None:
     late = Side(net, SECOND)
     ahead = Side(net, THIRD, renewal(3000, 2000, late.identity.id))

@@ -95,7 +95,9 @@ def test_expired_and_revoked_invites_and_banned_hosts_get_nothing(net: Net, memb
     assert "banned" in str(ask(net, member, invite))
     member.transport.admission_changed()
     assert str(ask(net, member, invite)).startswith("GD-101"), "its key completes no handshake now"
-    member.admission.take([signed(Decision(3, Verdict.REVOKED, KEY.id), "tiny", OPERATOR.sign)])
+    member.admission.take(
+        [signed(Decision(3, Verdict.REVOKED, KEY.id, invite=invite.decision.invite), "tiny", OPERATOR.sign)]
+    )
     assert "revoked" in str(ask(net, member, invite, Identity.generate()))
 
 

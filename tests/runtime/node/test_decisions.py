@@ -106,7 +106,7 @@ def test_secret_of_a_decision_that_was_kept_is_taken_after_a_restart() -> None:
 @pytest.mark.parametrize(
     ("made", "told"),
     [
-        (renewal(OTHER), []),
+        (renewal(OTHER), ["GD-208"]),
         (renewal(ME, secret=b"z" * 32), ["GD-208"]),
     ],
 )
@@ -115,6 +115,28 @@ def test_secret_for_others_or_other_than_the_operator_signed_is_not_taken(made: 
     rig.keeper.taken()
     assert rig.transport.secret == FIRST and [each for each in rig.done if each == "GD-208"] == told
     assert rig.keeper.receipt() is None
+
+
+def test_joiner_that_came_with_the_newest_secret_is_told_nothing() -> None:
+    """Its key was unknown when the secret was made, so it is not named."""
+    rig = Rig(holding(renewal(OTHER)))
+    rig.transport.secret = FIRST.renewed(5, NEW)
+    rig.keeper.taken()
+    assert "GD-208" not in rig.done
+
+
+def test_of_two_secrets_with_one_number_the_one_that_stands_is_taken() -> None:
+    rig = Rig(holding(renewal(ME)))
+    rig.transport.secret = FIRST.renewed(5, b"z" * 32)
+    rig.keeper.taken()
+    assert rig.transport.secret == FIRST.renewed(5, NEW)
+
+
+def test_secret_is_never_on_the_disk_before_its_decision() -> None:
+    rig = Rig(holding(renewal(ME)))
+    rig.keeper.taken()
+    kept = [each for each in rig.done if each != "in force"]
+    assert kept == [(rig.admission.decisions, rig.admission.receipts), FIRST.renewed(5, NEW)]
 
 
 def test_old_invites_are_forgotten_as_time_goes_on() -> None:

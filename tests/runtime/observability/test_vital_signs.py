@@ -211,3 +211,8 @@ def test_ends_of_the_training_command_count_for_ten_minutes__if_it_was_started_a
     seen = {"training": False, "partner": b"", "transfer": "", "saving": False}
     assert [alone.collect(310.0, **seen).ended, supervised.collect(310.0, **seen).ended] == [0, 3]
     assert supervised.collect(615.0, **seen).ended == 2
+    trains = events.RoundDone(round=1, clock=50, pseudo_gradient=0.1, movement=0.1, lr=0.7, momentum=0.8)
+    supervised.observe(trains, 400.0)
+    assert supervised.collect(410.0, **seen).ended == 3
+    supervised.observe(trains, 430.0)
+    assert supervised.collect(440.0, **seen).ended == 0, "it has trained for two minutes since"
