@@ -12,7 +12,8 @@ import click
 import msgspec
 
 from gossipdp.errors import ConfigError
-from gossipdp.protocol.admission.register import NETWORK, SECRET, Admission, signed
+from gossipdp.protocol.admission.register import Admission
+from gossipdp.protocol.admission.statements import NETWORK, SECRET, signed
 from gossipdp.protocol.wire.messages import Decision, HostInvite, NewSecret, Verdict, printable
 from gossipdp.runtime.network.identity import OPERATOR_FILE, Identity, digest_of
 from gossipdp.runtime.network.key_files import read_key

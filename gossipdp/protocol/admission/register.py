@@ -16,61 +16,19 @@ from collections.abc import Callable, Iterable
 from typing import Final
 
 import msgspec
-from msgspec.structs import replace
 
 from gossipdp.protocol.admission.packing import MAX_RECEIPTS, MAX_SUBJECTS
-from gossipdp.protocol.wire.messages import MAX_HOLDERS, Decision, Receipt, Verdict
+from gossipdp.protocol.admission.receipts import Receipts
+from gossipdp.protocol.admission.statements import NETWORK, SECRET, fits, stated
+from gossipdp.protocol.wire.messages import Decision, Receipt, Verdict
 
-__all__ = ["NETWORK", "SECRET", "Admission", "receipt", "signed"]
+__all__ = ["Admission"]
 
-NETWORK: Final = b""
-"""subject of the decision about the network itself"""
-SECRET: Final = b"secret"
-"""subject of the decision about the network's secret"""
 DAY: Final = 86_400
 """seconds for which an invite is still listed after its end"""
 _ONE: Final = (NETWORK, SECRET)
 """subjects that do not count for `MAX_SUBJECTS`"""
-_OF_INVITES: Final = (Verdict.INVITED, Verdict.REVOKED)
-_OF_KEYS: Final = (Verdict.NONE, Verdict.BANNED, *_OF_INVITES)
-SPARE: Final = 16
-"""receipts of one invite that are kept beyond its uses, to tell of them"""
-_PURPOSE: Final = b"gossipdp decision 1\0"
-_RECEIPT: Final = b"gossipdp receipt 1\0"
 _pack = msgspec.msgpack.Encoder().encode
-
-
-def signed(decision: Decision, network: str, sign: Callable[[bytes], bytes]) -> Decision:
-    """`decision` with the operator's signature, valid in networks of this name alone."""
-    return replace(decision, signature=sign(_statement(decision, network)))
-
-
-def _statement(decision: Decision, network: str) -> bytes:
-    about = (decision.subject, decision.name, decision.reason, decision.time, decision.allowed)
-    gives = (decision.invite, decision.secret) if decision.invite or decision.secret else ()
-    return _PURPOSE + _pack((network, decision.number, int(decision.verdict), *about, *gives))
-
-
-def receipt(decision: Decision, peer: bytes, network: str, sign: Callable[[bytes], bytes]) -> Receipt:
-    """The receipt of `peer` for what `decision` gives, signed with the invite's key, or with the peer's own."""
-    made = Receipt(decision.subject, decision.number, peer)
-    return replace(made, signature=sign(_received(made, network)))
-
-
-def _received(made: Receipt, network: str) -> bytes:
-    return _RECEIPT + _pack((network, made.subject, made.number, made.peer))
-
-
-def _fits(decision: Decision) -> bool:
-    """Whether a decision says something of its kind of subject, and has what that takes."""
-    verdict, secret = decision.verdict, decision.secret
-    if (decision.invite is None) == (verdict in _OF_INVITES) or (secret is None) == (verdict is Verdict.RENEWED):
-        return False
-    if decision.subject == SECRET:
-        return secret is not None and len(secret.boxes) == len(decision.allowed)
-    if decision.subject == NETWORK:
-        return verdict in (Verdict.OPEN, Verdict.CLOSED)
-    return len(decision.subject) == 32 and verdict in _OF_KEYS
 
 
 class Admission:
@@ -104,8 +62,7 @@ class Admission:
         self._stands: dict[bytes, Decision] = {}
         self._named: frozenset[bytes] = frozenset()
         """the peers that the network takes while it is closed"""
-        self._receipts: dict[bytes, dict[bytes, Receipt]] = {}
-        """subject -> receipts of the decision that stands about it, by peer"""
+        self._receipts = Receipts(network, verify)
         self._dropped = 0
         """invites that ended earlier than this Unix time are not listed any longer"""
         self.digest = _digest((), ())
@@ -119,8 +76,8 @@ class Admission:
 
     def genuine(self, decision: Decision) -> bool:
         """Whether the operator signed `decision` for this network, and it says something of its kind of subject."""
-        statement = _statement(decision, self.network)
-        return _fits(decision) and bool(self.operator) and self._verify(self.operator, statement, decision.signature)
+        statement = stated(decision, self.network)
+        return fits(decision) and bool(self.operator) and self._verify(self.operator, statement, decision.signature)
 
     def news(self, decision: Decision) -> bool:
         """Whether `decision` would replace what stands about its subject."""
@@ -137,7 +94,7 @@ class Admission:
         for decision in decisions:
             if self.news(decision) and self.genuine(decision):
                 self._stands[decision.subject] = decision
-                self._receipts.pop(decision.subject, None)
+                self._receipts.drop(decision.subject)
                 taken.append(decision)
         if taken:
             network = self._stands.get(NETWORK)
@@ -148,42 +105,10 @@ class Admission:
 
     def take_receipts(self, receipts: Iterable[Receipt]) -> list[Receipt]:
         """Keep all of `receipts` that are genuine and news. Returns them."""
-        taken = []
-        for each in receipts:
-            if self._receivable(each) and self._verify_receipt(each):
-                kept = self._receipts.setdefault(each.subject, {})
-                kept[each.peer] = each
-                if len(kept) > self._room(each.subject):
-                    del kept[max(kept)]
-                taken.append(each)
+        taken = self._receipts.take(receipts, self.about)
         if taken:
             self._changed()
         return taken
-
-    def _room(self, subject: bytes) -> int:
-        """Receipts that are kept of one decision. Of more, those of the lowest ids are, at all peers alike."""
-        invite = self._stands[subject].invite
-        return MAX_HOLDERS if invite is None else invite.uses + SPARE
-
-    def _receivable(self, made: Receipt) -> bool:
-        decision, known = self._stands.get(made.subject), self._receipts.get(made.subject, {})
-        if decision is None or decision.number != made.number or made.peer in known:
-            return False
-        if decision.verdict is Verdict.RENEWED:
-            return made.peer in decision.allowed
-        if decision.verdict is not Verdict.INVITED:
-            return False
-        if len(known) >= self._room(made.subject):
-            return made.peer < max(known)
-        return self._let_in() < MAX_RECEIPTS
-
-    def _let_in(self) -> int:
-        """Receipts of all invites."""
-        return sum(len(receipts) for subject, receipts in self._receipts.items() if subject != SECRET)
-
-    def _verify_receipt(self, made: Receipt) -> bool:
-        key = made.peer if made.subject == SECRET else made.subject
-        return self._verify(key, _received(made, self.network), made.signature)
 
     def redeem(self, decision: Decision, made: Receipt, time: float) -> str:
         """Let a host in that shows an invite. Returns why it may not come in; "" if it may.
@@ -205,12 +130,12 @@ class Admission:
             return "the network's secret was renewed after the invite was made"
         if why := self.excluded(made.peer):
             return why
-        known = self._receipts.get(stands.subject, {})
+        known = self.holders(stands.subject)
         if made.peer in known:
             return ""
         if len(known) >= stands.invite.uses:
             return f"the invite has let in {len(known)} of {stands.invite.uses} hosts"
-        if self._let_in() >= MAX_RECEIPTS:
+        if self._receipts.full:
             return f"invites have let in {MAX_RECEIPTS} hosts lately: revoke some"
         return "" if self.take_receipts((made,)) else "it does not hold the invite's key"
 
@@ -220,7 +145,7 @@ class Admission:
         ended = [x.subject for x in self._stands.values() if x.invite is not None and x.invite.expires < self._dropped]
         for subject in ended:
             del self._stands[subject]
-            self._receipts.pop(subject, None)
+            self._receipts.drop(subject)
         if ended:
             self._changed()
 
@@ -230,12 +155,11 @@ class Admission:
     @property
     def receipts(self) -> tuple[Receipt, ...]:
         """Receipts of all decisions that stand, sorted by subject and peer."""
-        found = sorted(self._receipts.items())
-        return tuple(receipts[peer] for _, receipts in found for peer in sorted(receipts))
+        return self._receipts.all()
 
     def holders(self, subject: bytes) -> frozenset[bytes]:
         """The peers that have what the decision about `subject` gives."""
-        return frozenset(self._receipts.get(subject, ()))
+        return self._receipts.holders(subject)
 
     @property
     def decisions(self) -> tuple[Decision, ...]:

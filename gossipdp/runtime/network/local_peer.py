@@ -7,7 +7,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from gossipdp.errors import RefusedError
-from gossipdp.protocol.admission.register import SECRET, Admission
+from gossipdp.protocol.admission.register import Admission
+from gossipdp.protocol.admission.statements import SECRET
 from gossipdp.protocol.wire.messages import NewSecret, short
 from gossipdp.runtime.network.identity import Identity, NetworkSecret
 

@@ -11,7 +11,7 @@ from typing import Final
 
 from gossipdp.error_codes import ADVICE
 from gossipdp.errors import GossipdpError, RefusedError, RemoteProtocolError, UnreachableError
-from gossipdp.protocol.admission.register import receipt
+from gossipdp.protocol.admission.statements import receipt
 from gossipdp.protocol.wire.messages import PROTOCOL_VERSION, printable
 from gossipdp.runtime.network import signed_hello
 from gossipdp.runtime.network.dial_causes import LISTENS, look, unresolved

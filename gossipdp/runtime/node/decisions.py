@@ -8,7 +8,8 @@ from collections.abc import Callable, Sequence
 from typing import Final
 
 from gossipdp.errors import DataError
-from gossipdp.protocol.admission.register import SECRET, Admission, receipt
+from gossipdp.protocol.admission.register import Admission
+from gossipdp.protocol.admission.statements import SECRET, receipt
 from gossipdp.protocol.wire.messages import Decision, Receipt
 from gossipdp.runtime.network.identity import NetworkSecret, digest_of
 from gossipdp.runtime.network.transport import Transport

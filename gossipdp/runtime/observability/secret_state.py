@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from typing import Any
 
-from gossipdp.protocol.admission.register import SECRET
+from gossipdp.protocol.admission.statements import SECRET
 from gossipdp.protocol.peer import Peer
 from gossipdp.runtime.network.transport import Transport
 

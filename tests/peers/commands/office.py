@@ -5,7 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from gossipdp.protocol.admission.register import SECRET, Admission
+from gossipdp.protocol.admission.register import Admission
+from gossipdp.protocol.admission.statements import SECRET
 from gossipdp.protocol.wire.messages import Decision
 from gossipdp.runtime import decisions_file
 from gossipdp.runtime.network.identity import Identity, NetworkSecret

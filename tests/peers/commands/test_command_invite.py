@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from gossipdp.protocol.admission.register import receipt
+from gossipdp.protocol.admission.statements import receipt
 from gossipdp.runtime.network.identity import Identity, NetworkSecret, digest_of
 from gossipdp.runtime.network.invite import HostInvite
 from peers import home, invites, redeemed

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from gossipdp.protocol.admission.register import NETWORK, SECRET, Admission, receipt, signed
+from gossipdp.protocol.admission.register import Admission
+from gossipdp.protocol.admission.statements import NETWORK, SECRET, receipt, signed
 from gossipdp.protocol.wire.messages import BOX_BYTES, Decision, HostInvite, NewSecret, Verdict
 from simulations.simulator.host import sign, verify
 

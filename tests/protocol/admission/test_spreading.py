@@ -7,7 +7,7 @@ import dataclasses
 import pytest
 
 from gossipdp.protocol.admission.packing import pack
-from gossipdp.protocol.admission.register import SECRET
+from gossipdp.protocol.admission.statements import SECRET
 from gossipdp.protocol.events import (
     Decided,
     ExchangeEnded,

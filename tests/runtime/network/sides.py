@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from gossipdp.protocol.admission.register import SECRET, Admission, signed
+from gossipdp.protocol.admission.register import Admission
+from gossipdp.protocol.admission.statements import SECRET, signed
 from gossipdp.protocol.wire.messages import Decision, NewSecret, Verdict
 from gossipdp.runtime.network.identity import Identity, NetworkSecret, digest_of
 from tests.runtime.network.transports import Net

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from gossipdp.protocol.admission.register import Admission, signed
+from gossipdp.protocol.admission.register import Admission
+from gossipdp.protocol.admission.statements import signed
 from gossipdp.protocol.wire.messages import Decision, Lane, Verdict
 from gossipdp.runtime.network.events import DialFailed, HandshakeRefused, LinkDown
 from gossipdp.runtime.network.identity import Identity

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from gossipdp.errors import GossipdpError
-from gossipdp.protocol.admission.register import signed
+from gossipdp.protocol.admission.statements import signed
 from gossipdp.protocol.wire.messages import Decision, HostInvite, Verdict
 from gossipdp.runtime.network import invite as tokens
 from gossipdp.runtime.network.events import HandshakeRefused, InviteShown

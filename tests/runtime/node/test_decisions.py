@@ -9,7 +9,8 @@ from typing import Any, cast
 import pytest
 
 from gossipdp.errors import DataError
-from gossipdp.protocol.admission.register import SECRET, Admission, signed
+from gossipdp.protocol.admission.register import Admission
+from gossipdp.protocol.admission.statements import SECRET, signed
 from gossipdp.protocol.wire.messages import Decision, NewSecret, Receipt, Verdict
 from gossipdp.runtime.network.identity import Identity, NetworkSecret, digest_of
 from gossipdp.runtime.node.decisions import DecisionKeeper
