@@ -15,7 +15,10 @@ from gossipdp.errors import UnreachableError
 from gossipdp.runtime.observability.health import MOST_STALL, STATES, WIDE
 from peers.control import ask, runs, socket_path
 from peers.doctor.findings import Finding, Light, fine, grey, red, yellow
+from peers.finished import read_about
+from peers.home import RUN
 from peers.rest import absence
+from peers.tables import duration
 
 __all__ = ["ABSENT", "Daemon", "alive", "look"]
 
@@ -52,6 +55,9 @@ def alive(home: Path, daemon: Daemon) -> list[Finding]:
     if not daemon.runs:
         known = absence(home)
         said = "does not run" if known is None else f"does not run: {known.seen}"
+        if known is None and (home / RUN).exists() and read_about(home) is None:
+            do = "`gossipdp up -- CMD` starts it again, unless this peer has left for good"
+            return [yellow("daemon", "daemon-down", f"{said}, and this home belongs to a run", do)]
         return [grey("daemon", said, "" if known is None else known.do)]
     if daemon.stopped:
         do = f"`kill -CONT {daemon.stopped}` lets it go on; look for who sent SIGSTOP: a debugger, Ctrl-Z, a scheduler"
@@ -82,7 +88,8 @@ def _verdict(status: Mapping[str, Any]) -> Finding:
         light = Light.GREEN  # such as alone: nothing is to be mended
     do = "; ".join(verdict.get("do") or ())
     fault = f"peer-{verdict.get('state')}" if light is not Light.GREEN else ""
-    return Finding("daemon", light, str(verdict.get("text") or "no verdict"), do, fault)
+    said = str(verdict.get("text") or "no verdict").partition("; do: ")[0]
+    return Finding("daemon", light, said, do, fault)
 
 
 def _training(status: Mapping[str, Any]) -> list[Finding]:
@@ -93,6 +100,8 @@ def _training(status: Mapping[str, Any]) -> list[Finding]:
     said = f"attached, {status.get('steps') or 0:,} steps{waits}"
     exchange = status.get("last_exchange") or {}
     told = "none yet" if not exchange else f"{exchange.get('chunks')} of {exchange.get('of')} chunks averaged"
+    if recent := status.get("recent_exchanges"):
+        told += f", {duration(recent[0]['ago'])} ago"
     ratio = status.get("consensus_ratio")
     findings = [
         yellow("training", "stall", said, "see `gossipdp status`: what a step waits for")

@@ -73,6 +73,11 @@ def packets(visits: Sequence[Visit]) -> list[Finding]:
 
 def _black_hole(about: str, visit: Visit) -> Finding:
     told = "; ".join(_passing(direction, each) for direction, each in visit.passing.items())
+    least = max(each.passes for each in visit.passing.values() if each.lost is not None)
+    if not least:
+        said = "no packet of any size passes in time, though small messages do: the link is slow, full or loses packets"
+        do = "see what else uses or shapes this host's link and that member's; `--speed` measures it"
+        return red(about, "slow-link", said, do)
     least = min(each.passes for each in visit.passing.values() if each.lost is not None)
     do = (
         f"lower the MTU here (now {visit.packet}), as with `ip link set dev INTERFACE mtu {least or USUAL}`; "

@@ -19,6 +19,8 @@ FREEZE: Final = 16
 """Periods for which a line may be of the reunion that begins, and a returned member of another side."""
 VOICES: Final = 2
 """Peers that must hold a line of several members before it is followed, because one may lie."""
+NAMED: Final = 4
+"""Members that a notice names."""
 MAX_LIVES: Final = 2 * MAX_MEMBERS
 """Members remembered: twice the limit of membership."""
 
@@ -55,6 +57,12 @@ class Sides:
         """Members held apart that are alive and can be heard. Two outbound-only peers never hear each other."""
         members = self._membership.members
         return self.within_hearing([peer for peer in self.apart if peer in members and members[peer].state in LIVE])
+
+    def named(self) -> str:
+        """Names of the members that `present` returns; of many, some."""
+        names = sorted(self._membership.members[peer].name for peer in self.present())
+        more = f" and {len(names) - NAMED} more" if len(names) > NAMED else ""
+        return ", ".join(names[:NAMED]) + more
 
     def own(self) -> list[bytes]:
         """Live members of this peer's side."""

@@ -144,7 +144,7 @@ class Verdict:
 
     def _announce(self, now: float) -> None:
         back = len(self._sides.present())
-        who = "1 member is" if back == 1 else f"{back} members are"
+        who = f"{self._sides.named() or 'members'} {'is' if back == 1 else 'are'}"
         text = f"{who} back after more than {self._rounds} rounds: "
         greater = self._sides.greater(self.line)
         verdict = "this peer's side follows theirs" if greater else "their side is to follow this one's"

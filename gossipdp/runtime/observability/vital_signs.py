@@ -75,7 +75,7 @@ class VitalSigns:
                 if chunks:
                     self._mixed(now)
                 else:
-                    self._fruitless[result] += 1
+                    self._fruitless["no chunk averaged" if result == "done" else result] += 1
             case events.OfferRefused(_, reason):
                 self._fruitless[reason] += 1
             case events.SnapshotTaken(_, refused) if refused != "session":

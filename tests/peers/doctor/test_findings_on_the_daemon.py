@@ -20,6 +20,21 @@ def lights(status: dict[str, Any], home: Path) -> dict[str, tuple[Light, str]]:
 def test_daemon_does_not_run(tmp_path: Path) -> None:
     (finding,) = alive(tmp_path, ABSENT)
     assert (finding.about, finding.light) == ("daemon", Light.GREY)
+    (tmp_path / "run").write_text("00")
+    (finding,) = alive(tmp_path, ABSENT)
+    assert (finding.light, finding.fault) == (Light.YELLOW, "daemon-down"), "it has trained in a network"
+    (tmp_path / "final").mkdir()
+    (tmp_path / "final" / "final.json").write_text("{}")
+    assert alive(tmp_path, ABSENT)[0].light is Light.GREY, "its run is finished"
+
+
+def test_advice_is_told_once_and_an_exchange_with_its_age(tmp_path: Path) -> None:
+    verdict = {"state": "degraded", "text": "degraded: x; do: mend it", "do": ["mend it"]}
+    last = {"chunks": 8, "of": 16}
+    status = HEALTHY | {"verdict": verdict, "last_exchange": last, "recent_exchanges": [{**last, "ago": 75.0}]}
+    found = {each.about: each for each in alive(tmp_path, Daemon(True, status, []))}
+    assert (found["daemon"].said, found["daemon"].do) == ("degraded: x", "mend it")
+    assert found["last exchange"].said == "8 of 16 chunks averaged, 1m 15s ago"
 
 
 def test_daemon_hangs_or_is_stopped(tmp_path: Path) -> None:

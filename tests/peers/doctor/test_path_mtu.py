@@ -93,7 +93,6 @@ def test_relay_to_nobody_hangs_up_and_an_open_one_ends_with_its_context() -> Non
     [
         (Passing(1300, 1301), "to the member, packets of at most 1300 bytes pass and larger ones are lost", 1300),
         (Passing(1280, 1330), "to the member, packets of 1280 bytes pass and of 1330 bytes are lost", 1280),
-        (Passing(0, 1500), "to the member, small messages pass and large ones are lost", 1280),
     ],
 )
 def test_black_hole_is_told_with_what_was_found(passing: Passing, words: str, mtu: int) -> None:
@@ -101,6 +100,11 @@ def test_black_hole_is_told_with_what_was_found(passing: Passing, words: str, mt
     assert (finding.light, finding.fault) == (Light.RED, "mtu-black-hole")
     assert f"{words}; from the member, large messages pass (bytes of IP packets with their headers)" in finding.said
     assert f"mtu {mtu}`" in finding.do and "now 1500" in finding.do
+
+
+def test_way_on_which_no_packet_of_any_size_is_in_time_is_slow__no_black_hole() -> None:
+    (finding,) = ways.packets([met(passing={"to": Passing(0, 1500), "from": Passing()})])
+    assert (finding.light, finding.fault) == (Light.RED, "slow-link") and "mtu" not in finding.do
 
 
 def test_black_holes_both_ways__the_smaller_size_is_advised() -> None:
