@@ -10,6 +10,7 @@ import os
 import signal
 import sys
 import time
+from pathlib import Path
 
 from gossipdp.protocol.wire.encoding import encode
 from gossipdp.protocol.wire.messages import Lane, Ping
@@ -38,13 +39,13 @@ def flood(port: int, secret: NetworkSecret, network: str, full: int) -> None:
 
 
 def main() -> None:
-    port, secret, network, rounds, partners = sys.argv[1:]
+    port, home, network, rounds, partners = sys.argv[1:]
     for _ in range(int(rounds)):
         reading, writing = os.pipe()
         children = []
         for _ in range(int(partners)):
             if not (child := os.fork()):
-                flood(int(port), NetworkSecret(bytes.fromhex(secret)), network, writing)
+                flood(int(port), NetworkSecret.load(Path(home)), network, writing)
             children.append(child)
         os.close(writing)
         heard = b""

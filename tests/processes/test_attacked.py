@@ -74,8 +74,7 @@ def link(host: Host) -> float:
 
 def kill_partners(host: Host, rounds: int, partners: int) -> None:
     """Let members connect to `host`, flood it with pings and die; see `partners`."""
-    secret = NetworkSecret.load(host.home).reveal().hex()
-    argv = [sys.executable, str(Path(__file__).with_name("partners.py")), str(port(host)), secret, NETWORK]
+    argv = [sys.executable, str(Path(__file__).with_name("partners.py")), str(port(host)), str(host.home), NETWORK]
     argv += [str(rounds), str(partners)]
     done = subprocess.run(
         argv, env=environment(), capture_output=True, text=True, timeout=60 + 10 * rounds, check=False

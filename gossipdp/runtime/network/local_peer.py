@@ -52,9 +52,9 @@ class LocalPeer:
         self._check_member(peer)
         known = self.secret.hello_key(generation) is not None
         if not known or not self._lets_in(peer, generation):
-            theirs, mine, here = _date(generation), _date(self.secret.generation), short(self.identity.id)
-            text = f"{short(peer)} has the network's secret of {theirs}, and {here} has that of {mine}"
-            raise RefusedError("GD-208", text)
+            proven = f"the network's secret of {_date(generation)}" if known else "a secret that is unknown here"
+            mine = _date(self.secret.generation)
+            raise RefusedError("GD-208", f"the hello proves {proven}, and the present one here is of {mine}")
 
     def check_linked(self, peer: bytes, generation: int) -> None:
         """Check that `peer` may keep the link on which it has proven this generation of the network's secret.

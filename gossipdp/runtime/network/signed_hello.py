@@ -240,7 +240,8 @@ class DiallerHello:
     def __init__(self, me: LocalPeer, nonce: bytes, lane: Lane, generation: int) -> None:
         self._me, self.generation = me, generation
         about = me.identity.id, nonce, me.network, me.run, int(lane), me.incarnation, me.start
-        self._hello = GenerationHello(RENEWABLE, *about, generation) if generation else Hello(OLDEST_VERSION, *about)
+        version = max(OLDEST_VERSION, RENEWABLE if generation else 0)
+        self._hello = GenerationHello(version, *about, generation) if generation else Hello(version, *about)
         self._key = me.secret.hello_key(generation) or b""
         self.peer = b""
         self.run = b""

@@ -90,6 +90,15 @@ def test_other_secret_of_the_same_number_proves_nothing(net: Net) -> None:
     assert dial(net, Side(net, FIRST.renewed(2000, b"z" * 32)), Side(net, SECOND)) == "GD-202"
 
 
+def test_text_of_a_refusal_is_the_same_for_every_stranger(net: Net) -> None:
+    """Otherwise strangers could fill the log: each new text is a new notice."""
+    member, texts = Side(net, SECOND), set[str]()
+    for number in (1, 7):
+        assert dial(net, Side(net, FIRST.renewed(number, bytes(32))), member) == "GD-208"
+        texts |= {event.reason for event in net.take(member.transport, HandshakeRefused)}
+    assert len(texts) == 1
+
+
 def test_peer_without_the_renewed_secret_can_lie_about_its_generation_in_vain(net: Net) -> None:
     """It holds the network's first secret, as from a leaked invite of before."""
     member, liar = Side(net, SECOND), Identity.generate()
