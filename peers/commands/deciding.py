@@ -38,8 +38,9 @@ class Counter:
         return {peer: names.get(peer, "") for peer in sorted(peers)}
 
     def down(self, named: Mapping[bytes, str]) -> list[dict[str, Any]]:
-        """Members that failed and are not among those named."""
-        gone = [row for row in self.rows if row["state"] == "failed" and bytes.fromhex(row["id"]) not in named]
+        """Members that failed or left, and are not among those named."""
+        away = [row for row in self.rows if row["state"] in ("failed", "left")]
+        gone = [row for row in away if bytes.fromhex(row["id"]) not in named]
         return [row for row in gone if bytes.fromhex(row["id"]) not in self.desk.banned]
 
     def check_newest(self) -> None:

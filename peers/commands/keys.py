@@ -119,7 +119,8 @@ def keys_rotate(
         for peer, name in named.items():
             click.echo(f"  {called(peer, name)}")
         for row in counter.down(named):
-            click.echo(f"Not for {called(bytes.fromhex(row['id']), row['name'])}, which is {row['state']}: see --also.")
+            away = "has left" if row["state"] == "left" else "is down"
+            click.echo(f"Not for {called(bytes.fromhex(row['id']), row['name'])}, which {away}: see --also.")
         click.confirm(f"Give {len(named)} peer{'s' * (len(named) != 1)} a new secret?", abort=True)
     counter = Counter(ctx, key)  # what was decided during the question holds
     counter.check_renewable()

@@ -90,9 +90,9 @@ def test_host_that_lacks_the_newest_secret_gives_nothing(
 def test_nothing_changes_without_a_yes(gossipdp: Run, founder: Path, monkeypatch: Any, answer: str) -> None:
     import io
 
-    office = Office(monkeypatch, founder, {"spot": Identity.generate()}, state="failed")
+    office = Office(monkeypatch, founder, {"spot": Identity.generate()}, state="left")
     before = office.renewal
     monkeypatch.setattr("sys.stdin", io.StringIO(answer))
     done = gossipdp("keys", "rotate", "--home", founder)
     assert done.code != 0 and office.renewal == before
-    assert "host0" in done.out and "Not for spot" in done.out
+    assert "host0" in done.out and "Not for spot" in done.out and "which has left" in done.out
