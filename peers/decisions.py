@@ -144,7 +144,7 @@ class Desk:
         return self.sign(Decision(self._next(), Verdict.INVITED, key, name, "", int(time.time()), invite=made))
 
     def revoked(self, key: bytes, name: str, reason: str, expires: int, uses: int) -> str:
-        """A signed decision that this invite lets nobody in any longer, in hexadecimal digits."""
+        """A signed decision that revokes an invite, in hexadecimal digits."""
         made, about = HostInvite(expires, uses, self.generation), (key, name, _clean(reason), int(time.time()))
         return self._signed(Decision(self._next(), Verdict.REVOKED, *about, invite=made))
 

@@ -19,7 +19,7 @@ __all__ = ["invite"]
 )
 @click.option("--uses", type=click.IntRange(1, 256), default=1, show_default=True, help="With --for: hosts it lets in.")
 @click.option("--list", "listed", is_flag=True, help="List invites for single hosts, and whom they let in.")
-@click.option("--revoke", metavar="NAME", help="An invite for a single host lets nobody in any longer.")
+@click.option("--revoke", metavar="NAME", help="Revoke an invite for a single host.")
 @json_option
 @decides
 def invite(
@@ -135,7 +135,7 @@ def _revoke(ctx: click.Context, name: str, reason: str, key: Path | None) -> Non
         counter.hand_in(counter.desk.revoked(bytes.fromhex(each["id"]), name, reason, each["expires"], each["uses"]))
         let_in = ", ".join(called(bytes.fromhex(peer), names.get(peer, "")) for peer in each["let_in"])
         then = f" {let_in} came in by it, and stays: see `gossipdp members ban`." if let_in else ""
-        click.echo(f"The invite for {name} lets nobody in any longer.{then}")
+        click.echo(f"The invite for {name} is revoked.{then}")
     (counter.home / invites.HOST_INVITES / name).unlink(missing_ok=True)
 
 

@@ -73,7 +73,7 @@ _CLOSED: Final = Cause(
     "proxy",
 )
 LEADS_BACK: Final = "this address leads back to the dialler itself"
-"""the text of a cause that is nobody's fault, if another address of that peer is right"""
+"""text of a cause. It is harmless if another address of the peer works."""
 LISTENS: Final = "refused, and listens since"
 """the text of a cause that has passed: a peer there has started meanwhile"""
 _LISTENS: Final = Cause("GD-101", LISTENS)

@@ -107,7 +107,7 @@ class Identity:
             return cls.load(home, name)
 
     def reveal(self) -> bytes:
-        """The seed of the key, for a file or an invite."""
+        """The seed (32 bytes) of the key."""
         return bytes(self._key)
 
     def sign(self, data: bytes) -> bytes:

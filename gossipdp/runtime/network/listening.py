@@ -96,7 +96,7 @@ class Listening:
             if message is None:  # the other side may still take a closed link for open
                 self._context.wire.answer(first.route, pack(signed_hello.Bye("no hello")))
             return
-        if self._own(message.nonce):  # nobody is refused: the dial tells what came of it
+        if self._own(message.nonce):  # the dialling side reports it
             self._context.wire.answer(first.route, pack(signed_hello.Refuse("GD-101", LEADS_BACK)))
             return
         hello = ListenerHello(self._context.me, bytes.fromhex(first.user))

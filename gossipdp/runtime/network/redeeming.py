@@ -46,7 +46,7 @@ def redeem(
         identity: of this host.
         patience: seconds after which no further round over the addresses begins.
         clock: monotonic time in seconds.
-        wait: waits so many seconds between two rounds.
+        wait: sleeps for a number of seconds.
 
     Raises:
         RefusedError: GD-202, GD-208 or GD-209, members answered, and none lets this host in.

@@ -174,7 +174,7 @@ class Redeem(Service, frozen=True, tag=15):
 
 
 class Granted(Service, frozen=True, tag=16):
-    """The network's secret, for a host that an invite lets in."""
+    """The network's secret, for a host with a valid invite."""
 
     value: Annotated[bytes, Meta(min_length=KEY_BYTES, max_length=KEY_BYTES)]
     generation: Generation

@@ -44,7 +44,7 @@ class Transport:
         listen: ``tcp://*:4710`` or the like, port 0 for a free one; None for a peer that only dials out.
         admission: who may have a link; by default every peer with the secret. See `admission_changed`.
         limits: see `TransportLimits`.
-        wall: seconds since 1970, for the time in which the secret before the present one is taken.
+        wall: seconds since 1970. It decides when the previous secret expires.
 
     Raises:
         UnreachableError: GD-104, the port is busy; that may pass.

@@ -101,7 +101,7 @@ class DecisionKeeper:
     def _save(self) -> None:
         try:
             self._keep(self._admission.decisions, self._admission.receipts)
-            if not self._secret_saved:  # without its decision it would let nobody in who lacks it
+            if not self._secret_saved:  # a peer with a secret and without its decision refuses all that lack the secret
                 self._keep_secret(self._transport.secret)
                 self._secret_saved = True
             self.saved = True

@@ -43,8 +43,8 @@ PHASES = {
 DECIDED = {
     Verdict.NONE: "is not banned any longer",
     Verdict.BANNED: "is banned",
-    Verdict.INVITED: "may let hosts in",
-    Verdict.REVOKED: "lets nobody in any longer",
+    Verdict.INVITED: "is valid",
+    Verdict.REVOKED: "is revoked",
 }
 REMEMBERED = 256
 """notices whose time is remembered"""

@@ -20,7 +20,7 @@ OVERDUE: Final = 3.0
 PATIENCE: Final = 10.0
 """least seconds until then: reports of short rounds come late"""
 TURN: Final = 0.5
-"""and so many more for each member: their reports come in turn"""
+"""further seconds for each member: members report in turn"""
 
 
 @dataclass

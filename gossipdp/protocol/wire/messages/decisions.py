@@ -44,9 +44,9 @@ class Verdict(enum.IntEnum):
     CLOSED = 3
     """of the network: it takes only the peers that the decision names"""
     INVITED = 4
-    """of an invite's key: hosts that prove that they hold it are let in"""
+    """of an invite's key: hosts that hold it may join"""
     REVOKED = 5
-    """of an invite's key: it lets nobody in any longer"""
+    """of an invite's key: the invite is no longer valid"""
     RENEWED = 6
     """of the network's secret: there is a new one"""
 
