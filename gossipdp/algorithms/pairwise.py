@@ -50,6 +50,13 @@ MOST_SHARED = 3
 MOST_A_ROUND = 8.0
 """largest sum of differences that all exchanges between two outer steps may bring, in units of tau. A slow peer needs
 several tau, because faster peers meet it often. The limit stops a partner that lies in every exchange"""
+PLAUSIBLE = 5.0
+"""usual distances that may lie between two replicas whose training is over"""
+PLAUSIBLE_ROUNDS = 32.0
+"""rounds of own movement that may lie between them besides, at most"""
+FINER = 2.0**-4
+"""share of the range that the closing predicts: movements of many rounds cancel, and a longer difference escalates by
+four bits"""
 NORM_SHARE = 2.0**-3
 """usual distance as a share of ||a_c||, before the first own step and exchange"""
 APART = 4.0
@@ -111,6 +118,9 @@ class Pairwise(Algorithm):
             case jobs.Renew():
                 self._mixed[:], self._brought[:] = 0, 0.0
                 return None
+            case jobs.Widen(rounds, share):
+                self._widened = rounds, share
+                return None
             case jobs.Conclude(chunk, back):
                 self.ledger.conclude(chunk, back=back)
                 self._adopted(chunk, back)
@@ -138,6 +148,8 @@ class Pairwise(Algorithm):
         """exchanges since the last outer step"""
         self._brought: NDArray[np.float64] = np.zeros(self.ledger.chunks)
         """sum of ||k delta_c|| since the last outer step"""
+        self._widened: tuple[float, float] | None = None
+        """during the closing: rounds and share of the last Widen"""
 
     # -- ranges and bounds ------------------------------------------------------------------------------------
 
@@ -155,9 +167,19 @@ class Pairwise(Algorithm):
         """The clipping bound tau_c, the longest difference of this chunk to be mixed whole."""
         if math.isinf(self.clip):
             return math.inf
+        if self._widened is not None:
+            return self._plausible(chunk, *self._widened)
         tau = self.clip * self._usual(chunk)
         left = MOST_A_ROUND * tau - float(self._brought[chunk])
         return max(0.0, min(tau / min(MOST_SHARED, 1 + int(self._mixed[chunk])), left))
+
+    def _plausible(self, chunk: int, rounds: float, share: float) -> float:
+        """The longest difference of this chunk that an exchange of the closing mixes whole (algorithms section 12)."""
+        step = math.sqrt(2.0) * float(self._longest[chunk])
+        if math.isnan(step):
+            # Without a step of its own a peer does not know how far the others get. Its model is a copy.
+            step = NORM_SHARE * math.sqrt(_norm2(self.ledger.a[self.ledger.span(chunk)]))
+        return share * (PLAUSIBLE * max(self._usual(chunk), step) + min(rounds, PLAUSIBLE_ROUNDS) * step)
 
     def _outer_step(self, chunk: int, lr: float, momentum: float, applied: int) -> jobs.Stepped:
         step = self.ledger.outer_step(chunk, lr, momentum, applied)
@@ -193,6 +215,8 @@ class Pairwise(Algorithm):
         seed = int.from_bytes(hashlib.blake2b(name, digest_size=8).digest(), "little")
         moved = self.moved[blocks].copy()
         predicted = self.range[blocks] + moved
+        if self._widened is not None:
+            predicted *= FINER
         side = CODECS[codec].chunk(self.ledger.a[span], predicted, lower=lower, seed=seed)
         self._open[key] = _Opened(side, moved)
         return side
@@ -232,6 +256,8 @@ class Pairwise(Algorithm):
             return jobs.Turn(tuple(side.emit()), bound=self._bound(job.key.chunk))
         norm2 = side.norm2()
         share = _share(min(job.bound, self._bound(job.key.chunk)), norm2)
+        if self._widened is not None and share < 1.0:
+            share = 0.0  # a part of what is implausible is no mean of the two
         return self._mix(job.key, self._open[job.key], share, norm2, job)
 
     def _mix_acknowledged(self, job: jobs.Mix) -> jobs.Turn:
@@ -260,7 +286,8 @@ class Pairwise(Algorithm):
         # A clipped difference does not pull at v: a longer next step would widen the bound for a partner that lies.
         momentum = ledger.v[span] if job.pull and share >= 1.0 else None
         largest = side.mix(job.weight * share, ledger.a[span], ledger.pending(chunk), momentum, job.pull)
-        self.range[blocks] = np.maximum(RANGE_SHARE * largest, RANGE_DECAY * self.range[blocks])
+        learnt = RANGE_SHARE * largest if share > 0.0 else 0.0
+        self.range[blocks] = np.maximum(learnt, RANGE_DECAY * self.range[blocks])
         # An outer step since the ranges were sent is not part of delta. The next exchange must still allow for it.
         self.moved[blocks] = np.maximum(self.moved[blocks] - opened.moved, 0.0)
         self._remember(chunk, math.sqrt(norm2), share)

@@ -22,7 +22,7 @@ from gossipdp.protocol.transfer.bootstrap import Bootstrap
 from gossipdp.protocol.transfer.joiner import Joiner
 from gossipdp.protocol.transfer.source import Asking, Giving, Source
 from gossipdp.protocol.wire.encoding import Buffer
-from gossipdp.protocol.wire.messages import StateRequest
+from gossipdp.protocol.wire.messages import Phase, StateRequest
 
 __all__ = ["TransferJob", "Transfers"]
 
@@ -92,6 +92,7 @@ class Transfers:
             givers=self._givers,
             ends=lambda: finishing.begun,
             last=lambda: finishing.begun and not finishing.trainers(),
+            closes=lambda: membership.me.phase >= Phase.CLOSING,
         )
         self.reunion = Reunion(
             membership,

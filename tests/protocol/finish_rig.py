@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import dataclasses
 from functools import partial
 
 import numpy as np
 
 from gossipdp.protocol.events import FinishBegan, Finished
-from tests.protocol.peer_rig import Town
+from tests.protocol.peer_rig import Town, configured
 
 MARK = 1e-3
 """largest distance of the final anchors to their mean, as a share of what it was"""
@@ -33,6 +34,25 @@ class Ending(Town):
         for index in range(1, peers):
             town.start(index)
             town.train(index)
+        town.run(seconds)
+        return town
+
+    @classmethod
+    def briefly_trained(cls, peers, speeds=(1,), outbound=0, seconds=1.0):
+        """A run of a second: rounds shorter than an exchange, noise larger than the model, no distance known.
+
+        Args:
+            speeds: seconds of a step as multiples, in turn.
+            outbound: the last peers, which no other can dial.
+        """
+        town = cls(0)
+        options = {"every": 10, "warmup_steps": 20}
+        town.hosts = [town.net.add(configured(**options), outbound=index >= peers - outbound) for index in range(peers)]
+        town.net.set_conditions(dataclasses.replace(town.net.conditions, latency=0.02))
+        for index in range(peers):
+            town.start(index, found=index == 0)
+            town.train(index, step_time=0.001 * speeds[index % len(speeds)], noise=0.2)
+            town.run(0.0 if index else 0.2)
         town.run(seconds)
         return town
 

@@ -256,7 +256,7 @@ def test_loss_repetition_and_disorder_of_messages_delay_the_end_only():
     assert all(report.closeness.agrees for report in reports) and distance(town.anchors(0, 1, 2, 3)) < 1e-4
 
 
-def test_replicas_far_apart_come_together_by_bounded_moves():
+def test_replicas_further_apart_than_usual_come_together_at_once():
     town = Ending.trained(2)
     for trainer in town.trainers.values():
         trainer.die()
@@ -268,7 +268,21 @@ def test_replicas_far_apart_come_together_by_bounded_moves():
     reports = town.finished(0, 1)
     assert usual < 0.2 and all(report.closeness.agrees for report in reports)
     assert np.abs(town.anchors(0, 1).mean(0) - before.mean(0) - 0.3).max() < 1e-5
-    assert reports[0].closeness.exchanges > 3
+    assert reports[0].closeness.exchanges == 3
+
+
+def test_two_replicas_implausibly_far_apart_stay_as_they_are_and_do_not_agree():
+    town = Ending.trained(2)
+    for trainer in town.trainers.values():
+        trainer.die()
+    town.run(1.0)
+    town.hosts[0].algorithm.ledger.a += np.float32(1e3)
+    before = town.anchors(0, 1)
+    town.finish(0, 1)
+    reports = town.finished(0, 1)
+    assert not any(report.closeness.agrees for report in reports)
+    assert [len(report.closers) for report in reports] == [1, 1]
+    assert (town.anchors(0, 1) == before).all()
 
 
 def test_outbound_only_peers_come_to_the_mean_by_the_one_that_they_can_dial():

@@ -40,6 +40,7 @@ from gossipdp.protocol.jobs.ledger import (
     Sealed,
     Stepped,
     Unbind,
+    Widen,
 )
 from gossipdp.protocol.jobs.transfer import (
     RUN,
@@ -111,4 +112,5 @@ __all__ = [
     "Term",
     "Turn",
     "Unbind",
+    "Widen",
 ]

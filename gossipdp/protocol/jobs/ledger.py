@@ -23,6 +23,7 @@ __all__ = [
     "Sealed",
     "Stepped",
     "Unbind",
+    "Widen",
 ]
 
 
@@ -91,6 +92,16 @@ class Unbind(Job[None]):
 @dataclass(frozen=True, slots=True)
 class Renew(Job[None]):
     """Let partners move this peer by a full round's bound again, because the training process makes no rounds."""
+
+
+@dataclass(frozen=True, slots=True)
+class Widen(Job[None]):
+    """Bound the next exchanges by the plausible distance of two replicas, because no outer step follows."""
+
+    rounds: float
+    """rounds of own movement that may lie between the two"""
+    share: float
+    """of the plausible distance that an exchange may bring"""
 
 
 @dataclass(frozen=True, slots=True)

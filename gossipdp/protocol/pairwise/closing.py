@@ -3,12 +3,18 @@
 No outer step moves an anchor any more, and every exchange keeps the sum. So the members follow one schedule
 (`schedule`), and after one cycle each holds the mean but for the rounding of the codec. A step is over when the
 exchange with its partner has mixed all chunks. A partner that is not free yet is waited for; after that any member will
-do. The partner of an earlier step may be behind, and then others wait for it, so it is let in much sooner. If members
-come or go, a schedule of those left begins anew.
+do. A member that comes before its step waits, because an exchange out of order makes the cycle inexact. The partner of
+a step that was left out is behind, and others may wait for it, so it is let in much sooner. If members come or go, a
+schedule of those left begins anew.
 
-Every exchange measures how far two anchors were apart. A peer agrees once a cycle is over and its last exchanges were
-within TOLERANCE of the usual distance. It then offers nothing, and still accepts, because others may need it. A larger
-distance makes it seek again. No message is sent and no vector is touched here.
+An exchange mixes every difference that is plausible between two replicas, and nothing of a longer one. Honest peers
+therefore need no second cycle, whatever distance a short run has left between them. Each further cycle halves the
+bound, so a member that lies moves a peer by about two plausible distances in all (`share`). A member whose difference
+is beyond the bound stands apart. The others come to their mean without it.
+
+Every exchange measures how far two anchors were apart. A peer agrees once a cycle is over, its last exchanges were
+within TOLERANCE of the usual distance, and most members do not stand apart. It then offers nothing, and still accepts,
+because others may need it. A larger distance makes it seek again. No message is sent and no vector is touched here.
 """
 
 from __future__ import annotations
@@ -32,10 +38,12 @@ TOLERANCE: Final = 1e-3
 """distance of two anchors that agree, as a share of the usual one"""
 SMALL: Final = 2
 """exchanges in a row within the tolerance, after a whole cycle"""
-CYCLES: Final = 6
+CYCLES: Final = 14
 """cycles after which a peer stops to seek agreement"""
-MORE: Final = 48
-"""steps beyond these cycles: replicas far apart come together by a bounded distance an exchange"""
+MORE: Final = 12
+"""steps beyond these cycles, because a partner that does not come costs a step"""
+NARROWER: Final = 0.5
+"""share of the bound that the next cycle keeps: in a cycle without one member, honest peers still come closer"""
 DECAY: Final = 0.7
 """weight of earlier distances in the usual one"""
 BEHIND: Final = 1.0
@@ -64,8 +72,14 @@ class Closing:
         self._step = self._small = self._exchanges = 0
         self._partner: tuple[bytes, float] = b"", 0.0
         """of this step, and the weight; b"" if none is sought"""
-        self._earlier: set[bytes] = set()
-        """partners of earlier steps"""
+        self._behind: set[bytes] = set()
+        """partners of steps that were left out. They may still come"""
+        self._apart: set[bytes] = set()
+        """members whose last difference was beyond the bound"""
+        self._known: set[bytes] = set()
+        """all that have been members of this closing"""
+        self._made = 0
+        """whole exchanges since the last new member came"""
         self._near: set[bytes] = set()
         """without a schedule: members within the tolerance since the last one beyond it"""
         self._since, self._longest, self._last = 0.0, 0.0, math.nan
@@ -86,14 +100,23 @@ class Closing:
     @property
     def closeness(self) -> Closeness:
         """How close the anchors are."""
-        over = self._begun and (self._agrees or self._step >= self.most)
-        return Closeness(over, self._agrees, self._usual, self._last if self._others else 0.0, self._exchanges)
+        alone = self._made >= self._period and self._apart >= self._others.keys()
+        over = self._begun and (self._agrees or self._step >= self.most or alone)
+        now = self._last if self._others else 0.0
+        return Closeness(over, self._agrees, self._usual, now, self._exchanges, tuple(sorted(self._apart)))
 
     @property
     def _agrees(self) -> bool:
+        if 2 * len(self._apart & self._others.keys()) > len(self._others):
+            return False
         if self._schedule is None or not self._others:
-            return self._near >= {peer for peer, reached in self._others.items() if reached}
+            return self._near | self._apart >= {peer for peer, reached in self._others.items() if reached}
         return self._step >= self._schedule.period and self._small >= SMALL
+
+    @property
+    def share(self) -> float:
+        """The share of the plausible distance that the next exchange may bring."""
+        return NARROWER ** (self._made // self._period)
 
     @property
     def partner(self) -> tuple[bytes, float]:
@@ -134,15 +157,22 @@ class Closing:
         if settled:
             self._near &= there.keys()
             return
+        if not there.keys() <= self._known:
+            self._known |= there.keys()
+            self._made = 0
         # Two outbound-only peers cannot meet, so no schedule is exact with them. Random partners need more steps.
         hidden = sum(not member.address for member in (self._me, *others))
         self._schedule = Schedule([self._me.id, *there], seed) if hidden < 2 else None
-        period = self._schedule.period if self._schedule else 2 * len(there)
-        self.most = CYCLES * period + MORE
+        self.most = CYCLES * self._period + MORE
         self._step = self._small = 0
         self._near.clear()
-        self._earlier.clear()
+        self._behind.clear()
         self._next(now)
+
+    @property
+    def _period(self) -> int:
+        """Steps of a cycle."""
+        return self._schedule.period if self._schedule else max(1, 2 * len(self._others))
 
     def _next(self, now: float) -> None:
         """Choose the partner of this step."""
@@ -168,7 +198,7 @@ class Closing:
             return DONE
         if self._schedule is None or self._partner[0] in (b"", source):
             return ""
-        wait = max(BEHIND, self._longest) if source in self._earlier else self._wait
+        wait = max(BEHIND, self._longest) if source in self._behind else self._wait
         return "" if now >= self._since + wait else BUSY
 
     def refused(self, now: float) -> None:
@@ -178,11 +208,12 @@ class Closing:
             self._next(now)
             self._since = since
 
-    def met(self, partner: bytes, distance: float, duration: float, now: float) -> None:
+    def met(self, partner: bytes, distance: float, duration: float, now: float, *, apart: bool = False) -> None:
         """An exchange is over.
 
         Args:
             distance: of the two anchors before it, RMS per parameter; NaN unless all chunks were mixed.
+            apart: a difference was beyond the bound, and was not mixed.
             duration: seconds.
         """
         self._busy, self._since = False, now
@@ -192,18 +223,27 @@ class Closing:
         self._longest = max(self._longest, duration)
         if math.isnan(distance):
             return
-        self._usual = distance if math.isnan(self._usual) else self._usual
+        self._made += 1
+        if apart:
+            self._apart.add(partner)
+        else:
+            self._judge(partner, distance)
+        if self._schedule is None or partner == self._partner[0]:
+            self._leave_step(now)
+        elif not self._partner[0]:
+            self._next(now)
+
+    def _judge(self, partner: bytes, distance: float) -> None:
+        self._apart.discard(partner)
         self._last = distance
+        if self._made <= self._period and not distance <= self._usual:
+            self._usual = distance  # a short run does not know it yet: the first cycle shows it
         if distance <= TOLERANCE * self._usual:
             self._small += 1
             self._near.add(partner)
         else:
             self._small = 0
             self._near.clear()
-        if self._schedule is None or partner == self._partner[0]:
-            self._leave_step(now)
-        elif not self._partner[0]:
-            self._next(now)
 
     @property
     def _wait(self) -> float:
@@ -218,9 +258,9 @@ class Closing:
         due = self.timer()
         if due is not None and now >= due:
             self._small = 0
+            self._behind.add(self._partner[0])
             self._leave_step(now)
 
     def _leave_step(self, now: float) -> None:
-        self._earlier.add(self._partner[0])
         self._step += 1
         self._next(now)

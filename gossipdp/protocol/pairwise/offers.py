@@ -6,6 +6,7 @@ round where peers follow one. The exchanges themselves are in `averaging`.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
@@ -26,6 +27,9 @@ from gossipdp.protocol.wire.messages import Accept, End, Member, Offer, Refuse, 
 
 __all__ = ["IDLE_FOR", "Offers"]
 
+LEVEL: Final = 0.3
+"""share of a difference, left by clipping, from which two replicas count as level: they are at most five usual
+distances apart"""
 IDLE_FOR: Final = 10.0
 """seconds after which a member that had no training process is offered an exchange again, unless it offers one"""
 
@@ -184,10 +188,11 @@ class Offers:
 
     def _wish(self, partner: bytes) -> float:
         """The weight of an exchange with `partner`. Only the schedule may ask for more than gamma."""
-        share = self._known.share(partner, self.round)
         if self.closing.begun:
+            # A newcomer counts in full: with less weight no schedule is exact, and the bound holds for it, too.
             named, weight = self.closing.partner
-            return share * (weight if partner == named else 0.5)
+            return weight if partner == named else 0.5
+        share = self._known.share(partner, self.round)
         named, weight = self._position.next()
         return share * self._config.weight * (2.0 * weight if partner == named else 1.0)
 
@@ -334,12 +339,15 @@ class Offers:
 
     # -- beginning and end of exchanges -----------------------------------------------------------------------
 
-    def met(self, partner: bytes, *, initiator: bool) -> None:
-        """An exchange with `partner` begins."""
-        self.closing.began()
+    def begin(self, partner: bytes) -> None:
+        """An exchange with `partner` is about to open chunks."""
         if self.closing.begun:
-            # No outer step comes any more that would renew the bounds of clipping.
-            self._outputs.ask(jobs.Renew())
+            apart = self._surroundings.progress.clock() - self._known.level_at(partner)
+            self._outputs.ask(jobs.Widen(apart / self._surroundings.pacing.usual_every, self.closing.share))
+
+    def met(self, partner: bytes, *, initiator: bool) -> None:
+        """An exchange with `partner` has begun."""
+        self.closing.began()
         guest = not initiator and self.is_guest(partner)
         self._matching.matched(self._position.met(partner, initiator=initiator), guest)
         self._known.met(partner, self.round)
@@ -349,7 +357,15 @@ class Offers:
         self._first = chunk
 
     def parted(
-        self, partner: bytes, chunks: int, duration: float, usual: float, mixing: float, distance: float, now: float
+        self,
+        partner: bytes,
+        chunks: int,
+        duration: float,
+        usual: float,
+        mixing: float,
+        distance: float,
+        share: float,
+        now: float,
     ) -> None:
         """An exchange has ended.
 
@@ -359,11 +375,15 @@ class Offers:
             usual: seconds that its chunks usually take.
             mixing: seconds in which chunks were mixed.
             distance: of the two anchors before it, RMS per parameter; NaN unless all chunks were mixed.
+            share: of its difference that was mixed, at least.
         """
         if self.closing.begun:
-            self.closing.met(partner, distance, duration, now)
+            # What a partner brings from others later in the cycle may be as long as before: `closing.share` bounds it.
+            self.closing.met(partner, distance, duration, now, apart=share < 1.0)
         else:
             assert self._model is not None
+            if share >= LEVEL and not math.isnan(distance):
+                self._known.level(partner, self._surroundings.progress.clock())
             self.closing.measured(distance, duration * self._model.chunks / chunks if chunks else 0.0)
         self._known.parted(partner, chunks, duration, usual, now)
         if chunks:

@@ -40,6 +40,7 @@ class Standby:
         givers: Members to fetch from.
         ends: Whether the run of this peer ends. A model with own training is then kept.
         last: Whether it ends and no member trains any more. A model without own training is then fetched a last time.
+        closes: Whether peers come to their mean. A fetched copy would change it.
     """
 
     def __init__(
@@ -53,9 +54,10 @@ class Standby:
         givers: Callable[[], Sequence[bytes]],
         ends: Callable[[], bool] = lambda: False,
         last: Callable[[], bool] = lambda: False,
+        closes: Callable[[], bool] = lambda: False,
     ) -> None:
         self._clock, self._every, self._behind, self._waits, self._begins = clock, every, behind, waits, begins
-        self.givers, self._ends, self._last = givers, ends, last
+        self.givers, self._ends, self._last, self._closes = givers, ends, last, closes
         self.idle = True
         self.trained = False
         """The model contains steps of this peer's own training, and no fetched model has replaced it since."""
@@ -96,7 +98,7 @@ class Standby:
     @property
     def reason(self) -> Reason | None:
         """Why this peer fetches the model anew now: LATE if a training process waits for it, else IDLE. Or None."""
-        if not self.idle or (self.trained and self._ends()):
+        if not self.idle or (self.trained and self._ends()) or self._closes():
             return None
         waits = self._waits()
         rounds, transfers = SPARE_ROUNDS, 2 * TRANSFERS

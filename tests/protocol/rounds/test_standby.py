@@ -14,7 +14,7 @@ class Idle:
     """An idle peer whose model came at the network's clock 1,000, by a transfer that took no time."""
 
     def __init__(self, transfer=0):
-        self.ends = False
+        self.ends = self.closes = False
         self.clock, self.behind, self.waits, self.begins, self.givers = 1000, transfer, False, False, [b"a"]
         self.standby = Standby(
             clock=lambda: self.clock,
@@ -24,6 +24,7 @@ class Idle:
             begins=lambda: self.begins,
             givers=lambda: self.givers,
             ends=lambda: self.ends,
+            closes=lambda: self.closes,
         )
         self.standby.came(transfer)
 
@@ -44,6 +45,12 @@ def test_idle_peer_fetches_when_its_model_is_some_rounds_old_and_sooner_for_a_pr
     peer = Idle()
     peer.waits, peer.begins = waits, begins
     assert (peer.reason_after(rounds * EVERY), peer.reason_after(rounds * EVERY + 1)) == (None, reason)
+
+
+def test_peer_that_closes_fetches_nothing_because_a_copy_would_change_the_mean():
+    peer = Idle()
+    peer.ends = peer.closes = True
+    assert peer.reason_after(100 * SPARE_ROUNDS * EVERY) is None
 
 
 def test_process_that_needs_long_for_its_first_round_has_the_model_fetched_ever_more_rarely():

@@ -142,6 +142,6 @@ def test_every_kind_of_job_has_a_place_or_runs_alone() -> None:
     named = [getattr(jobs, name) for name in jobs.__all__]
     kinds = {kind for kind in named if isinstance(kind, type) and issubclass(kind, jobs.Job)} - {jobs.Job}
     assert kinds - placed == {
-        jobs.Allocate, jobs.Restore, jobs.Bind, jobs.Unbind, jobs.Renew, jobs.Seal, jobs.Release, jobs.Drop,
+        jobs.Allocate, jobs.Restore, jobs.Bind, jobs.Unbind, jobs.Renew, jobs.Widen, jobs.Seal, jobs.Release, jobs.Drop,
         jobs.Keep, jobs.Sample, jobs.Compare, jobs.Publish, jobs.MeasureEpoch, jobs.ApplyEpoch,
     }  # fmt: skip
