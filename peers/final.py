@@ -5,7 +5,8 @@
                             directory of `save_pretrained`
       final.json            network, run, clock, members that closed, settings; in "this_host" what differs by host
 
-They appear whole or not at all. `finished` tells whether they are there. Nothing here may import torch.
+If the peers did not come to one model, the same files say so in HOME/not-final, and the run is not finished. The files
+appear whole or not at all. `finished` tells whether they are there. Nothing here may import torch.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from gossipdp.runtime.files import TEMPORARY, Files, unwritable
 from gossipdp.runtime.storage.store import Store
 from peers import export
 from peers.export_base import Base
-from peers.finished import ABOUT, FINAL, free_name
+from peers.finished import ABOUT, FINAL, NOT_FINAL, free_name
 from peers.version import VERSION
 
 __all__ = ["FinalFiles"]
@@ -66,8 +67,10 @@ class FinalFiles:
         Raises:
             DataError: GD-601, GD-602.
         """
-        found, where, files = self._store.verify(checkpoint, say=log.info), self._home / FINAL, Files()
-        made = self._home / f"{TEMPORARY}{FINAL}"
+        agrees = about["this_host"]["agrees"]
+        name = FINAL if agrees else NOT_FINAL
+        found, where, files = self._store.verify(checkpoint, say=log.info), self._home / name, Files()
+        made = self._home / f"{TEMPORARY}{name}"
         try:
             if made.exists():  # left by a killed daemon
                 files.remove(made)
@@ -85,13 +88,14 @@ class FinalFiles:
             (made / ABOUT).write_text(text, encoding="utf-8")
             files.sync_directory(made)
             if where.exists():
-                files.rename(where, free_name(self._home))
+                files.rename(where, free_name(self._home, name))
             files.rename(made, where)
             files.sync_directory(self._home)
         except OSError as error:
             raise unwritable(where, error) from error
         at = time.strftime("%Y-%m-%dT%H:%M:%S+00:00", time.gmtime())
-        self._store.pin(checkpoint, f"the final model of the run that finished at {at}")
+        what = "the final model of the run that finished" if agrees else "this host's own model of the run that ended"
+        self._store.pin(checkpoint, f"{what} at {at}")
         return where
 
     def _complete(self, about: Mapping[str, Any], base: str) -> dict[str, Any]:

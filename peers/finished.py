@@ -8,26 +8,28 @@ from typing import Any, Final
 
 from gossipdp.errors import ConfigError
 
-__all__ = ["ABOUT", "FINAL", "MODEL", "check_unfinished", "free_name", "read_about", "train_on"]
+__all__ = ["ABOUT", "FINAL", "MODEL", "NOT_FINAL", "check_unfinished", "free_name", "read_about", "train_on"]
 
 FINAL: Final = "final"
 """folder in the home"""
+NOT_FINAL: Final = "not-final"
+"""folder in the home for this host's own model, if the peers did not come to one"""
 ABOUT: Final = "final.json"
 MODEL: Final = "model.safetensors"
 
 
-def free_name(home: Path) -> Path:
-    """A name for final files that newer ones replace."""
+def free_name(home: Path, name: str = FINAL) -> Path:
+    """A name for files in the folder `name` that newer ones replace."""
     number = 1
-    while (path := home / f"{FINAL}-{number}").exists():
+    while (path := home / f"{name}-{number}").exists():
         number += 1
     return path
 
 
-def read_about(home: Path) -> dict[str, Any] | None:
-    """What final.json says; None if the run of `home` is not finished."""
+def read_about(home: Path, name: str = FINAL) -> dict[str, Any] | None:
+    """What final.json in the folder `name` says; None without one. The run of a home without final files goes on."""
     try:
-        found = json.loads((home / FINAL / ABOUT).read_text(encoding="utf-8"))
+        found = json.loads((home / name / ABOUT).read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return None
     return found if isinstance(found, dict) else None

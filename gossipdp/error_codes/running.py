@@ -35,10 +35,13 @@ CODES: Final[Mapping[str, Code]] = {
         (8,),
     ),
     "GD-404": Code(
-        "The final replicas are not as close as asked",
-        "Peers exchanged at the end of the run and did not come within 1e-3 of their usual distance. The final files"
-        " are written all the same. The text and final.json say the distance.",
-        "see `members`: a member that was cut off or slow may have missed exchanges",
+        "The peers have not come to one final model",
+        "Peers exchanged at the end of the run and did not come within 1e-3 of their usual distance, or most of them"
+        " were too far away to be averaged. Nothing is called final: this host's own model is in HOME/not-final. The"
+        " text and final.json there say the distance, and which members are too far away.",
+        "ban a member whose replica is broken, or put it right; then start all hosts again and `finish` once more, or"
+        " average the homes by `checkpoint export --average`",
+        (8,),
         notices=True,
     ),
     "GD-501": Code(

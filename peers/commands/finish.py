@@ -45,7 +45,7 @@ def finish(ctx: click.Context, base: str | None, wait: float | None, no_wait: bo
     to HOME/final and leaves. A member with `[finish] follow = false` trains on.
 
     Exit with 0 once this host's final model is written, with 4 if no peer runs here, and with 8 if the peer ended
-    without one.
+    without one, or the peers did not come to one model.
     """
     from peers.control import ask
 
@@ -82,10 +82,19 @@ def _watch(home: Path) -> None:
 
 def _result(home: Path, started: float) -> int:
     from gossipdp.errors import DataError
-    from peers.finished import FINAL, read_about
+    from peers.finished import FINAL, NOT_FINAL, read_about
 
-    about = read_about(home)
-    if about is None or about.get("this_host", {}).get("finished_at", 0.0) < started - 1.0:
+    def fresh(name: str) -> dict[str, Any] | None:
+        about = read_about(home, name)
+        return about if about and about.get("this_host", {}).get("finished_at", 0.0) >= started - 1.0 else None
+
+    about = fresh(FINAL)
+    if about is None and (apart := fresh(NOT_FINAL)) is not None:
+        share = apart["this_host"].get("relative_distance")
+        seen = f"distance at the last exchange: {'unknown' if share is None else f'{share:.2g} of the usual one'}"
+        do = f"see HOME/log; this host's own model is in {home / NOT_FINAL}, and `up` trains on"
+        raise DataError("GD-404", "the peers have not come to one final model", seen=seen, do=do)
+    if about is None:
         seen, do = f"nothing new in {home / FINAL}", "see HOME/log, and `gossipdp checkpoint list` for its checkpoints"
         raise DataError("GD-602", "the peer ended without a final model", seen=seen, do=do)
     click.echo(f"final model in {home / FINAL}: {_described(about)}")
@@ -97,9 +106,7 @@ def _described(about: dict[str, Any]) -> str:
     if len(names) < 2:
         return "this peer's own, no other member took part"
     held = f"held by {len(names)} peers ({', '.join(names[:4])}{', ...' if len(names) > 4 else ''})"
-    share, agrees = here.get("relative_distance"), here.get("agrees")
+    share = here.get("relative_distance")
     if share is None:
-        return held + (", all equal" if agrees else ", not compared to the end")
-    agreed = "which agree to" if agrees else "which do not agree to"
-    missed = "" if agrees else " (GD-404)"
-    return f"{held}, {agreed} 1e-3 of their usual distance{missed}; last measured here: {share:.2g}"
+        return f"{held}, all equal"
+    return f"{held}, which agree to 1e-3 of their usual distance; last measured here: {share:.2g}"

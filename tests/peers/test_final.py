@@ -22,7 +22,12 @@ from peers import finished
 from peers.final import FinalFiles
 from tests.peers.export.models import base_of, meta
 
-ABOUT = {"run": "07" * 16, "clock": 50, "peers": [{"id": "ab", "name": "a"}], "this_host": {"rounds": 3}}
+ABOUT = {
+    "run": "07" * 16,
+    "clock": 50,
+    "peers": [{"id": "ab", "name": "a"}],
+    "this_host": {"rounds": 3, "agrees": True},
+}
 WEIGHTS = np.arange(12, dtype=np.float32).reshape(4, 3)
 
 
@@ -64,6 +69,19 @@ def test_model_and_its_description_stand_in_the_home_and_the_checkpoint_stays(ho
     why = here.store.why_pinned(here.checkpoint) or ""
     assert why.startswith("the final model of the run that finished at 2") and str(where) not in why
     assert sorted(path.name for path in here.path.iterdir()) == ["checkpoints", "final"], "no unfinished folder"
+
+
+def test_model_that_the_peers_do_not_agree_on_is_kept_and_not_called_final(home: Callable[..., Home]) -> None:
+    here = home()
+    about = {**ABOUT, "this_host": {"rounds": 3, "agrees": False}}
+    for _ in range(2):
+        where = here.files.write(here.checkpoint, about)
+    assert (
+        where == here.path / "not-final" and (load_file(where / "model.safetensors")["layer.weight"] == WEIGHTS).all()
+    )
+    assert sorted(path.name for path in here.path.iterdir()) == ["checkpoints", "not-final", "not-final-1"]
+    assert (here.store.why_pinned(here.checkpoint) or "").startswith("this host's own model of the run that ended at 2")
+    finished.check_unfinished(here.path)
 
 
 def test_on_a_base_the_final_folder_is_a_whole_model(home: Callable[..., Home], tmp_path: Path) -> None:

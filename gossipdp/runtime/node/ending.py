@@ -42,7 +42,7 @@ class Outside(Protocol):
         """The training command is to be ended, and not started again. False if nothing here can do that."""
 
     def write(self, checkpoint: Path, about: Mapping[str, Any]) -> Path:
-        """Write the final files. Called on a thread of its own.
+        """Write the final files, or this host's own if the peers do not agree. Called on a thread of its own.
 
         Args:
             checkpoint: with the final model.
@@ -114,13 +114,14 @@ class Ending:
         self._report, close = event, event.closeness
         if not event.closers:
             log.warning("finished without a model: none has come to this peer")
+        elif not close.agrees:
+            apart = _listed([name_of(self._peer, peer) for peer in close.apart])
+            text = f"no final model after {close.exchanges} exchanges{_closer(close)}; too far away: {apart}"
+            self._notices.notice("GD-404", text, now)
         elif len(event.closers) == 1:
             self._finished_alone()
-        elif close.agrees:
-            log.info("finished: %d peers hold one model%s", len(event.closers), _closer(close))
         else:
-            text = f"{len(event.closers)} peers closed, and are not as near as asked{_closer(close)}"
-            self._notices.notice("GD-404", text, now)
+            log.info("finished: %d peers hold one model%s", len(event.closers), _closer(close))
 
     def _finished_alone(self) -> None:
         absent = [member.name or member.address for member in self._peer.membership.restart_contacts()]
@@ -141,8 +142,9 @@ class Ending:
             self._training.end()
         for _, outcome in self._calls.collect():
             if isinstance(outcome, Path):
-                self.final = outcome
-                log.info("final model in %s", outcome)
+                agrees = self._report is not None and self._report.closeness.agrees
+                self.final = outcome if agrees else None
+                log.info("%s in %s", "final model" if agrees else "this host's own model, which is not final,", outcome)
             else:
                 log.error("%s", outcome, extra={"code": outcome.code})
 

@@ -159,13 +159,17 @@ def test_final_files_name_their_peers_in_one_order_on_all_hosts() -> None:
     assert written[0] == written[1]
 
 
-def test_a_distance_that_is_not_reached_is_a_notice_and_the_files_are_written_all_the_same() -> None:
+@pytest.mark.parametrize("closers", [(ME, OTHER), (ME,)])
+def test_a_distance_that_is_not_reached_is_a_notice_and_nothing_is_called_final(closers: Any, caplog: Any) -> None:
+    caplog.set_level(logging.INFO, "gossipdp.node")
     rig = Rig()
-    rig.ending.observe(events.Finished((ME, OTHER), FAR), 20.0)
+    rig.ending.observe(events.Finished(closers, FAR._replace(apart=(OTHER,))), 20.0)
     rig.ending.saved(Path("/checkpoint"))
     rig.written()
-    assert [code for code, _ in rig.notices] == ["GD-404"] and "1.0e-01 of the usual" in rig.notices[0][1]
-    assert rig.outside.written
+    [(code, text)] = rig.notices
+    assert code == "GD-404" and "1.0e-01 of the usual" in text and "too far away: other" in text
+    assert rig.outside.written[0][1]["this_host"]["agrees"] is False
+    assert rig.ending.final is None and "final model in" not in caplog.text and "not final" in caplog.text
 
 
 @pytest.mark.parametrize("known", [False, True])
