@@ -22,6 +22,8 @@ LIST_WHEELS := import pathlib, tomllib; p = tomllib.loads(pathlib.Path("pyprojec
 
 .PHONY: demo test test-long lint docs bench race gpu gpu-wheels lab mutants system clean
 .DEFAULT_GOAL := test
+# Images of containers often set it. Each worker and each process that a test starts would compile all sources again.
+unexport PYTHONDONTWRITEBYTECODE
 
 # A torch in the allowed range that PYTHON's installation has is kept: the environment then sees its packages. Tests run
 # in an environment of their own, so that no other installed package changes them.
