@@ -11,9 +11,10 @@ core count processes that a test started and waited for, too. No fixture stands 
 
 from __future__ import annotations
 
+import gc
 import os
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Generator, Iterable, Mapping, Sequence
 from typing import Any
 
 import pytest
@@ -33,6 +34,17 @@ WIDTH = 110
 
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "campaign(name): one of the campaigns that docs/campaigns.md lists")
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """What is collected lives to the end. Python's collector of garbage looks at it neither now nor in a test."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.enable()
+        gc.freeze()
 
 
 def pytest_collection_modifyitems(items: Sequence[pytest.Item]) -> None:

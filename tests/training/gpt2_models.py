@@ -16,11 +16,15 @@ from tests.training.ledger_daemon import PumpedDaemon
 WINDOW = torch.arange(32) % 61
 
 
+def transformers() -> Any:
+    """Imported by the test that needs it: every worker collects all tests, and the import takes a second."""
+    return pytest.importorskip("transformers", reason="transformers is not installed")
+
+
 def gpt2() -> Any:
-    transformers = pytest.importorskip("transformers", reason="transformers is not installed")
     torch.manual_seed(0)
-    config = transformers.GPT2Config(vocab_size=64, n_positions=32, n_embd=24, n_layer=2, n_head=3)
-    return transformers.GPT2LMHeadModel(config)
+    config = transformers().GPT2Config(vocab_size=64, n_positions=32, n_embd=24, n_layer=2, n_head=3)
+    return transformers().GPT2LMHeadModel(config)
 
 
 def checkpoint_of(daemon: PumpedDaemon, directory: Path) -> Any:

@@ -12,10 +12,9 @@ import torch
 
 import gossipdp
 from peers import export
-from tests.training.gpt2_models import WINDOW, checkpoint_of, gpt2, logits
+from tests.training.gpt2_models import WINDOW, checkpoint_of, gpt2, logits, transformers
 from tests.training.ledger_daemon import PumpedDaemon
 
-transformers = pytest.importorskip("transformers", reason="transformers is not installed")
 pytestmark = pytest.mark.filterwarnings("ignore")  # those of the frameworks are their own affair
 
 
@@ -36,12 +35,12 @@ def daemon(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[PumpedDa
 def train(model: Any, out: Path) -> None:
     from gossipdp.training.adapters.hf import GossipCallback
 
-    arguments = transformers.TrainingArguments(
+    arguments = transformers().TrainingArguments(
         str(out), max_steps=4, per_device_train_batch_size=2, learning_rate=1e-2, save_strategy="no", report_to="none",
         disable_tqdm=True, use_cpu=True,
     )  # fmt: skip
     rows = [{"input_ids": WINDOW + n, "labels": WINDOW + n} for n in range(3)] * 4
-    transformers.Trainer(model, arguments, train_dataset=rows, callbacks=[GossipCallback()]).train()
+    transformers().Trainer(model, arguments, train_dataset=rows, callbacks=[GossipCallback()]).train()
 
 
 class Holder(torch.nn.Module):
@@ -66,7 +65,7 @@ def test_from_pretrained_loads_an_export__the_same_logits(
     train(model, tmp_path / "trainer")
     made = export.export_model(checkpoint_of(daemon, tmp_path), tmp_path / "out", tmp_path / "base", shard=shard)
     assert made.files == files and (made.kept > 0) == frozen
-    loaded = transformers.AutoModelForCausalLM.from_pretrained(tmp_path / "out")
+    loaded = transformers().AutoModelForCausalLM.from_pretrained(tmp_path / "out")
     assert torch.equal(logits(loaded), logits(model)) and not torch.equal(logits(model), before)
     assert loaded.lm_head.weight.data_ptr() == loaded.transformer.wte.weight.data_ptr(), "tied, as it was"
 
@@ -77,7 +76,7 @@ def test_from_pretrained_loads_shards_that_were_exported_without_a_base(daemon: 
     out = tmp_path / "out"
     files = export.export_files(export.trained(checkpoint_of(daemon, tmp_path)), out, shard=20_000)
     model.config.save_pretrained(out)
-    loaded = transformers.AutoModelForCausalLM.from_pretrained(out)
+    loaded = transformers().AutoModelForCausalLM.from_pretrained(out)
     assert files == 4 and torch.equal(logits(loaded), logits(model))
 
 
@@ -94,6 +93,6 @@ def test_names_of_a_module_around_the_model_lose_their_prefix__the_same_logits(
             optimizer.step()
     saved = checkpoint_of(daemon, tmp_path)
     export.export_model(saved, tmp_path / "out", tmp_path / "base", prefixes=["model."])
-    loaded = transformers.AutoModelForCausalLM.from_pretrained(tmp_path / "out", dtype="auto")
+    loaded = transformers().AutoModelForCausalLM.from_pretrained(tmp_path / "out", dtype="auto")
     assert loaded.dtype == torch.float32, "in which it was trained, and not half as its base was saved"
     assert torch.equal(logits(loaded), logits(model))

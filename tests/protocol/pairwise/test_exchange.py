@@ -22,7 +22,8 @@ def test_undisturbed_exchange_averages_every_chunk_once(codec, window):
 
 
 def test_undisturbed_dialogue_is_ranges_data_data_ack():
-    said, _ = transcript(window=1)
+    said, count = transcript(window=1)
+    assert count == transcript()[1] == MESSAGES
     kinds = [(type(message).__name__, getattr(message, "turn", 0)) for message in said]
     assert kinds == [("Ranges", 0), ("Data", 1), ("Data", 2), ("Ack", 3)] * CHUNKS + [("End", 0)]
 
