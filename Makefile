@@ -20,7 +20,7 @@ WHEELS_PYTHON ?= 3.12
 LIST_WHEELS := import pathlib, tomllib; p = tomllib.loads(pathlib.Path("pyproject.toml").read_text()); \
   print(*(each for each in p["project"]["dependencies"] + p["build-system"]["requires"] if "torch" not in each), sep="\n")
 
-.PHONY: demo test test-long lint docs bench race gpu gpu-wheels lab mutants system clean
+.PHONY: demo quick test test-long lint docs bench race gpu gpu-wheels lab mutants system clean
 .DEFAULT_GOAL := test
 # Images of containers often set it. Each worker and each process that a test starts would compile all sources again.
 unexport PYTHONDONTWRITEBYTECODE
@@ -69,6 +69,9 @@ test: $(DEV_READY) system  ## all tests except the long ones
 
 test-long: $(DEV_READY) system  ## all tests
 	$(BIN)/python -m pytest -n 2 --dist worksteal --durations 60
+
+quick: $(DEV_READY)  ## style, types and mirrored tests of what changed, within a minute; BASE=main: of the whole branch
+	@$(BIN)/python .ci/quick.py $(BASE)
 
 lint: $(DEV_READY)
 	$(BIN)/ruff check .
