@@ -25,7 +25,7 @@ MARKS = "not long and not processes and not namespaces"
 FAILED = re.compile(r"\d (failed|error)")
 NONE_RAN = 5
 """exit code of pytest: all tests of these modules have such a mark"""
-LIMIT, LEAST = 48.0, 20.0
+LIMIT, LEAST = 46.0, 20.0
 """seconds of everything, and seconds that tests have after a first run of mypy; stopped workers may take 10 s more"""
 
 
