@@ -20,6 +20,8 @@ from typing import Any
 import pytest
 from hypothesis import settings
 
+pytest_plugins = ["tests.needs"]
+
 # A time limit for each example would fail tests on a busy machine.
 settings.register_profile("gossipdp", deadline=None)
 settings.load_profile("gossipdp")

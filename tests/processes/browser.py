@@ -1,4 +1,4 @@
-"""A headless Chromium for tests, driven through its DevTools protocol over two pipes."""
+"""A headless Chromium for tests that need one, driven through its DevTools protocol over two pipes."""
 
 from __future__ import annotations
 
@@ -7,19 +7,16 @@ import fcntl
 import json
 import os
 import select
-import shutil
 import subprocess
 import sys
 import time
 from pathlib import Path
 from typing import Any
 
-__all__ = ["MISSING", "Browser"]
+from simulations.processes.needs import found
 
-PROGRAM = next(
-    (found for name in ("chromium", "chromium-browser", "google-chrome") if (found := shutil.which(name))), ""
-)
-MISSING = "" if PROGRAM else "not installed: a browser (Debian's package chromium)"
+__all__ = ["Browser"]
+
 OPTIONS = ("--headless", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--hide-scrollbars")
 OPTIONS += ("--remote-debugging-pipe", "--no-first-run", "--disable-extensions", "--disable-background-networking")
 LAUNCH = (
@@ -40,7 +37,8 @@ class Browser:
         self._number, self._left, self._session = 0, b"", ""
         there, self._write = _pipe()
         self._read, back = _pipe()
-        argv = [sys.executable, "-c", LAUNCH, str(there), str(back), PROGRAM, *OPTIONS, f"--user-data-dir={folder}"]
+        launch = [sys.executable, "-c", LAUNCH, str(there), str(back)]
+        argv = [*launch, found("chromium"), *OPTIONS, f"--user-data-dir={folder}"]
         with (folder / "browser.log").open("ab") as log:
             self._process = subprocess.Popen(
                 argv, pass_fds=(there, back), stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=_environment(folder)

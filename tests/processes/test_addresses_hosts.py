@@ -13,14 +13,12 @@ import pytest
 from peers import home as homes
 from peers import invites
 from simulations.processes.namespaces import hosts as labs
-from simulations.processes.namespaces.hosts import Lab, unavailable
+from simulations.processes.namespaces.hosts import Lab
 from tests.processes.running import PORT, Host, end, environment, host_in, until
 
-WHY_NOT = unavailable()
 pytestmark = [
     pytest.mark.processes,
-    pytest.mark.namespaces,
-    pytest.mark.skipif(bool(WHY_NOT), reason=WHY_NOT or "namespaces work here"),
+    pytest.mark.needs("namespaces"),
 ]
 FORWARDER = str(Path(__file__).with_name("forwarder.py"))
 
@@ -150,6 +148,7 @@ def test_port_map_of_a_marketplace__other_hosts_dial_the_outside_port(
     assert "GD-102" not in rented.text()
 
 
+@pytest.mark.needs("IPv6")
 def test_ipv6_alone__the_global_address_is_chosen_and_dialled(pair: list[Host], lab: Lab) -> None:
     for number, place in enumerate(lab.hosts, 1):
         ip("-n", place.namespace, "address", "flush", "dev", "eth0", "scope", "global")

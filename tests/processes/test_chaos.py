@@ -18,13 +18,10 @@ import pytest
 
 from simulations.processes.namespaces.chaos import Chaos, Plan, Report
 from simulations.processes.namespaces.faults import KINDS, SILENT, script
-from simulations.processes.namespaces.hosts import Weather, unavailable
 from tests.processes.running import Host, Network, until
 
 pytestmark = pytest.mark.processes
 
-WHY_NOT = unavailable(Weather())
-without_network = pytest.mark.skipif(bool(WHY_NOT), reason=WHY_NOT or "an emulated network works here")
 ON_WITHIN = 10.0
 BACK_WITHIN = 30.0
 LEFT_WITHIN = 10.0
@@ -51,8 +48,7 @@ def played(plan: Plan, directory: Path, record: Record) -> Report:
 
 @pytest.mark.long
 @pytest.mark.campaign("T3")
-@pytest.mark.namespaces
-@without_network
+@pytest.mark.needs("weather")
 def test_cut_killed_and_stopped_under_30_percent_loss__training_goes_on_and_all_are_together_again(
     tmp_path: Path, record_property: Record
 ) -> None:
@@ -67,8 +63,7 @@ def test_cut_killed_and_stopped_under_30_percent_loss__training_goes_on_and_all_
 
 @pytest.mark.campaign("T3")
 @pytest.mark.long
-@pytest.mark.namespaces
-@without_network
+@pytest.mark.needs("weather")
 @pytest.mark.parametrize("kinds", [(), ("cut",), tuple(KINDS)], ids=["loss", "loss and cuts", "loss and all faults"])
 def test_a_minute_of_30_percent_loss_at_200_ms_and_10_Mbit__training_never_stops(
     kinds: tuple[str, ...], tmp_path: Path, record_property: Record
@@ -209,8 +204,7 @@ def test_told_to_stop_in_an_exchange__leaves_in_time_and_no_partner_waits(
 
 @pytest.mark.campaign("T18")
 @pytest.mark.long
-@pytest.mark.namespaces
-@without_network
+@pytest.mark.needs("weather")
 def test_twenty_seconds_in_which_exchanges_fail__memory_and_descriptors_stay(
     tmp_path: Path, record_property: Record
 ) -> None:
@@ -224,8 +218,7 @@ def test_twenty_seconds_in_which_exchanges_fail__memory_and_descriptors_stay(
 
 @pytest.mark.campaign("T18")
 @pytest.mark.long
-@pytest.mark.namespaces
-@without_network
+@pytest.mark.needs("weather")
 def test_two_minutes_with_half_of_the_exchanges_failing__memory_and_descriptors_stay(
     tmp_path: Path, record_property: Record
 ) -> None:
@@ -243,8 +236,7 @@ def test_two_minutes_with_half_of_the_exchanges_failing__memory_and_descriptors_
 
 @pytest.mark.campaign("T7")
 @pytest.mark.long
-@pytest.mark.namespaces
-@without_network
+@pytest.mark.needs("weather")
 def test_one_host_is_starved_of_cpu__the_others_step_on_as_before(tmp_path: Path, record_property: Record) -> None:
     plan = Plan(seed=7, seconds=40, kinds=("starve",), pause=(3.0, 6.0), quiet=10, pace=0.05, undisturbed=0.95)
     report = played(plan, tmp_path, record_property)

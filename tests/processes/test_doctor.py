@@ -28,15 +28,13 @@ from peers.doctor.findings import Finding, Light
 from peers.doctor.talk import Network
 from simulations.processes.drill.faults import FAULTS
 from simulations.processes.namespaces import hosts as labs
-from simulations.processes.namespaces.hosts import Lab, unavailable
+from simulations.processes.namespaces.hosts import Lab
 from tests.processes.running import PORT, end, environment, host_in, until
 from tests.runtime.storage.small_disk import small_disk
 
-WHY_NOT = unavailable()
 pytestmark = [
     pytest.mark.processes,
-    pytest.mark.namespaces,
-    pytest.mark.skipif(bool(WHY_NOT), reason=WHY_NOT or "namespaces work here"),
+    pytest.mark.needs("namespaces"),
 ]
 FORWARDER = str(Path(__file__).with_name("forwarder.py"))
 WITHIN = 15.0
@@ -89,10 +87,8 @@ def faults(findings: Sequence[Finding]) -> set[str]:
 
 
 def filtered(where: labs.Host, *rule: str) -> Callable[[], None]:
-    """Add a rule of iptables on a host; the call that removes it. Skips where there is none."""
-    made = subprocess.run(where.command(["iptables", "-w", "-I", *rule]), capture_output=True, check=False)
-    if made.returncode:
-        pytest.skip(f"no packet filter here: {made.stderr.decode().strip()}")
+    """Add a rule of iptables on a host; the call that removes it."""
+    subprocess.run(where.command(["iptables", "-w", "-I", *rule]), check=True)
     return lambda: subprocess.run(where.command(["iptables", "-w", "-D", *rule]), check=True) and None
 
 
@@ -107,6 +103,7 @@ def test_no_fault__nothing_is_named_and_the_way_is_open_both_ways(scene: Scene) 
     assert scene.founder.status()["members"]["alive"] == 1
 
 
+@pytest.mark.needs("packet filter")
 def test_firewall_there_drops(scene: Scene) -> None:
     remove = filtered(scene.there, "INPUT", "-p", "tcp", "--dport", str(PORT), "-j", "DROP")
     try:
@@ -115,6 +112,7 @@ def test_firewall_there_drops(scene: Scene) -> None:
         remove()
 
 
+@pytest.mark.needs("packet filter")
 def test_firewall_here_drops(scene: Scene) -> None:
     remove = filtered(scene.here, "INPUT", "-p", "tcp", "--dport", str(PORT), "-j", "DROP")
     try:
@@ -125,6 +123,7 @@ def test_firewall_here_drops(scene: Scene) -> None:
     assert all(finding.light is not Light.RED for finding in findings)  # a peer that only dials out is a full peer
 
 
+@pytest.mark.needs("packet filter")
 def test_firewall_before_this_host_drops(scene: Scene) -> None:
     """Like a provider's security group: the packets do not reach this host."""
     remove = filtered(scene.there, "OUTPUT", "-p", "tcp", "--dport", str(PORT), "--syn", "-j", "DROP")
@@ -164,6 +163,7 @@ def test_clock_is_off_by_an_hour(scene: Scene) -> None:
     assert finding.light is Light.RED and "60 min ahead of the member" in finding.said
 
 
+@pytest.mark.needs("packet filter")
 @pytest.mark.parametrize(("direction", "word"), [("INPUT", "to"), ("OUTPUT", "from")])
 def test_large_packets_are_lost(scene: Scene, direction: str, word: str) -> None:
     remove = filtered(scene.there, direction, "-p", "tcp", "-m", "length", "--length", "1301:", "-j", "DROP")
@@ -180,6 +180,7 @@ def test_large_packets_are_lost(scene: Scene, direction: str, word: str) -> None
     assert "mtu 1300`" in finding.do
 
 
+@pytest.mark.needs("packet filter")
 @pytest.mark.parametrize("word", ["to", "from"])
 def test_black_hole_of_the_fire_drill__its_size_is_the_same_from_both_ends(scene: Scene, word: str) -> None:
     (fault,) = [fault for fault in FAULTS if fault.name == "large packets are lost"]
@@ -193,6 +194,7 @@ def test_black_hole_of_the_fire_drill__its_size_is_the_same_from_both_ends(scene
     assert f"{word} the member, packets of at most 1300 bytes pass and larger ones are lost" in finding.said
 
 
+@pytest.mark.needs("mounts")
 def test_disk_is_full(scene: Scene, tmp_path: Path) -> None:
     with small_disk(tmp_path / "disk") as disk:
         assert faults(examined(replace(scene.case(), home=disk / "home"), scene.here)) == {"disk-full"}

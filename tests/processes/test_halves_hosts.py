@@ -12,11 +12,10 @@ from gossipdp.runtime.storage.checkpoint import verify
 from gossipdp.runtime.storage.store import Store
 from peers import home as homes
 from peers import invites
-from simulations.processes.namespaces.hosts import Lab, unavailable
+from simulations.processes.namespaces.hosts import Lab
 from tests.processes.running import Host, end, host_in, until
 
 pytestmark = [pytest.mark.processes, pytest.mark.long]
-WHY_NOT = unavailable()
 EVERY, APART = 10, 8
 SETTINGS = f"[exchange]\nevery = {EVERY}\napart_rounds = {APART}\nwarmup_steps = 0\n"
 LARGER, SMALLER = (0, 2, 4), (1, 3)
@@ -55,8 +54,7 @@ def pinned(host: Host) -> list[Path]:
     return [path for path in store.list() if store.pinned(path)]
 
 
-@pytest.mark.namespaces
-@pytest.mark.skipif(bool(WHY_NOT), reason=WHY_NOT or "namespaces work here")
+@pytest.mark.needs("namespaces")
 def test_cut_for_many_rounds__GD_607_a_pinned_checkpoint_and_one_network_again(lab: Lab, hosts: list[Host]) -> None:
     larger, smaller = ([hosts[number] for number in side] for side in (LARGER, SMALLER))
     for host in hosts:

@@ -8,12 +8,10 @@ import sys
 import pytest
 
 from simulations.processes.namespaces import hosts
-from simulations.processes.namespaces.hosts import Host, Lab, unavailable
+from simulations.processes.namespaces.hosts import Host, Lab
 
-WHY_NOT = unavailable()
 pytestmark = [
-    pytest.mark.namespaces,
-    pytest.mark.skipif(bool(WHY_NOT), reason=WHY_NOT or "namespaces work here"),
+    pytest.mark.needs("namespaces"),
 ]
 
 REACH = """

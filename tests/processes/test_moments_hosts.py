@@ -76,6 +76,7 @@ def test_joiner_and_a_process_that_was_killed_begin_with_moments(network: Callab
         assert joined["begins"] == again["begins"] == 0
 
 
+@pytest.mark.needs("mounts")
 def test_moments_are_held_and_given_where_the_disk_has_no_room(network: Callable[..., Network]) -> None:
     two = network(2, settings=SETTINGS.format("true"))
     two.settle_in()

@@ -14,14 +14,12 @@ from gossipdp.runtime.network.identity import NetworkSecret
 from gossipdp.runtime.network.invite import Invite
 from peers import home as homes
 from peers import invites
-from simulations.processes.namespaces.hosts import Counters, Lab, unavailable
+from simulations.processes.namespaces.hosts import Counters, Lab
 from tests.processes.running import Host, end, gossipdp, host_in, until
 
-WHY_NOT = unavailable()
 pytestmark = [
     pytest.mark.processes,
-    pytest.mark.namespaces,
-    pytest.mark.skipif(bool(WHY_NOT), reason=WHY_NOT or "namespaces work here"),
+    pytest.mark.needs("namespaces"),
 ]
 
 

@@ -14,11 +14,10 @@ import pytest
 from peers import home as homes
 from peers import invites
 from simulations.processes.namespaces import hosts as labs
-from simulations.processes.namespaces.hosts import Lab, unavailable
+from simulations.processes.namespaces.hosts import Lab
 from tests.processes.running import PORT, Host, Network, end, gossipdp, host_in, until
 
 pytestmark = pytest.mark.processes
-WHY_NOT = unavailable()
 
 
 def close_port(place: labs.Host) -> None:
@@ -41,8 +40,7 @@ def behind(tmp_path: Path) -> Iterator[list[Host]]:
 
 
 @pytest.mark.long
-@pytest.mark.namespaces
-@pytest.mark.skipif(bool(WHY_NOT), reason=WHY_NOT or "namespaces work here")
+@pytest.mark.needs("namespaces")
 def test_port_closed_to_the_outside__GD_102_then_a_full_peer_over_its_own_links(behind: list[Host]) -> None:
     direct, closed = behind[:2], behind[2:]
     behind[0].settle_in(None)

@@ -12,11 +12,11 @@ from typing import Any
 
 import pytest
 
-from tests.processes.browser import MISSING, Browser
+from tests.processes.browser import Browser
 from tests.processes.hostile_member import HostileMember
 from tests.processes.running import Network, running, until
 
-pytestmark = [pytest.mark.processes, pytest.mark.skipif(bool(MISSING), reason=MISSING or "there is a browser")]
+pytestmark = [pytest.mark.processes, pytest.mark.needs("chromium")]
 
 HOSTILE = ["<img src=x onerror=alert(1)>", '"></title><script>alert(2)</script>']
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import shutil
 import subprocess
 import urllib.parse
 from collections.abc import Iterator
@@ -15,11 +14,7 @@ from tests.peers.deploy.queries import rules, shown, variables
 from tests.processes.prometheus_server import Prometheus, get
 from tests.processes.running import Network, gossipdp, running, until
 
-MISSING = [program for program in ("prometheus", "promtool") if shutil.which(program) is None]
-pytestmark = [
-    pytest.mark.processes,
-    pytest.mark.skipif(bool(MISSING), reason=f"not installed: {', '.join(MISSING)} (Debian's package prometheus)"),
-]
+pytestmark = [pytest.mark.processes, pytest.mark.needs("prometheus", "promtool")]
 
 AFTER_AN_EVENT = {"Exchanges that failed, offers refused", "Refused: NaN and others", "Notices"}
 """panels that may be empty while nothing has gone wrong"""

@@ -12,13 +12,10 @@ import torch
 from safetensors.torch import save_file
 
 from peers.jobs import byte_gpt
-from simulations.processes.namespaces.hosts import Weather, unavailable
 from simulations.processes.race.__main__ import main
 from simulations.processes.race.evaluation import Evaluation
 from simulations.processes.race.rules import QUICK
 from simulations.processes.race.summary import line_of, seconds_to, spread
-
-WHY_NOT = unavailable(Weather())
 
 
 def run(seconds: float, *curve: tuple[float, float]) -> dict[str, object]:
@@ -81,8 +78,7 @@ def test_a_page_shows_the_figures_of_the_race_that_was_played(name: str) -> None
 
 @pytest.mark.long
 @pytest.mark.processes
-@pytest.mark.namespaces
-@pytest.mark.skipif(bool(WHY_NOT), reason=WHY_NOT or "namespaces with weather work here")
+@pytest.mark.needs("weather")
 def test_all_contestants_race_and_a_lost_host_stops_all_groups_but_not_gossip(tmp_path: Path) -> None:
     options = ["--quick", "--networks", "100mbit", "--conditions", "power", "--runs", str(tmp_path)]
     assert main(options) == 0

@@ -13,15 +13,13 @@ from pathlib import Path
 
 import pytest
 
-from simulations.processes.namespaces.hosts import Lab, unavailable
+from simulations.processes.namespaces.hosts import Lab
 from tests.processes.running import Host, end, host_in, until
 
-WHY_NOT = unavailable()
 pytestmark = [
     pytest.mark.long,
     pytest.mark.processes,
-    pytest.mark.namespaces,
-    pytest.mark.skipif(bool(WHY_NOT), reason=WHY_NOT or "namespaces work here"),
+    pytest.mark.needs("namespaces"),
 ]
 SCRIPT = Path(__file__).with_name("training_ranks.py")
 RANKS = {"one": 1, "ddp": 2, "fsdp": 2}

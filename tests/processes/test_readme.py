@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file
 
-from simulations.processes.namespaces.hosts import Host, Lab, unavailable
+from simulations.processes.namespaces.hosts import Host, Lab
 
 ROOT = Path(__file__).resolve().parents[2]
 README = ROOT / "README.md"
@@ -25,7 +25,6 @@ SCRIPT = ROOT / "peers" / "jobs" / "recipes" / "train.py"
 PUBLIC = {"host1": "45.0.0.1", "host2": "45.0.0.2"}
 """Addresses that look public: the README has none that look private. They exist in this lab alone."""
 WITHIN = 150.0
-WHY_NOT = unavailable()
 
 
 def section(title: str) -> str:
@@ -133,8 +132,7 @@ def test_it_is_short() -> None:
 
 
 @pytest.mark.processes
-@pytest.mark.namespaces
-@pytest.mark.skipif(bool(WHY_NOT), reason=WHY_NOT or "namespaces work here")
+@pytest.mark.needs("namespaces")
 def test_two_hosts_print_what_it_says_and_end_with_one_model(terminals: dict[str, Terminal]) -> None:
     for terminal in terminals.values():
         (terminal.folder / "train.py").write_text(block(section("A training script"), "python"))

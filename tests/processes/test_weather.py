@@ -8,12 +8,10 @@ import sys
 
 import pytest
 
-from simulations.processes.namespaces.hosts import Host, Lab, LabError, Weather, unavailable
+from simulations.processes.namespaces.hosts import Host, Lab, LabError, Weather
 
-WHY_NOT = unavailable(Weather())
 pytestmark = [
-    pytest.mark.namespaces,
-    pytest.mark.skipif(bool(WHY_NOT), reason=WHY_NOT or "namespaces with weather work here"),
+    pytest.mark.needs("weather"),
 ]
 
 ECHO = """

@@ -25,10 +25,10 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
-from simulations.processes.namespaces import hosts as labs
 from simulations.processes.namespaces.faults import KINDS, script
 from simulations.processes.namespaces.plan import Plan, Report
 from simulations.processes.namespaces.stage import Stage
+from simulations.processes.needs import lacks
 
 __all__ = ["Chaos", "Plan", "Report"]
 
@@ -293,7 +293,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         loss=options.loss, kinds=kinds, failing=options.failing, size=options.size,
         pace=options.pace,
     )  # fmt: skip
-    if why := labs.unavailable(plan.weather):
+    if why := lacks("weather"):
         print(why, file=sys.stderr)
         return 7
     with contextlib.ExitStack() as stack:

@@ -18,7 +18,6 @@ import ctypes
 import itertools
 import json
 import os
-import shutil
 import subprocess
 import sys
 from collections.abc import Iterable, Iterator, Sequence
@@ -27,7 +26,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-__all__ = ["Counters", "Host", "Lab", "LabError", "Weather", "unavailable"]
+__all__ = ["Counters", "Host", "Lab", "LabError", "Weather"]
 
 SUBNET = "10.77"
 BURST = "64kb"
@@ -131,7 +130,7 @@ class Lab:
             kernel.
 
     Raises:
-        LabError: this kernel or user cannot build a lab; `unavailable` tells so beforehand.
+        LabError: this kernel or user cannot build a lab.
     """
 
     def __init__(self, count: int, *, rate: str | None = None, weather: Weather | None = None) -> None:
@@ -275,24 +274,11 @@ class Lab:
         if self._wires is not None:
             self._wires.communicate()
         for namespace in (*(host.namespace for host in self.hosts), self._switch):
-            subprocess.run(["ip", "netns", "delete", namespace], capture_output=True, check=False)
+            with contextlib.suppress(LabError):
+                _ip("netns", "delete", namespace)
 
     def _on_switch(self, *words: str) -> None:
         _ip("-n", self._switch, *words)
-
-
-def unavailable(weather: Weather | None = None) -> str:
-    """Why no lab can be built here, or an empty string. It tries to build one."""
-    if os.geteuid() != 0:
-        return "network namespaces need root"
-    for program in ("ip", "tc"):
-        if shutil.which(program) is None:
-            return f"`{program}` (iproute2) is not installed"
-    try:
-        with Lab(1, weather=weather):
-            return ""
-    except LabError as error:
-        return f"no network namespaces {'with weather ' if weather else ''}here: {error}"
 
 
 def _ip(*words: str) -> str:
@@ -300,7 +286,10 @@ def _ip(*words: str) -> str:
 
 
 def _run(*words: str) -> str:
-    done = subprocess.run(words, capture_output=True, text=True, check=False)
+    try:
+        done = subprocess.run(words, capture_output=True, text=True, check=False)
+    except FileNotFoundError:
+        raise LabError(f"`{words[0]}` is not on PATH; Debian's package iproute2 has it") from None
     if done.returncode:
         raise LabError(f"{' '.join(words)}: {done.stderr.strip()}")
     return done.stdout

@@ -19,7 +19,8 @@ from pathlib import Path
 
 from simulations.lab.pages.report import commit
 from simulations.lab.runs.answers import machine
-from simulations.processes.namespaces.hosts import LabError, Weather, unavailable
+from simulations.processes.namespaces.hosts import LabError
+from simulations.processes.needs import lacks
 from simulations.processes.race.entries import ENTRIES
 from simulations.processes.race.heat import Heat
 from simulations.processes.race.page import write_page
@@ -36,7 +37,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     folder = options.runs or ROOT / "runs" / ("race-quick" if options.quick else "race")
     folder.mkdir(parents=True, exist_ok=True)
     if not options.page:
-        if why := unavailable(Weather()):
+        if why := lacks("weather"):
             print(why, file=sys.stderr)
             return 7
         heats = [

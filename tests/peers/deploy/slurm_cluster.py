@@ -1,4 +1,4 @@
-"""A Slurm cluster of two nodes that are both this machine, for one test. Not a test.
+"""A Slurm cluster of two nodes that are both this machine, for a test with the mark `needs("Slurm")`. Not a test.
 
 Both names of the nodes lead to loopback. Its daemons have their keys, ports and files in a folder of their own.
 """
@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import os
 import secrets
-import shutil
 import socket
 import subprocess
 import sys
@@ -19,7 +18,6 @@ import psutil
 from simulations.processes.namespaces.processes import ROOT, Process, kept_port, until
 from tests.peers.deploy.shell import program
 
-NEEDS = ("munged", "slurmctld", "slurmd", "sbatch", "srun", "scancel", "scontrol")
 STARTS_WITHIN = 30.0
 CONFIGURATION = """
 ClusterName=one
@@ -45,19 +43,6 @@ NodeName={host} NodeHostname={host} NodeAddr=127.0.0.1 Port={first} CPUs=1 RealM
 NodeName=localhost NodeHostname={host} NodeAddr=127.0.0.1 Port={second} CPUs=1 RealMemory=1000
 PartitionName=main Nodes={host},localhost Default=YES MaxTime=INFINITE State=UP
 """
-
-
-def unavailable() -> str:
-    """Why no cluster can be had here; "" if it can."""
-    if os.geteuid() != 0:
-        return "Slurm's daemons need root"
-    if missing := [name for name in NEEDS if shutil.which(name) is None]:
-        return f"not installed: {', '.join(missing)} (Debian's slurmctld, slurmd, slurm-client and munge)"
-    try:
-        address = socket.gethostbyname(socket.gethostname())
-    except OSError:
-        address = "no address"
-    return "" if address.startswith("127.") else f"this machine's name leads to {address}, not to loopback"
 
 
 class Cluster:

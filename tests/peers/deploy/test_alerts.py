@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import shutil
 import subprocess
 from pathlib import Path
 from typing import Any
@@ -21,9 +20,6 @@ from tests.peers.deploy.queries import DEPLOY, RULE_TESTS, RULES, rules, selecto
 ALERTS = rules()
 LABEL = re.compile(r"\{\{ \$labels\.(\w+) \}\}")
 KINDS = {kind.name: kind for kind in STATES}
-needs_promtool = pytest.mark.skipif(
-    shutil.which("promtool") is None, reason="promtool is not on PATH; Debian's package prometheus has it"
-)
 
 
 def promtool(*arguments: str | Path) -> tuple[int, str]:
@@ -31,7 +27,7 @@ def promtool(*arguments: str | Path) -> tuple[int, str]:
     return done.returncode, done.stdout + done.stderr
 
 
-@needs_promtool
+@pytest.mark.needs("promtool")
 def test_promtool_accepts_rules_scrape_settings_and_targets() -> None:
     code, said = promtool("check", "config", "--lint-fatal", DEPLOY / "prometheus" / "prometheus.yml")
     assert code == 0, said
@@ -51,7 +47,7 @@ def fired(case: dict[str, Any]) -> list[tuple[str, str]]:
     ]
 
 
-@needs_promtool
+@pytest.mark.needs("promtool")
 @pytest.mark.parametrize("file", RULE_TESTS, ids=lambda file: file.stem)
 def test_alerts_fire_when_they_should(file: Path) -> None:
     code, said = promtool("test", "rules", file)
@@ -68,7 +64,7 @@ def test_every_alert_has_a_case_in_which_it_fires_and_a_time_at_which_nothing_do
         assert any('instance="b"' in name for name in names) or case["name"].startswith(tuple(alone)), case["name"]
 
 
-@needs_promtool
+@pytest.mark.needs("promtool")
 @pytest.mark.parametrize("file", RULE_TESTS, ids=lambda file: file.stem)
 def test_descriptions_are_whole_sentences_with_instance_and_value(file: Path, tmp_path: Path) -> None:
     """promtool prints the texts of alerts that it does not expect."""

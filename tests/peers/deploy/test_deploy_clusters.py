@@ -44,13 +44,12 @@ def exchanges(*homes: Path) -> Callable[[], bool]:
 
 @pytest.fixture
 def slurm(short: Path) -> Iterator[slurm_cluster.Cluster]:
-    if reason := slurm_cluster.unavailable():
-        pytest.skip(reason)
     made = slurm_cluster.Cluster(short / "slurm")
     yield made
     made.end("1")
 
 
+@pytest.mark.needs("Slurm")
 def test_slurm__at_the_signal_peers_leave_and_the_job_is_queued_again(
     slurm: slurm_cluster.Cluster, tmp_path: Path
 ) -> None:

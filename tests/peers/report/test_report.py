@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import shutil
 import subprocess
 from html.parser import HTMLParser
 from importlib import resources
@@ -22,6 +21,7 @@ from peers.report.gather import gather
 from peers.report.page import MODULES, SHARED
 from peers.report.page import MOST as LARGEST
 from peers.report.write import write
+from simulations.processes.needs import found
 from tests.peers.commands.running import Run
 
 HOSTILE = "</script><img src=x onerror=alert(1)>"
@@ -167,12 +167,12 @@ def test_report_and_status_page_share_one_setup_of_plots(home: Path, tmp_path: P
     assert users == ["plots.js"]
 
 
-@pytest.mark.skipif(shutil.which("chromium") is None, reason="chromium is not installed")
+@pytest.mark.needs("chromium")
 def test_browser_draws_the_curves_without_an_error(home: Path, tmp_path: Path) -> None:
     out = tmp_path / "report.html"
     write([home], out, 1.9e9)
     words = ["--headless", "--no-sandbox", "--disable-gpu", "--enable-logging=stderr", "--window-size=400,900"]
-    argv = ["chromium", *words, f"--user-data-dir={tmp_path / 'profile'}", "--dump-dom", f"file://{out}"]
+    argv = [found("chromium"), *words, f"--user-data-dir={tmp_path / 'profile'}", "--dump-dom", f"file://{out}"]
     ran = subprocess.run(argv, capture_output=True, text=True, timeout=60, check=True)
     assert "CONSOLE" not in ran.stderr, ran.stderr
     (peer,) = gather([home])

@@ -100,6 +100,7 @@ def test_payload_stays_in_memory_if_the_folder_is_gone_or_is_none(tmp_path: Path
         assert spill.keep(b"abc") == b"abc" and "stay in memory" in spill.tick()
 
 
+@pytest.mark.needs("mounts")
 def test_full_disk_is_no_fault_of_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A page that the disk has no room for must not be mapped: reading it would end the process (SIGBUS)."""
     monkeypatch.setattr(spilling, "LEFT", 0)

@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 pytest_plugins = ["pytester"]
-CONFTEST = Path(__file__).resolve().parents[2] / "conftest.py"
+ROOT = Path(__file__).resolve().parents[3]
+CONFTEST = ROOT / "tests" / "conftest.py"
 TESTS = """
 import pytest
 
@@ -30,6 +31,12 @@ def test_that_fails():
 def test_of_none(record_property):
     record_property("events", 5)
 """
+
+
+@pytest.fixture(autouse=True)
+def path(monkeypatch):
+    """The modules of tests and simulations are found in another folder, too."""
+    monkeypatch.setenv("PYTHONPATH", str(ROOT))
 
 
 @pytest.mark.parametrize(

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from simulations.processes.namespaces.processes import until
-from tests.processes.browser import MISSING, Browser
+from tests.processes.browser import Browser
 from tests.runtime.observability.page.network_of_many import NetworkOfMany
 
-pytestmark = pytest.mark.skipif(bool(MISSING), reason=MISSING or "there is a browser")
+pytestmark = pytest.mark.needs("chromium")
 
 WIDTHS = (1400, 390)
 BOXES = """

@@ -1,0 +1,82 @@
+"""The mark `needs` of a test: programs and abilities of its machine. Without them the test skips, and says why.
+
+    @pytest.mark.needs("promtool", "namespaces")
+
+`.ci/programs` has the programs, `simulations/processes/needs.py` the abilities. A test that calls a program which
+neither its marks nor `EVERYWHERE` name fails: on another machine it would fail or skip without a word.
+`--needs PROGRAM` selects the tests that need a program.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import pytest
+
+from simulations.processes.needs import ABILITIES, PROGRAMS, found, lacks, programs_of
+
+EVERYWHERE = {"bash", "sh", "sleep"}
+"""called by their names alone; every Debian system has them"""
+PLACES = {place: name for name in PROGRAMS for place in (*PROGRAMS[name].names, found(name)) if place}
+
+
+class Running:
+    """The programs that the running test may call; None between tests."""
+
+    allowed: frozenset[str] | None = None
+
+
+def needs_of(item: pytest.Item) -> list[str]:
+    return [need for mark in item.iter_markers("needs") for need in mark.args]
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--needs", metavar="PROGRAM", choices=sorted(PROGRAMS), help="only tests that need this program")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line("markers", "needs(*names): programs and abilities without which the test skips")
+    sys.addaudithook(_heard)
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    for item in items:
+        if unknown := [need for need in needs_of(item) if need not in PROGRAMS and need not in ABILITIES]:
+            raise pytest.UsageError(f"{item.nodeid} needs what no table has: {', '.join(unknown)}")
+    if program := config.getoption("--needs"):
+        others = [item for item in items if not any(program in programs_of(need) for need in needs_of(item))]
+        config.hook.pytest_deselected(items=others)
+        items[:] = [item for item in items if item not in others]
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Iterator[Any]:
+    Running.allowed = frozenset(program for need in needs_of(item) for program in programs_of(need))
+    try:
+        return (yield)
+    finally:
+        Running.allowed = None
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    if reason := lacks(*needs_of(item)):
+        pytest.skip(reason)
+
+
+def _heard(event: str, arguments: Sequence[Any]) -> None:
+    """Judge each start of a process. An audit hook hears those of libraries, too."""
+    if event == "subprocess.Popen" and Running.allowed is not None and (name := _not_named(arguments[1])):
+        pytest.fail(f"calls `{name}`: name it in the mark `needs` of the test, and in .ci/programs")
+
+
+def _not_named(argv: Sequence[str | os.PathLike[str]]) -> str:
+    words = [os.fsdecode(word) for word in argv]
+    if named := PLACES.get(words[0]):
+        if named not in (Running.allowed or ()):
+            return named
+        return _not_named(words[4:]) if words[1:3] == ["netns", "exec"] else ""
+    return "" if "/" in words[0] or words[0] in EVERYWHERE else words[0]
