@@ -20,7 +20,7 @@ WHEELS_PYTHON ?= 3.12
 LIST_WHEELS := import pathlib, tomllib; p = tomllib.loads(pathlib.Path("pyproject.toml").read_text()); \
   print(*(each for each in p["project"]["dependencies"] + p["build-system"]["requires"] if "torch" not in each), sep="\n")
 
-.PHONY: demo quick test test-long lint docs bench race gpu gpu-wheels lab mutants system clean
+.PHONY: demo quick test test-long programs lint docs bench race gpu gpu-wheels lab mutants system clean
 .DEFAULT_GOAL := test
 # Images of containers often set it. Each worker and each process that a test starts would compile all sources again.
 unexport PYTHONDONTWRITEBYTECODE
@@ -67,7 +67,8 @@ demo: $(DEMO_READY)  ## four peers on this machine train a small GPT; ALGORITHM=
 test: $(DEV_READY) system  ## all tests except the long ones
 	$(BIN)/python -m pytest -n 3 --dist worksteal --durations 25 --timeout 600 -m 'not long'
 
-test-long: $(DEV_READY) system  ## all tests
+test-long: $(DEV_READY)  ## all tests
+	@sh .ci/packages long
 	$(BIN)/python -m pytest -n 2 --dist worksteal --durations 60
 
 quick: $(DEV_READY)  ## style, types and mirrored tests of what changed, within a minute; BASE=main: of the whole branch
@@ -80,6 +81,9 @@ lint: $(DEV_READY)
 
 docs: $(SITE)  ## the site, in build/docs; a broken link or anchor is an error
 	$(BIN)/python -m sphinx --fail-on-warning --keep-going --nitpicky --quiet -j 2 -c docs . build/docs
+
+programs: $(DEV_READY)  ## hides each program of .ci/programs in turn: the tests that need it skip
+	$(BIN)/python .ci/hidden_programs.py
 
 bench: $(DEV_READY)  ## measure ratios to the alternatives, side by side
 	$(BIN)/python -m simulations.processes.benchmarks

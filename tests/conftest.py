@@ -55,6 +55,8 @@ def pytest_collection_modifyitems(items: Sequence[pytest.Item]) -> None:
             item.user_properties.append((CAMPAIGN, mark.args[0]))
 
 
+# Also for a test that another hook skips.
+@pytest.hookimpl(tryfirst=True)
 def pytest_runtest_setup(item: pytest.Item) -> None:
     item.stash[BEGAN] = spent()
 

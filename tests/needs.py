@@ -61,7 +61,6 @@ def pytest_runtest_protocol(item: pytest.Item) -> Iterator[Any]:
         Running.allowed = None
 
 
-@pytest.hookimpl(tryfirst=True)
 def pytest_runtest_setup(item: pytest.Item) -> None:
     if reason := lacks(*needs_of(item)):
         pytest.skip(reason)

@@ -32,6 +32,7 @@ from simulations.processes.benchmarks.cabled_hosts import cabled_hosts
 from simulations.processes.benchmarks.report import Report
 from simulations.processes.namespaces.hosts import Lab, Weather
 from simulations.processes.namespaces.processes import Host, end, environment, until
+from simulations.processes.needs import lacks
 
 PATIENCE = 1200.0
 """seconds for the longest phase"""
@@ -164,6 +165,9 @@ def main() -> int:
     options = parser.parse_args()
     if options.train:
         return train(options)
+    if why := lacks("weather"):
+        print(why, file=sys.stderr)
+        return 7
     lab = Lab(2, rate=options.rate, weather=Weather.of(options.rtt))
     with tempfile.TemporaryDirectory(dir=options.folder) as folder, lab:
         run = Run(lab, Path(folder), options)

@@ -34,6 +34,7 @@ from simulations.processes.benchmarks.report import Report
 from simulations.processes.benchmarks.size_trainer import MOVE, MOVING, PAUSE, moved_by
 from simulations.processes.namespaces.hosts import Lab
 from simulations.processes.namespaces.processes import Host, end, until
+from simulations.processes.needs import lacks
 
 FIXED = 0.7e9
 """bytes of a daemon without a model"""
@@ -263,6 +264,9 @@ def main() -> int:
     parser.add_argument("--most", type=float, default=0.0, help="bytes a parameter that the founder's daemon may take")
     parser.add_argument("--folder", type=Path, default=None, help="for the homes")
     options = parser.parse_args()
+    if why := lacks("namespaces"):
+        print(why, file=sys.stderr)
+        return 7
     kept = True
     for size in options.parameters:
         with tempfile.TemporaryDirectory(dir=options.folder) as folder, Lab(3, rate=options.rate) as lab:

@@ -18,6 +18,7 @@ from typing import Any, Final
 from simulations.processes.drill.faults import FAULTS, Fault
 from simulations.processes.drill.town import Town
 from simulations.processes.namespaces.processes import Host, until
+from simulations.processes.needs import lacks
 
 LOOK: Final = 5.0
 """seconds between two looks of the tools"""
@@ -29,6 +30,9 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--faults", type=int, default=10, help="number of faults")
     options = parser.parse_args()
+    if why := lacks("namespaces", "packet filter", "mounts", "prometheus"):
+        print(why, file=sys.stderr)
+        return 7
     options.out.mkdir(parents=True)
     random = Random(options.seed)
     drawn = random.sample(FAULTS, min(options.faults, len(FAULTS)))
