@@ -20,6 +20,8 @@ from typing import Any
 import pytest
 from hypothesis import settings
 
+from tests.time_limit import pytest_timeout_cancel_timer, pytest_timeout_set_timer  # noqa: F401
+
 pytest_plugins = ["tests.needs"]
 
 # A time limit for each example would fail tests on a busy machine.

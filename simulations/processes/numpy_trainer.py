@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from gossipdp.errors import UnreachableError
 from gossipdp.protocol.schema import Schema
 from gossipdp.runtime import link as links
+from simulations.processes.progress import undelayed
 
 __all__ = ["NumpyTrainer"]
 
@@ -25,7 +26,7 @@ class NumpyTrainer:
     Args:
         home: the peer's folder.
         x: parameters, fp32, shape (parameters,). Call `step` after each change.
-        timeout: longest wait in seconds for the daemon.
+        timeout: longest wait in seconds for the daemon, on the clock `undelayed`.
     """
 
     def __init__(self, home: Path, x: NDArray[np.float32], *, timeout: float = 60.0) -> None:
@@ -40,7 +41,7 @@ class NumpyTrainer:
         self._sealed: int | None = None
         """while this process holds the region's token: number of the last slot that was sealed"""
         self._width = 0
-        deadline = time.monotonic() + timeout
+        deadline = undelayed() + timeout
         self._link = self._connect(home, deadline)
         self._link.hello(self.schema)
         self._until(lambda: self._link.region is not None, deadline)
@@ -61,13 +62,13 @@ class NumpyTrainer:
             try:
                 return links.Link.connect(home)
             except UnreachableError:
-                if time.monotonic() > deadline:
+                if undelayed() > deadline:
                     raise
                 time.sleep(0.05)
 
     def _until(self, condition: Callable[[], bool], deadline: float) -> None:
         while not condition():
-            if self._link.lost or time.monotonic() > deadline:
+            if self._link.lost or undelayed() > deadline:
                 raise TimeoutError(self._link.lost or "the daemon does not answer")
             self._link.wait(0.2)
             self._hear()

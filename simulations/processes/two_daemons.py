@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from gossipdp.errors import GossipdpError
 from peers.control import ask
 from simulations.processes.numpy_trainer import NumpyTrainer
+from simulations.processes.progress import until
 
 __all__ = ["Pair", "one_daemon", "two_daemons"]
 
@@ -53,7 +54,7 @@ def _start(home: Path, arguments: Sequence[str], settings: Mapping[str, Any]) ->
 
 def _stop(child: subprocess.Popen[bytes]) -> None:
     child.send_signal(signal.SIGTERM)
-    child.wait(20.0)
+    until("the daemon ends", lambda: child.poll() is not None)
 
 
 @contextlib.contextmanager
@@ -63,22 +64,17 @@ def one_daemon(name: str, arguments: Sequence[str], settings: Mapping[str, Any])
         home = Path(place) / name
         child = _start(home, arguments, settings)
         try:
-            _answering(home, child)
+            until("the daemon answers", lambda: _answers(home, child))
             yield home
         finally:
             _stop(child)
 
 
-def _answering(home: Path, child: subprocess.Popen[bytes]) -> None:
-    deadline = time.monotonic() + 60.0
-    while True:
-        try:
-            ask(home, "status")
-            return
-        except GossipdpError:
-            if time.monotonic() > deadline or child.poll() is not None:
-                raise TimeoutError(home.with_suffix(".log").read_text()) from None
-            time.sleep(0.05)
+def _answers(home: Path, child: subprocess.Popen[bytes]) -> bool:
+    assert child.poll() is None, home.with_suffix(".log").read_text()
+    with contextlib.suppress(GossipdpError):
+        return bool(ask(home, "status"))
+    return False
 
 
 @contextlib.contextmanager

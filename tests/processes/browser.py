@@ -6,10 +6,8 @@ import base64
 import fcntl
 import json
 import os
-import select
 import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
@@ -23,8 +21,6 @@ LAUNCH = (
     "import os, sys; os.dup2(int(sys.argv[1]), 3); os.dup2(int(sys.argv[2]), 4); os.execv(sys.argv[3], sys.argv[3:])"
 )
 """the browser reads commands from descriptor 3 and writes answers to 4"""
-PATIENCE = 60.0
-"""seconds for an answer"""
 
 
 class Browser:
@@ -59,7 +55,7 @@ class Browser:
 
     def __exit__(self, *_: object) -> None:
         self._process.kill()
-        self._process.wait(10)
+        self._process.wait()
         os.close(self._read)
         os.close(self._write)
 
@@ -84,16 +80,13 @@ class Browser:
         if self._session:
             command["sessionId"] = self._session
         os.write(self._write, json.dumps(command).encode() + b"\0")
-        deadline = time.monotonic() + PATIENCE
-        while (answer := self._next(deadline)).get("id") != self._number:
+        while (answer := self._next()).get("id") != self._number:
             self._note(answer)
         assert "error" not in answer, f"{method}: {answer['error']}"
         return dict(answer["result"])
 
-    def _next(self, deadline: float) -> dict[str, Any]:
+    def _next(self) -> dict[str, Any]:
         while b"\0" not in self._left:
-            ready, _, _ = select.select([self._read], [], [], max(0.0, deadline - time.monotonic()))
-            assert ready, "the browser does not answer"
             piece = os.read(self._read, 1 << 20)
             assert piece, f"the browser has ended with {self._process.poll()}"
             self._left += piece

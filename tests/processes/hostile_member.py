@@ -10,7 +10,6 @@ import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from random import Random
-from typing import Any
 
 from gossipdp.protocol.membership.signatures import Signer
 from gossipdp.protocol.peer import Peer
@@ -22,7 +21,7 @@ from gossipdp.runtime.network.transport import Transport
 from peers import home as homes
 from peers.settings import peer_config
 from peers.version import SOFTWARE
-from tests.processes.running import Host
+from tests.processes.running import Host, until
 
 __all__ = ["HostileMember"]
 
@@ -36,7 +35,7 @@ class HostileMember:
     """
 
     def __init__(self, hosts: list[Host], name: str = "hostile") -> None:
-        founder = hosts[0]
+        self._hosts, founder = hosts, hosts[0]
         self.identity, self.random = Identity.generate(), Random(1)
         config = homes.read_config(founder.home, {}, {})
         self.transport = Transport(
@@ -76,24 +75,31 @@ class HostileMember:
 
     def act(self, seconds: float, beat: float, speaks: Callable[[], object] = lambda: None) -> None:
         """Take part for `seconds`, and call `speaks` every `beat` seconds."""
-        self.until(lambda: None, seconds, beat, speaks)
+        end = time.monotonic() + seconds
+        while time.monotonic() < end:
+            self._take_part(beat, speaks)
 
     def until(
         self,
-        condition: Callable[[], Any],
-        seconds: float,
+        what: str,
+        condition: Callable[[], object],
         beat: float = 0.1,
         speaks: Callable[[], object] = lambda: None,
-    ) -> Any:
-        """Take part until `condition` is true, for at most `seconds`. Return the last value of the condition."""
-        end, speaks_at, found = time.monotonic() + seconds, 0.0, None
-        while (now := time.monotonic()) < end and not found:
-            if now >= speaks_at:
-                found = condition()
-                speaks()
-                speaks_at = now + beat
-            self._turn(min(end, speaks_at) - now)
-        return found
+    ) -> None:
+        """Take part until `condition` is true. It is looked at, and `speaks` is called, every `beat` seconds."""
+
+        def holds() -> bool:
+            found = bool(condition())
+            self._take_part(beat, speaks)
+            return found
+
+        until(what, holds, self._hosts)
+
+    def _take_part(self, beat: float, speaks: Callable[[], object]) -> None:
+        speaks()
+        next_ = time.monotonic() + beat
+        while (left := next_ - time.monotonic()) > 0:
+            self._turn(left)
 
     def _turn(self, most: float) -> None:
         timer = self.peer.timer()

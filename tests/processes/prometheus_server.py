@@ -14,7 +14,7 @@ from tests.processes.running import Process, environment, kept_port
 
 
 def get(url: str) -> str:
-    with urllib.request.urlopen(url, timeout=5) as answer:
+    with urllib.request.urlopen(url) as answer:
         return str(answer.read().decode())
 
 

@@ -21,8 +21,8 @@ from simulations.processes.namespaces.processes import (
     environment,
     gossipdp,
     kept_port,
-    until,
 )
+from simulations.processes.progress import until
 
 __all__ = [
     "FIRST_MODEL",
@@ -95,7 +95,7 @@ class Network:
 
     def invite(self) -> Path:
         path = self.founder.home / "invite"
-        until("the founder writes an invite", path.exists, 20, [self.founder])
+        until("the founder writes an invite", path.exists, [self.founder])
         return path
 
     def settle_in(self) -> None:
@@ -123,22 +123,25 @@ class Network:
             host.start_supervised(join=f"@{invite}")
         self.hosts[-1].start_supervised(join="-", GOSSIPDP_INVITE=invite.read_text())
 
-    def until_it_runs(self, seconds: float = 30.0, exchanges: int = 1) -> None:
+    def until_it_runs(self, exchanges: int = 1) -> None:
         """Whether every peer has the model, trains, knows all others and has exchanged."""
         for host in self.hosts:
             until(
-                f"{host.name} is part of the network", lambda host=host: self.runs(host, exchanges), seconds, self.hosts
+                f"{host.name} is part of the network",
+                lambda host=host: self.runs(host, exchanges),
+                self.hosts,
+                moves=lambda host=host: self._came_to(host, exchanges),
             )
 
     def runs(self, host: Host, exchanges: int = 1) -> bool:
+        return self._came_to(host, exchanges) == ("ready", "attached", len(self.hosts), exchanges)
+
+    def _came_to(self, host: Host, exchanges: int) -> tuple[str | int, ...]:
         status = host.status()
-        return bool(
-            status
-            and status["state"] == "ready"
-            and status["training"] == "attached"
-            and status["members"]["alive"] == len(self.hosts)
-            and status["exchanges"].get("done", 0) >= exchanges
-        )
+        if not status:
+            return ()
+        done = min(status["exchanges"].get("done", 0), exchanges)
+        return status["state"], status["training"], status["members"]["alive"], done
 
     def end(self) -> None:
         end(self.hosts)

@@ -48,7 +48,7 @@ def founded(pair: Sequence[Host]) -> str:
     """Start the founder; the text of its invite."""
     pair[0].settle_in(None)
     pair[0].start_daemon()
-    until("the founder writes an invite", (pair[0].home / "invite").exists, 30, pair)
+    until("the founder writes an invite", (pair[0].home / "invite").exists, pair)
     return (pair[0].home / "invite").read_text()
 
 
@@ -57,7 +57,6 @@ def until_both_know_each_other(pair: Sequence[Host]) -> None:
         until(
             f"{host.name} knows {other.name}",
             lambda h=host, o=other: h.member(o.name).get("state") == "alive",
-            30,
             pair,
         )
 
@@ -116,7 +115,7 @@ def container(lab: Lab) -> Iterator[Container]:
     finally:
         for forwarder in forwarders:
             forwarder.kill()
-            forwarder.wait(10)
+            forwarder.wait()
         subprocess.run(["ip", "netns", "delete", inside.namespace], check=False)
 
 
@@ -139,12 +138,12 @@ def test_port_map_of_a_marketplace__other_hosts_dial_the_outside_port(
     assert status["address_why"] == "the port map of Vast.ai for TCP port 4710"
     # The founder, started again, dials it there. The container could be first to dial, so its way out is closed.
     remembered = founder.home / "members.json"
-    until("the founder remembers it", lambda: remembered.exists() and "33526" in remembered.read_text(), 15, pair)
+    until("the founder remembers it", lambda: remembered.exists() and "33526" in remembered.read_text(), pair)
     assert founder.daemon is not None
     founder.daemon.kill()
     container.way_out.kill()
     founder.start_daemon()
-    until("it is dialled", lambda: "at 10.77.0.2:33526 (outbound)" in founder.text(), 30, pair)
+    until("it is dialled", lambda: "at 10.77.0.2:33526 (outbound)" in founder.text(), pair)
     assert "GD-102" not in rented.text()
 
 
@@ -173,7 +172,7 @@ def test_public_addresses_are_dead__members_of_one_private_network_meet_there_an
     until_both_know_each_other(pair)
     assert addresses(pair[0]) == [f"8.8.4.1:{PORT}", f"10.77.0.1:{PORT}"]
     dead, alive = f"8.8.4.2:{PORT}", f"10.77.0.2:{PORT}"
-    until("the dead one is dropped", lambda: addresses(pair[1]) == [alive], 60, pair)
+    until("the dead one is dropped", lambda: addresses(pair[1]) == [alive], pair)
     assert f"members tried {dead} 2 times in vain: it is not advertised any longer, and {alive} is" in pair[1].text()
-    until("the other member hears so", lambda: pair[0].member(pair[1].name)["others"] == [], 15, pair)
+    until("the other member hears so", lambda: pair[0].member(pair[1].name)["others"] == [], pair)
     assert not any("GD-102" in host.text() for host in pair)

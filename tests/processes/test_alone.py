@@ -37,11 +37,11 @@ def test_lone_peer_with_a_real_daemon_trains_bit_for_bit_as_without(
     bare = subprocess.Popen(byte_gpt(without), env=environment(GOSSIPDP_OFF="1"), stdout=subprocess.PIPE, text=True)
     try:
         supervisor = host.start_supervised(byte_gpt(with_peer))
-        assert supervisor.ended(120) == 0, host.last_words()
-        said, _ = bare.communicate(timeout=120)
+        assert supervisor.ended() == 0, host.last_words()
+        said, _ = bare.communicate()
     finally:
         bare.kill()
-        bare.wait(10)
+        bare.wait()
     assert bare.returncode == 0
 
     one, other = load_file(with_peer), load_file(without)

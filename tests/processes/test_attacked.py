@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import subprocess
 import sys
-import time
 import urllib.request
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -15,7 +14,7 @@ import pytest
 
 from gossipdp.protocol.wire.encoding import encode
 from gossipdp.protocol.wire.messages import Lane, Ping
-from gossipdp.runtime.network.events import LinkUp
+from gossipdp.runtime.network.events import DialFailed, LinkUp, TransportEvent
 from gossipdp.runtime.network.identity import Identity, NetworkSecret
 from gossipdp.runtime.network.transport import Transport
 from peers.control import ask
@@ -24,8 +23,8 @@ from tests.processes.running import Host, end, environment, until
 
 pytestmark = pytest.mark.processes
 
-JOINS_WITHIN = 2.0
-"""seconds within which an honest host gets a link during an attack"""
+DIALS_FAIL = 1
+"""most dials of an honest host that fail during an attack, before it has a link"""
 GROWS_BY = 300 << 20
 """most bytes that floods may add to a daemon's memory"""
 
@@ -45,7 +44,7 @@ def started(tmp_path: Path) -> Iterator[Callable[..., Host]]:
         hosts.append(host)
         host.settle_in(None)
         host.start_daemon()
-        until("the daemon answers", host.status, 30, [host])
+        until("the daemon answers", host.status, [host])
         return host
 
     yield start
@@ -56,29 +55,30 @@ def port(host: Host) -> int:
     return int(host.address.rpartition(":")[2])
 
 
-def link(host: Host) -> float:
-    """Seconds until a new member has a link with `host`."""
+def link(host: Host) -> int:
+    """Let a new member get a link with `host`. Return how many of its dials failed before."""
     member = Transport(
         Identity.generate(), NetworkSecret.load(host.home), network=NETWORK, run=b"", incarnation=1, listen=None
     )
-    begun = time.monotonic()
+    events: list[TransportEvent] = []
+
+    def linked() -> bool:
+        member.send(b"", host.address, Lane.CONTROL, encode(Ping(1)))
+        events.extend(member.poll(0.01)[0])
+        return any(isinstance(event, LinkUp) for event in events)
+
     try:
-        while (waited := time.monotonic() - begun) < 20:
-            member.send(b"", host.address, Lane.CONTROL, encode(Ping(1)))
-            if any(isinstance(event, LinkUp) for event in member.poll(0.01)[0]):
-                return time.monotonic() - begun
-        return waited
+        until("the new member has a link", linked, [host])
     finally:
         member.close(linger=0)
+    return sum(isinstance(event, DialFailed) for event in events)
 
 
 def kill_partners(host: Host, rounds: int, partners: int) -> None:
     """Let members connect to `host`, flood it with pings and die; see `partners`."""
     argv = [sys.executable, str(Path(__file__).with_name("partners.py")), str(port(host)), str(host.home), NETWORK]
     argv += [str(rounds), str(partners)]
-    done = subprocess.run(
-        argv, env=environment(), capture_output=True, text=True, timeout=60 + 10 * rounds, check=False
-    )
+    done = subprocess.run(argv, env=environment(), capture_output=True, text=True, check=False)
     assert done.stdout.split() == ["killed"] * rounds, f"{done.stderr}\n{host.last_words()}"
 
 
@@ -110,7 +110,7 @@ def test_fifty_partners_killed_while_they_flood__daemon_lives_and_its_memory_is_
 ) -> None:
     host = started()
     check_killed_partners(host, rounds=5, partners=10)
-    assert link(host) < JOINS_WITHIN
+    assert link(host) <= DIALS_FAIL
 
 
 def check_strangers(host: Host, count: int, said: int) -> None:
@@ -118,9 +118,9 @@ def check_strangers(host: Host, count: int, said: int) -> None:
     with strangers(host, count, said):
         joined = sorted(link(host) for _ in range(5))
         assert host.daemon.code is None and host.status(), host.last_words()
-    assert joined[3] < JOINS_WITHIN, joined
-    until("the daemon closes what strangers left", lambda: host.daemon.descriptors < 60, 15, [host])  # type: ignore[union-attr]
-    with urllib.request.urlopen(host.status()["metrics"], timeout=10) as answer:
+    assert joined[3] <= DIALS_FAIL, joined
+    until("the daemon closes what strangers left", lambda: host.daemon.descriptors < 60, [host])  # type: ignore[union-attr]
+    with urllib.request.urlopen(host.status()["metrics"]) as answer:
         assert b"gossipdp_build_info" in answer.read()
     assert "Traceback" not in host.text()
 
@@ -148,6 +148,6 @@ def test_strangers_while_a_model_comes__attached_and_saved(started: Callable[...
     host = started(256)
     with strangers(host, 1300, said=1):
         host.start_training()
-        until("it trains", lambda: host.status().get("training") == "attached", 60, [host])
+        until("it trains", lambda: host.status().get("training") == "attached", [host])
         ask(host.home, "checkpoint")
-        until("a checkpoint is written", lambda: host.status().get("checkpoint"), 30, [host])
+        until("a checkpoint is written", lambda: host.status().get("checkpoint"), [host])

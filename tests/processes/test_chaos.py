@@ -18,15 +18,13 @@ import pytest
 
 from simulations.processes.namespaces.chaos import Chaos, Plan, Report
 from simulations.processes.namespaces.faults import KINDS, SILENT, script
-from tests.processes.running import Host, Network, until
+from simulations.processes.progress import undelayed, until
+from tests.processes.running import Host, Network
 
 pytestmark = pytest.mark.processes
 
-ON_WITHIN = 10.0
-BACK_WITHIN = 30.0
 LEFT_WITHIN = 10.0
-KILLED_AFTER = 25.0
-"""seconds that service managers and spot markets give at least between SIGTERM and SIGKILL"""
+"""seconds, if a CPU is free; service managers and spot markets give at least 25 s between SIGTERM and SIGKILL"""
 
 
 Record = Callable[[str, object], None]
@@ -89,20 +87,18 @@ def half_dies_and_returns(network: Network, now: Path, kill_next: Path, record: 
     now.touch()
     for host in victims:
         assert host.daemon is not None
-        assert host.daemon.ended(20) == -signal.SIGKILL, host.last_words()
+        assert host.daemon.ended() == -signal.SIGKILL, host.last_words()
     died, had = time.monotonic(), [host.exchanges() for host in survivors]
     # An exchange of two survivors: one with a killed peer would not end as done.
     for host, count in zip(survivors, had, strict=True):
-        left = died + ON_WITHIN - time.monotonic()
-        until(f"{host.name} exchanges again", lambda h=host, c=count: h.exchanges() > c, left, network.hosts)
+        until(f"{host.name} exchanges again", lambda h=host, c=count: h.exchanges() > c, network.hosts)
     went_on = time.monotonic() - died
 
     again = time.monotonic()
     for host, point in zip(victims, armed(network, kill_next), strict=True):
         host.start_daemon(point)
     for host in network.hosts:
-        left = again + BACK_WITHIN - time.monotonic()
-        until(f"{host.name} is in the network again", lambda host=host: network.runs(host), left, network.hosts)
+        until(f"{host.name} is in the network again", lambda host=host: network.runs(host), network.hosts)
     record("seconds until the survivors exchanged", went_on)
     record("seconds until the dead were back after their start", time.monotonic() - again)
     for host in network.hosts:
@@ -121,7 +117,7 @@ def test_half_of_8_killed_in_their_exchanges__survivors_go_on_and_the_dead_come_
     eight = network(8, size=20_000, pace=0.05)
     signals = [tmp_path / f"now-{number}" for number in range(times + 1)]
     eight.start(kill_at=armed(eight, signals[0]))
-    eight.until_it_runs(60)
+    eight.until_it_runs()
     for now, following in itertools.pairwise(signals):
         half_dies_and_returns(eight, now, following, record_property)
 
@@ -137,7 +133,7 @@ def test_sixteen_peers_of_one_machine_know_each_other_and_exchange(
     sixteen = network(16, size=20_000, pace=0.2)
     began = time.monotonic()
     sixteen.start()
-    sixteen.until_it_runs(120)
+    sixteen.until_it_runs()
     record_property("seconds until all knew each other and had exchanged", time.monotonic() - began)
     assert not [host.name for host in sixteen.hosts if "Traceback" in host.text()]
     assert sum(host.text().count("model founded") for host in sixteen.hosts) == 1
@@ -147,27 +143,23 @@ def test_sixteen_peers_of_one_machine_know_each_other_and_exchange(
 
 
 def stopped(network: Network, host: Host) -> tuple[float, int]:
-    """Send SIGTERM in the middle of an exchange, and SIGKILL if it does not end. Return the seconds that it took to
+    """Send SIGTERM in the middle of an exchange. Return the seconds that it took to
     leave, and the exchanges that it ended after the signal: those that were open."""
     daemon, others = host.daemon, network.others(host)
     assert daemon is not None
     name, mine = host.status()["id"], len(host.text())
     said = {other.name: len(other.text()) for other in others}
-    until(f"{host.name} is in an exchange", lambda: host.status().get("partner"), 15, network.hosts)
+    until(f"{host.name} is in an exchange", lambda: host.status().get("partner"), network.hosts)
     daemon.signal(signal.SIGTERM)  # at once, or the exchange is over
-    begun = time.monotonic()
-    try:
-        code = daemon.ended(KILLED_AFTER)
-    finally:
-        daemon.kill()
-    took = time.monotonic() - begun
-    assert (code, took <= LEFT_WITHIN) == (0, True), f"{host.name} left with {code} after {took:.1f} s"
+    begun = undelayed()
+    assert daemon.ended(LEFT_WITHIN) == 0, host.last_words()
+    took = undelayed() - begun
     for other in others:
         # No peer waits for it: it has left, no exchange with it is open, and others exchange.
-        until(f"{other.name} knows", lambda other=other: other.member(host.name)["state"] == "left", 5, network.hosts)
+        until(f"{other.name} knows", lambda other=other: other.member(host.name)["state"] == "left", network.hosts)
         assert other.status()["partner"] != name, f"{other.name} still exchanges with {host.name}"
         count = other.exchanges()
-        until(f"{other.name} goes on", lambda o=other, c=count: o.exchanges() > c, ON_WITHIN, network.hosts)
+        until(f"{other.name} goes on", lambda o=other, c=count: o.exchanges() > c, network.hosts)
         since = other.text()[said[other.name] :]
         assert not re.search(rf"member {host.name} .* is (suspect|failed)", since), since
         assert not re.search(rf"exchange \d+ with [^:]*{name[:8]}[^:]* lost", since), since
@@ -184,7 +176,7 @@ def test_told_to_stop_in_an_exchange__leaves_in_time_and_no_partner_waits(
 ) -> None:
     three = network(3, size=2_000_000, pace=0.02)
     three.start()
-    three.until_it_runs(40)
+    three.until_it_runs()
     random, amid, tried = Random(16), 0, 0
     while amid < times:
         # An exchange may end between the status and the signal. Then this time does not count.
@@ -194,7 +186,7 @@ def test_told_to_stop_in_an_exchange__leaves_in_time_and_no_partner_waits(
         tried, amid = tried + 1, amid + (open_then > 0)
         record_property("seconds to leave", took)
         host.start_daemon()
-        until(f"{host.name} is back", lambda host=host: three.runs(host), BACK_WITHIN, three.hosts)
+        until(f"{host.name} is back", lambda host=host: three.runs(host), three.hosts)
     record_property("stopped in an exchange", amid)
     record_property("stopped between two", tried - amid)
 

@@ -24,12 +24,12 @@ def test_second_daemon_of_one_identity_is_refused_and_told_why__and_the_first_go
     for host in (founder, first):
         host.start_daemon()
         host.start_training()
-    until("two exchange", lambda: first.exchanges() >= 2, 30, [founder, first])
+    until("two exchange", lambda: first.exchanges() >= 2, [founder, first])
     copy.start_daemon()
-    until("the copy is told why", lambda: "GD-205" in copy.text() and "GD-205" in founder.text(), 20, three.hosts)
+    until("the copy is told why", lambda: "GD-205" in copy.text() and "GD-205" in founder.text(), three.hosts)
     assert "give each host a home of its own" in copy.text()
     before = first.exchanges()
-    until("the first goes on", lambda: first.exchanges() >= before + 5, 20, three.hosts)
+    until("the first goes on", lambda: first.exchanges() >= before + 5, three.hosts)
     assert copy.status()["state"] == "joining" and founder.status()["members"]["alive"] == 2
     assert not founder.ends() and not first.ends()
 
@@ -49,16 +49,16 @@ def test_copy_with_a_higher_start_ends_all_the_same__and_the_first_is_started_an
         host.start_daemon()
         host.start_training()
     for host in live:
-        until("all exchange", lambda host=host: host.exchanges() >= 2, 30, live)
+        until("all exchange", lambda host=host: host.exchanges() >= 2, live)
     for name in ("identity.key", "incarnation", "run"):
         shutil.copy(first.home / name, copy.home)
     ends, overtaken = copy.start_daemon(), first.daemon
     assert overtaken is not None
-    assert ends.ended(20) == CopyError.exit_code and overtaken.ended(20) == RETRY
+    assert ends.ended() == CopyError.exit_code and overtaken.ended() == RETRY
     assert "this identity is already live elsewhere" in copy.text() and copy.text().count("start 2") == 1
     assert "a copy of this home was live" in first.text()
     first.start_daemon()
-    until("the first goes on", lambda: first.exchanges() >= 3, 30, live)
+    until("the first goes on", lambda: first.exchanges() >= 3, live)
     assert first.status()["incarnation"] == 2 + AHEAD + 1
-    until("others know it", lambda: founder.status()["members"]["alive"] == 1 + others, 20, [founder])
+    until("others know it", lambda: founder.status()["members"]["alive"] == 1 + others, [founder])
     assert not any(host.ends() for host in live[:-1]) and first.training is not None and first.training.code is None

@@ -29,7 +29,8 @@ from peers.doctor.talk import Network
 from simulations.processes.drill.faults import FAULTS
 from simulations.processes.namespaces import hosts as labs
 from simulations.processes.namespaces.hosts import Lab
-from tests.processes.running import PORT, end, environment, host_in, until
+from simulations.processes.progress import undelayed, until
+from tests.processes.running import PORT, end, environment, host_in
 from tests.runtime.storage.small_disk import small_disk
 
 pytestmark = [
@@ -38,7 +39,11 @@ pytestmark = [
 ]
 FORWARDER = str(Path(__file__).with_name("forwarder.py"))
 WITHIN = 15.0
-"""seconds within which a fault has to be named"""
+"""seconds within which a fault has to be named, if a CPU is free"""
+
+
+BUSY = {"disk-slow", "torch-hangs"}
+"""faults that a machine may have while other tests use it"""
 
 
 class Scene:
@@ -50,8 +55,8 @@ class Scene:
         self.home = folder / "joiner"
         self.founder.settle_in(None)
         self.founder.start_daemon()
-        until("the founder writes an invite", (self.founder.home / "invite").exists, 30, [self.founder])
-        until("the founder answers", self.founder.status, 30, [self.founder])
+        until("the founder writes an invite", (self.founder.home / "invite").exists, [self.founder])
+        until("the founder answers", self.founder.status, [self.founder])
 
     def case(self, *seeds: str, advertise: str = "") -> Case:
         """The case of the second host with the founder's invite."""
@@ -73,17 +78,17 @@ def scene(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scene]:
 
 def examined(case: Case, where: labs.Host, **options: object) -> list[Finding]:
     """The findings on a host, in time."""
-    began = time.monotonic()
+    began = undelayed()
     with where.inside():
         findings = examine(case, with_torch=False, **options)  # type: ignore[arg-type]
-    assert time.monotonic() - began < WITHIN
+    assert undelayed() - began < WITHIN
     return findings
 
 
 def faults(findings: Sequence[Finding]) -> set[str]:
-    """What is wrong. A disk may be slow while other tests use it."""
+    """What is wrong, apart from a busy machine."""
     assert all(finding.do for finding in findings if finding.fault)
-    return {finding.fault for finding in findings if finding.fault} - {"disk-slow"}
+    return {finding.fault for finding in findings if finding.fault} - BUSY
 
 
 def filtered(where: labs.Host, *rule: str) -> Callable[[], None]:
@@ -208,11 +213,11 @@ def test_too_few_descriptors(scene: Scene) -> None:
     def few() -> None:
         resource.setrlimit(resource.RLIMIT_NOFILE, (256, 256))
 
-    began = time.monotonic()
+    began = undelayed()
     ran = subprocess.run(argv, env=environment(), capture_output=True, text=True, preexec_fn=few, check=False)
-    assert time.monotonic() - began < WITHIN
+    assert undelayed() - began < WITHIN
     told = json.loads(ran.stdout)
-    assert {each["fault"] for each in told["findings"]} - {"", "disk-slow"} == {"few-files"}
+    assert {each["fault"] for each in told["findings"]} - {"", *BUSY} == {"few-files"}
     assert (ran.returncode, told["worst"]) == (1, "red")
     assert resource.getrlimit(resource.RLIMIT_NOFILE) == before
 
@@ -227,7 +232,7 @@ def test_daemon_is_stopped(scene: Scene) -> None:
         assert faults(examined(scene.case(), scene.here)) == {"silent"}
     finally:
         scene.founder.daemon.signal(signal.SIGCONT)
-    until("the founder answers again", scene.founder.status, 30, [scene.founder])
+    until("the founder answers again", scene.founder.status, [scene.founder])
 
 
 def opens(host: str) -> bool:
@@ -251,12 +256,12 @@ def behind(scene: Scene) -> Iterator[labs.Host]:
         places = [f"192.168.50.1:{PORT}", f"10.77.0.1:{PORT}"]
         way_out = subprocess.Popen(scene.here.command([sys.executable, "-I", "-S", FORWARDER, *places]))
         with inside.inside():
-            until("the way out is open", lambda: opens("192.168.50.1"), 10)
+            until("the way out is open", lambda: opens("192.168.50.1"))
         yield inside
     finally:
         if way_out is not None:
             way_out.kill()
-            way_out.wait(10)
+            way_out.wait()
         subprocess.run(["ip", "netns", "delete", inside.namespace], check=False)
 
 
@@ -272,6 +277,6 @@ def test_port_map_with_a_wrong_port(scene: Scene, behind: labs.Host, leads_to: i
     finally:
         if forwarder is not None:
             forwarder.kill()
-            forwarder.wait(10)
+            forwarder.wait()
     assert faults(findings) == {"port-map"}
     assert any(finding.light is Light.RED and outside in finding.said for finding in findings)

@@ -25,7 +25,7 @@ MARK = 1e-3
 def finals(hosts: Sequence[Host]) -> list[dict[str, Any]]:
     """What final.json says on these hosts, once all have ended."""
     for host in hosts:
-        assert host.supervisor is not None and host.supervisor.ended(60.0) == 0, host.last_words()
+        assert host.supervisor is not None and host.supervisor.ended() == 0, host.last_words()
     return [json.loads((host.home / "final" / "final.json").read_text()) for host in hosts]
 
 
@@ -46,7 +46,7 @@ def spread(hosts: Sequence[Host]) -> float:
 def test_one_command_ends_the_run_of_all_and_a_killed_peer_costs_the_others_nothing(tmp_path: Path) -> None:
     with running(tmp_path, 4) as network:
         network.start_supervised()
-        network.until_it_runs(60.0)
+        network.until_it_runs()
         *three, killed = network.hosts
         before = {host.name: host.status()["steps"] for host in three}
         # Stopped first, or it could have left before it is killed.
@@ -90,7 +90,7 @@ def test_scripts_that_end_one_after_the_other_end_with_one_model(tmp_path: Path)
         first, second = network.hosts
         first.start_supervised([sys.executable, str(script), "900"])
         second.start_supervised([sys.executable, str(script), "1100"], join=f"@{network.invite()}")
-        until("they exchange", lambda: second.exchanges() > 0, 60.0, network.hosts)
+        until("they exchange", lambda: second.exchanges() > 0, network.hosts)
         reports = finals(network.hosts)
         assert spread(network.hosts) <= MARK
         assert all(len(report["peers"]) == 2 and report["this_host"]["agrees"] for report in reports)

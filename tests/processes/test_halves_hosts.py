@@ -61,27 +61,27 @@ def test_cut_for_many_rounds__GD_607_a_pinned_checkpoint_and_one_network_again(l
         host.start_daemon()
         host.start_training()
     for host, other in itertools.permutations(hosts, 2):
-        until(f"{host.name} meets {other.name}", lambda h=host, o=other: met(h, o) > 0, 90, hosts)
+        until(f"{host.name} meets {other.name}", lambda h=host, o=other: met(h, o) > 0, hosts)
 
     lab.cut([lab.hosts[number] for number in SMALLER])
     for side, others in ((larger, smaller), (smaller, larger)):
         for host in side:
-            until(f"{host.name} has lost them", lambda h=host, o=others: failed(h) == len(o), 60, hosts)
+            until(f"{host.name} has lost them", lambda h=host, o=others: failed(h) == len(o), hosts)
     clocks = {host.name: host.status()["clock"] for host in hosts}
     for host in hosts:
         far = clocks[host.name] + 3 * APART * EVERY
-        until(f"{host.name} trains on", lambda h=host, f=far: h.status()["clock"] >= f, 60, hosts)
+        until(f"{host.name} trains on", lambda h=host, f=far: h.status()["clock"] >= f, hosts)
     assert not any(host.status()["resyncs"] or pinned(host) for host in hosts)
 
     lab.heal()
     for host in smaller:
-        until(f"{host.name} follows", lambda h=host: h.status()["resyncs"].get("apart"), 90, hosts)
+        until(f"{host.name} follows", lambda h=host: h.status()["resyncs"].get("apart"), hosts)
     for host in hosts:
-        until(f"{host.name} is of one network", lambda h=host: not h.status()["apart"], 60, hosts)
+        until(f"{host.name} is of one network", lambda h=host: not h.status()["apart"], hosts)
     before = {pair: met(*pair) for pair in itertools.permutations(hosts, 2)}
     for (host, other), count in before.items():
         what = f"{host.name} meets {other.name} again"
-        until(what, lambda h=host, o=other, c=count: met(h, o) > c, 90, hosts)
+        until(what, lambda h=host, o=other, c=count: met(h, o) > c, hosts)
 
     for host in hosts:
         assert "GD-607" in host.text()

@@ -1,7 +1,8 @@
 """kill -9 of a daemon, of its training process, and of both, at named points of the work (safety I2, I7, I8).
 
 Four peers train; one is killed. What must hold: the others' steps never stop; a dead daemon is `failed` for all of
-them within 5 s (the local preset's promise); started again, it has the network's model and exchanges within 30 s.
+them; started again, it has the network's model and exchanges. How soon is tested in virtual time: a death in
+`tests/protocol/membership/test_detection.py`, a start in `tests/protocol/transfer`.
 """
 
 from __future__ import annotations
@@ -22,14 +23,8 @@ Record = Callable[[str, object], None]
 
 POINTS = ("chunk 7 sent", "ACK sent", "outer step half done")
 VICTIMS = ("daemon", "both", "daemon", "both", "both")
-FAILED_WITHIN = 5.0
-BACK_WITHIN = 30.0
 PAUSE = 2.0
-"""seconds without a step that this machine's load may cause; a peer that waits for another pauses longer"""
-LOADED_WITHIN = 60.0
-TORCH_PAUSE = 5.0
-"""the same with torch and 11M parameters while another torch loads. A peer that waits for the other's return pauses
-longer. One that waits for a verdict on it shows that as time in gossipdp"""
+"""seconds without a step, though a CPU was free; a peer that waits for another pauses longer"""
 STALL_SHARE = 0.05
 """share of the time from the death to the return: a busy machine stretches copies and that time equally"""
 
@@ -38,44 +33,40 @@ def until_dead(host: Host, victim: str) -> float:
     """Wait for the death that the daemon was armed for. Return its time."""
     first = host.training if victim == "training" else host.daemon
     assert first is not None and host.training is not None
-    assert first.ended(20) == -9, host.last_words()
+    assert first.ended() == -9, host.last_words()
     now = time.monotonic()
     if victim == "both":
-        assert host.training.ended(5) == -9
+        assert host.training.ended() == -9
     return now
 
 
-def until_failed(network: Network, host: Host, died: float) -> None:
+def until_failed(network: Network, host: Host) -> None:
     others = network.others(host)
     for other in others:
-        left = died + FAILED_WITHIN - time.monotonic()
         what = f"{other.name} says that {host.name} has failed"
-        until(what, lambda other=other: other.member(host.name).get("state") == "failed", left, network.hosts)
+        until(what, lambda other=other: other.member(host.name).get("state") == "failed", network.hosts)
     said = gossipdp("--home", str(others[0].home), "members", "--json")
     assert [row["state"] for row in json.loads(said.stdout) if row["name"] == host.name] == ["failed"]
 
 
-def until_back(network: Network, host: Host, incarnation: int, within: float) -> None:
+def until_back(network: Network, host: Host, incarnation: int) -> None:
     """Whether all others see the new life, and it trains and has exchanged."""
-    deadline = time.monotonic() + within
 
-    def back() -> bool:
+    def came_to() -> tuple[str | bool, ...]:
         status = host.status()
-        return bool(
-            status
-            and (status["state"], status["training"]) == ("ready", "attached")
-            and status["incarnation"] >= incarnation
-            and status["exchanges"].get("done", 0) > 0
-        )
+        if not status or status["incarnation"] < incarnation:
+            return ()
+        return status["state"], status["training"], status["exchanges"].get("done", 0) > 0
 
-    until(f"{host.name} is back and exchanges", back, within, network.hosts)
+    back = ("ready", "attached", True)
+    until(f"{host.name} is back and exchanges", lambda: came_to() == back, network.hosts, moves=came_to)
     for other in network.others(host):
 
         def sees(other: Host = other) -> bool:
             row = other.member(host.name)
             return bool(row) and row["state"] == "alive" and row["incarnation"] >= incarnation
 
-        until(f"{other.name} sees {host.name} alive again", sees, deadline - time.monotonic(), network.hosts)
+        until(f"{other.name} sees {host.name} alive again", sees, network.hosts)
 
 
 def kill_and_bring_back(
@@ -88,14 +79,14 @@ def kill_and_bring_back(
     died = until_dead(host, victim)
     incarnation = host.member(host.name).get("incarnation", 0) if victim == "training" else 0
     if victim != "training":
-        until_failed(network, host, died)
+        until_failed(network, host)
         incarnation = others[0].member(host.name)["incarnation"] + 1
         now.unlink()
         host.start_daemon(kill_next)
     again = time.monotonic()
     if victim != "daemon":
         host.start_training()
-    until_back(network, host, incarnation, BACK_WITHIN)
+    until_back(network, host, incarnation)
     started_from = host.noted("attached", since=died)[-1]["mean"]
     end = time.monotonic()
 
@@ -135,7 +126,7 @@ def test_killed_with_the_11M_model__many_chunks_under_credit(
 ) -> None:
     four = network(4, size=11_000_000, pace=0.1)
     four.start(kill_at=[armed(four.founder, "daemon", POINTS[0])])
-    four.until_it_runs(60)
+    four.until_it_runs()
     assert four.founder.status()["last_exchange"]["of"] > 8, "more chunks than credit"
     kill_and_bring_back(four, four.founder, "daemon", POINTS[0], record_property)
 
@@ -152,29 +143,30 @@ def test_torch_training_of_11M_killed_with_its_daemon__the_other_steps_on_and_it
     host.start_daemon(armed(host, "both", point))
     for each in two.hosts:
         each.start_training(byte_gpt(each, "11M"))
-    two.until_it_runs(60, exchanges=2)
-    until("both have stepped", lambda: min(len(byte_gpt_steps(each)) for each in two.hosts) > 2, 20, two.hosts)
+    two.until_it_runs(exchanges=2)
+    until("both have stepped", lambda: min(len(byte_gpt_steps(each)) for each in two.hosts) > 2, two.hosts)
     assert other.status()["last_exchange"]["of"] > 8, "more chunks than credit"
 
     since, stalled = len(byte_gpt_steps(other)), other.status()["stall_seconds"]
     host.home.with_suffix(".now").touch()
-    died = until_dead(host, "both")
-    until_failed(two, host, died)
+    until_dead(host, "both")
+    until_failed(two, host)
+    alone = len(byte_gpt_steps(other))
+    until("the other steps on", lambda: len(byte_gpt_steps(other)) > alone + 2, two.hosts)
     incarnation = other.member(host.name)["incarnation"] + 1
     host.home.with_suffix(".now").unlink()
     reached = len(byte_gpt_steps(host))
     host.start_daemon()
     host.start_training(byte_gpt(host, "11M"))
-    # The time that Python and torch take to load depends on this machine, not on the network.
-    until("its daemon runs", host.status, LOADED_WITHIN, two.hosts)
-    until("it has the model", lambda: host.status().get("state") == "ready", BACK_WITHIN, two.hosts)
-    until("training runs", lambda: host.status().get("training") == "attached", LOADED_WITHIN, two.hosts)
+    until("its daemon runs", host.status, two.hosts)
+    until("it has the model", lambda: host.status().get("state") == "ready", two.hosts)
+    until("training runs", lambda: host.status().get("training") == "attached", two.hosts)
     begun, had = time.monotonic(), host.exchanges()
-    until_back(two, host, incarnation, BACK_WITHIN)
+    until_back(two, host, incarnation)
     # An exchange that it began as a whole peer: the daemon exchanges as soon as it has the model.
-    until("one exchange more", lambda: host.exchanges() > had, BACK_WITHIN, two.hosts)
+    until("one exchange more", lambda: host.exchanges() > had, two.hosts)
     took = time.monotonic() - begun
-    until("it trains on", lambda: len(byte_gpt_steps(host)) > reached + 2, 10, two.hosts)
+    until("it trains on", lambda: len(byte_gpt_steps(host)) > reached + 2, two.hosts)
 
     assert other.training is not None and other.training.code is None
     took_each = [later["elapsed"] - earlier["elapsed"] for earlier, later in pairwise(byte_gpt_steps(other))]
@@ -185,7 +177,6 @@ def test_torch_training_of_11M_killed_with_its_daemon__the_other_steps_on_and_it
         f"{len(took_each) - since + 1} steps meanwhile, the longest took {pause:.2f} s, "
         f"{stalled:.2f} of {watched:.0f} s in gossipdp"
     )
-    assert pause < TORCH_PAUSE, f"{other.name} made no step for {pause:.1f} s when {host.name} died at {point}"
     assert stalled < STALL_SHARE * watched, f"{other.name} spent {stalled:.1f} of {watched:.0f} s in gossipdp"
     assert all(math.isfinite(line["loss"]) for each in two.hosts for line in byte_gpt_steps(each))
     assert sum(each.text().count("model founded") for each in two.hosts) == 1

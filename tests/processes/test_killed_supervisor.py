@@ -23,7 +23,6 @@ pytestmark = pytest.mark.processes
 
 PARTS = (SUPERVISOR, GUARD, DAEMON, TRAINING)
 KILLED = [some for count in range(1, 5) for some in itertools.combinations(PARTS, count)]
-ENDS_WITHIN = 40.0
 
 
 @pytest.fixture
@@ -40,10 +39,10 @@ def attached(host: Host) -> Callable[[], bool]:
 def start(host: Host) -> None:
     """`gossipdp up` with a training process behind a shell, which passes no signal on."""
     started = host.start_supervised(["sh", "-c", f"{shlex.join(host.training_command())}; exit $?"])
-    until("it has the home", lambda: rest.supervisor(host.home) == started.pid, ENDS_WITHIN, [host])
-    until("training is attached", attached(host), 60, [host])
+    until("it has the home", lambda: rest.supervisor(host.home) == started.pid, [host])
+    until("training is attached", attached(host), [host])
     # A lone peer has its model from its own checkpoint after the death of its daemon.
-    until("its first checkpoint is there", lambda: bool(host.status().get("checkpoint")), 60, [host])
+    until("its first checkpoint is there", lambda: bool(host.status().get("checkpoint")), [host])
 
 
 def kill(host: Host, parts: Sequence[str]) -> list[int]:
@@ -56,7 +55,7 @@ def kill(host: Host, parts: Sequence[str]) -> list[int]:
         for part in parts:
             os.kill(pids[part], number)
     if SUPERVISOR in parts:
-        host.supervisor.ended(10)
+        host.supervisor.ended()
     return [*pids.values(), trains]
 
 
@@ -82,7 +81,7 @@ def test_all_but_training_killed__up_ends_it_and_trains_with_one_process(host: H
     # A second training process is turned away, and both are named.
     stray, first = host.start_training(), host.status()["trainer"]
     what = f"degraded: a second training process ({stray.pid}) is turned away: process {first} is attached (GD-503)"
-    until("status names it", lambda: host.status()["verdict"]["text"] == what, 30, [host])
+    until("status names it", lambda: host.status()["verdict"]["text"] == what, [host])
     assert told(host, "status", "--check")[0] == 1
 
 
@@ -99,13 +98,13 @@ def test_killed_and_then(host: Host, killed: tuple[str, ...], then: str) -> None
             assert code == 7 and "GD-104" in said
         elif then == "leave":
             assert told(host, "leave")[0] == 0
-            until("all end", none_of(pids), ENDS_WITHIN, [host])
+            until("all end", none_of(pids), [host])
             assert read(host.home) is None
             return
-        until("training is attached", lambda: none_of(replaced)() and attached(host)(), 60, [host])
+        until("training is attached", lambda: none_of(replaced)() and attached(host)(), [host])
         if then == "finish":
             assert told(host, "finish")[0] == 0
-            until("all end", none_of(pids), ENDS_WITHIN, [host])
+            until("all end", none_of(pids), [host])
         return
     if then == "up":
         start(host)
@@ -121,4 +120,4 @@ def test_killed_and_then(host: Host, killed: tuple[str, ...], then: str) -> None
         assert ticks(trains), "it trains alone, and status says so"
         assert str(trains) in told(host, "status")[1] and told(host, "leave")[0] == 0
         pids.append(trains)
-    until("all end", none_of(pids), ENDS_WITHIN, [host])
+    until("all end", none_of(pids), [host])

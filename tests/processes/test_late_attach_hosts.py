@@ -29,16 +29,16 @@ def test_training_that_attaches_late__gets_the_newest_model_and_the_other_peer_f
     steps, late = tmp_path / "steps", tmp_path / "late"
     outs = [tmp_path / "first", tmp_path / "second"]
     first.start_supervised([sys.executable, str(SCRIPT), str(outs[0]), "1", str(tmp_path), str(steps)])
-    until("the founder writes an invite", (first.home / "invite").exists, 60, [first])
+    until("the founder writes an invite", (first.home / "invite").exists, [first])
     second.start_supervised(
         [sys.executable, str(SCRIPT), str(outs[1]), "2", str(late), str(steps)], join=f"@{hosts.invite()}"
     )
-    until("the second daemon has the model", lambda: second.status().get("state") == "ready", 60, hosts.hosts)
+    until("the second daemon has the model", lambda: second.status().get("state") == "ready", hosts.hosts)
     steps.touch()
-    until("the first has trained on", lambda: len(told(outs[0])) > 600, 60, hosts.hosts)
+    until("the first has trained on", lambda: len(told(outs[0])) > 600, hosts.hosts)
     before = told(outs[0])
     late.touch()
-    until("the second has trained", lambda: len(told(outs[1])) > 150, 60, hosts.hosts)
+    until("the second has trained", lambda: len(told(outs[1])) > 150, hosts.hosts)
 
     begun = told(outs[1])[0]
     then = next(line for line in told(outs[0]) if line["clock"] >= begun["clock"] - 150)

@@ -47,7 +47,7 @@ def found(two: Network) -> tuple[Network, Host, Host]:
     first, second = two.hosts
     first.start_daemon()
     train(first)
-    until("the founder has trained", lambda: len(notes(first)) == 2, 60, two.hosts)
+    until("the founder has trained", lambda: len(notes(first)) == 2, two.hosts)
     return two, first, second
 
 
@@ -58,12 +58,12 @@ def test_joiner_and_a_process_that_was_killed_begin_with_moments(network: Callab
     assert fresh["begins"] == 0
     second.start_daemon()
     train(second)
-    until("the joiner trains", lambda: len(notes(second)) == 1, 60, two.hosts)
+    until("the joiner trains", lambda: len(notes(second)) == 1, two.hosts)
     [joined] = notes(second)
     assert first.training is not None
     first.training.kill()
     train(first)
-    until("the killed process is back", lambda: len(notes(first)) == 3, 60, two.hosts)
+    until("the killed process is back", lambda: len(notes(first)) == 3, two.hosts)
     again = notes(first)[2]
     print(f"moments = {moments}: loss {trained['loss']:.4f}; first 20 steps of the joiner {joined['loss']:.4f}, "
           f"of the one killed {again['loss']:.4f}")  # fmt: skip
@@ -86,7 +86,7 @@ def test_moments_are_held_and_given_where_the_disk_has_no_room(network: Callable
         _, first, second = found(two)
         second.start_daemon()
         train(second)
-        until("the joiner trains", lambda: len(notes(second)) == 1, 60, two.hosts)
+        until("the joiner trains", lambda: len(notes(second)) == 1, two.hosts)
         assert notes(second)[0]["begins"] > 100
         for host in (first, second):
             assert "GD-602 copies and moments stay in memory, because " in host.text()

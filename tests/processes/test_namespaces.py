@@ -37,7 +37,7 @@ class Hosts:
 
     def invite(self) -> Path:
         path = self.made[0].home / "invite"
-        until("the founder writes an invite", path.exists, 20, self.made)
+        until("the founder writes an invite", path.exists, self.made)
         return path
 
 
@@ -78,7 +78,7 @@ def test_joined_by_an_invite__exchanges_and_the_cable_carries_what_the_formula_s
     second = hosts.make(1, size=size, pace=pace)
     second.start_supervised(join=f"@{hosts.invite()}")
     # After the warm start: pace, codec and ranges stay the same for the rest of a run.
-    until("3-bit exchanges", lambda: settled(second), 120, hosts.made)
+    until("3-bit exchanges", lambda: settled(second), hosts.made, moves=second.exchanges)
 
     def at_rest() -> tuple[dict[str, Any], Counters] | None:
         """Exchanges and bytes on the cable, at a moment between two exchanges."""
@@ -86,10 +86,10 @@ def test_joined_by_an_invite__exchanges_and_the_cable_carries_what_the_formula_s
         same = before["exchanges"] == after["exchanges"] and not before["partner"] and not after["partner"]
         return (after, carried) if same else None
 
-    before, counted = until("a moment between exchanges", at_rest, 30, hosts.made)
+    before, counted = until("a moment between exchanges", at_rest, hosts.made)
     enough = before["exchanges"]["done"] + exchanges
-    until(f"{exchanges} more exchanges", lambda: second.exchanges() >= enough, 120, hosts.made)
-    after, carried = until("a moment between exchanges", at_rest, 30, hosts.made)
+    until(f"{exchanges} more exchanges", lambda: second.exchanges() >= enough, hosts.made, moves=second.exchanges)
+    after, carried = until("a moment between exchanges", at_rest, hosts.made)
     on_cable = (carried - counted).received_bytes
 
     parameters = after["exchanged_parameters"] - before["exchanged_parameters"]
@@ -119,7 +119,7 @@ def test_wrong_secret__both_logs_say_GD_201_and_the_newcomer_tries_on(hosts: Hos
     homes.join(second.home, stranger.invite, second.run_file.read_text())
     second.start_daemon()
     for host in (first, second):
-        until(f"GD-201 in the log of {host.name}", lambda host=host: "GD-201" in host.text(), 10, hosts.made)
+        until(f"GD-201 in the log of {host.name}", lambda host=host: "GD-201" in host.text(), hosts.made)
     assert first.status()["members"]["alive"] == 1
     for host in (first, second):
         assert any("GD-201" in notice for notice in host.status()["notices"])
@@ -139,7 +139,7 @@ def test_wrong_addresses__GD_101_names_each_with_its_reason(hosts: Hosts) -> Non
         text = second.text()
         return all(re.search(rf"GD-101 {re.escape(address)}: .*{why}", text) for address, why in tried.items())
 
-    until("each address and why", told, 20, hosts.made)
+    until("each address and why", told, hosts.made)
     # A name has several addresses, and each is listed.
     assert re.search(r"GD-101 localhost:4998: .*127\.0\.0\.1:4998 refused", second.text())
     said = gossipdp("--home", str(second.home), "status")
@@ -151,8 +151,8 @@ def test_another_model__GD_301_names_the_first_parameter_that_differs(hosts: Hos
     first = founded(hosts, size=20_000)
     second = joined(hosts, hosts.invite().read_text(), size=30_000)
     training = second.start_training()
-    assert training.ended(30) == 6
-    until("the daemon's log says so too", lambda: second.text().count("GD-301") >= 2, 5, hosts.made)
+    assert training.ended() == 6
+    until("the daemon's log says so too", lambda: second.text().count("GD-301") >= 2, hosts.made)
     assert re.search(r"GD-301 .*\bx\b.*20000.*30000|GD-301 .*\bx\b.*30000.*20000", second.text().replace(",", ""))
     assert first.status()["members"]["alive"] == 2
 
@@ -163,23 +163,23 @@ def test_cable_pulled_and_put_back__both_train_on_and_find_each_other(hosts: Hos
     second.start_training()
     both = (first, second)
     for host in both:
-        until(f"{host.name} exchanges", lambda host=host: host.exchanges() > 0, 30, hosts.made)
+        until(f"{host.name} exchanges", lambda host=host: host.exchanges() > 0, hosts.made)
 
     for host in both:
-        until(f"{host.name} is healthy", lambda host=host: verdict(host) == "healthy", 15, hosts.made)
+        until(f"{host.name} is healthy", lambda host=host: verdict(host) == "healthy", hosts.made)
     pulled = time.monotonic()
     lab.unplug(lab.hosts[1])
     for host, other in (both, both[::-1]):
-        until(f"{host.name} misses {other.name}", lambda h=host, o=other: state(h, o) == "failed", 8, hosts.made)
+        until(f"{host.name} misses {other.name}", lambda h=host, o=other: state(h, o) == "failed", hosts.made)
         assert verdict(host) == "degraded"
     before = [host.exchanges() for host in both]
     lab.plug(lab.hosts[1])
     for host, other in (both, both[::-1]):
-        until(f"{host.name} has {other.name} again", lambda h=host, o=other: state(h, o) == "alive", 15, hosts.made)
+        until(f"{host.name} has {other.name} again", lambda h=host, o=other: state(h, o) == "alive", hosts.made)
     for host, had in zip(both, before, strict=True):
-        until(f"{host.name} exchanges again", lambda host=host, had=had: host.exchanges() > had, 15, hosts.made)
+        until(f"{host.name} exchanges again", lambda host=host, had=had: host.exchanges() > had, hosts.made)
     for host in both:
-        until(f"{host.name} is healthy again", lambda host=host: verdict(host) == "healthy", 15, hosts.made)
+        until(f"{host.name} is healthy again", lambda host=host: verdict(host) == "healthy", hosts.made)
         pause = host.longest_pause(pulled, time.monotonic())
         assert pause < 2.0, f"{host.name} made no step for {pause:.1f} s"
 

@@ -52,20 +52,20 @@ def test_port_closed_to_the_outside__GD_102_then_a_full_peer_over_its_own_links(
         host.start_daemon()
         host.start_training()
     for host in closed:
-        until(f"{host.name} finds out", lambda host=host: "GD-102" in host.text(), 90, behind)
+        until(f"{host.name} finds out", lambda host=host: "GD-102" in host.text(), behind)
         assert re.search(rf"members tried {host.address} \d times in vain; open TCP port {PORT}", host.text())
         assert any("GD-102" in notice for notice in host.status()["notices"])
         assert host.status()["address"] == ""
     for host, other in itertools.product(behind, behind):
         path = "outbound-only" if other in closed else "direct"
         what = f"{host.name} shows {other.name} as {path}"
-        until(what, lambda h=host, o=other, p=path: h.member(o.name).get("path") == p, 20, behind)
+        until(what, lambda h=host, o=other, p=path: h.member(o.name).get("path") == p, behind)
     assert not any("GD-102" in host.text() for host in direct)
 
     before = {host.name: host.exchanges() for host in behind}
     met = {pair: exchanges(*pair) for pair in itertools.permutations(behind, 2)}
     for host in behind:
-        until(f"{host.name} goes on", lambda h=host: h.exchanges() >= before[h.name] + 20, 60, behind)
+        until(f"{host.name} goes on", lambda h=host: h.exchanges() >= before[h.name] + 20, behind)
     more = {pair: exchanges(*pair) - met[pair] for pair in itertools.permutations(behind, 2)}
     assert more[closed[0], closed[1]] <= 1, "the two matched each other"  # one may have been under way before they knew
     for host in closed:

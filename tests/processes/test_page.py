@@ -30,7 +30,7 @@ def network(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Network]:
         for name in HOSTILE:
             hostile = HostileMember(two.hosts, name)
             stack.callback(hostile.close)
-            assert hostile.until(lambda name=name: two.founder.member(name), 20.0)  # type: ignore[misc]
+            hostile.until("it is a member", lambda name=name: two.founder.member(name))  # type: ignore[misc]
         yield two
 
 
@@ -47,9 +47,9 @@ def shown(browser: Browser, selector: str) -> list[str]:
 def test_page_shows_members_exchanges_and_plots_without_a_complaint(network: Network, tmp_path: Path) -> None:
     with Browser(tmp_path) as browser:
         browser.open(page_of(network))
-        until("all members are listed", lambda: len(shown(browser, "#members tbody tr")) == 4, 20, network.hosts)
-        until("an exchange is lit", lambda: shown(browser, "#picture .lit"), 20, network.hosts)
-        until("four plots", lambda: browser.run("document.querySelectorAll('.plot canvas').length") == 4, 20)
+        until("all members are listed", lambda: len(shown(browser, "#members tbody tr")) == 4, network.hosts)
+        until("an exchange is lit", lambda: shown(browser, "#picture .lit"), network.hosts)
+        until("four plots", lambda: browser.run("document.querySelectorAll('.plot canvas').length") == 4)
         names = shown(browser, "#members tbody td:first-child")
         assert names[0] == "h0" and set(names[1:]) == {"h1", *(f"{name[:9]}…{name[-10:]}" for name in HOSTILE)}
         assert len(shown(browser, "#picture .node")) == 4 and len(shown(browser, "#picture .link")) >= 1
@@ -63,7 +63,7 @@ def test_page_shows_members_exchanges_and_plots_without_a_complaint(network: Net
         assert scripts == ["/uplot.js", "/page.js"]
         browser.run("document.getElementById('by-samples').click()")
         assert shown(browser, "#by-samples[aria-pressed=true]") == ["over samples of each peer"]
-        until("the plot is against samples", lambda: shown(browser, "#loss .u-label")[:1] == ["samples"], 10)
+        until("the plot is against samples", lambda: shown(browser, "#loss .u-label")[:1] == ["samples"])
         assert browser.complaints == []
 
 
@@ -72,7 +72,7 @@ def test_page_is_as_wide_as_a_phone_and_follows_the_colours_of_the_system(networ
     for dark in (False, True):
         with Browser(tmp_path / str(dark), width=390, height=800, dark=dark) as browser:
             browser.open(page_of(network))
-            until("all members are listed", lambda: len(shown(browser, "#members tbody tr")) == 4, 20)
+            until("all members are listed", lambda: len(shown(browser, "#members tbody tr")) == 4)
             assert browser.run("document.documentElement.scrollWidth") == 390
             assert (
                 browser.run("getComputedStyle(document.querySelector('main')).gridTemplateColumns.split(' ').length")
@@ -86,26 +86,26 @@ def test_page_is_as_wide_as_a_phone_and_follows_the_colours_of_the_system(networ
 def test_daemon_that_stops_answering__the_page_says_so(tmp_path: Path) -> None:
     with running(tmp_path / "hosts", 1) as one:
         one.start()
-        until("the founder answers", one.founder.status, 30, one.hosts)
+        until("the founder answers", one.founder.status, one.hosts)
         with Browser(tmp_path / "browser") as browser:
             browser.open(page_of(one))
-            until("the page shows the host", lambda: "h0" in "".join(shown(browser, "#host")), 20, one.hosts)
+            until("the page shows the host", lambda: "h0" in "".join(shown(browser, "#host")), one.hosts)
             one.end()
-            until("the page tells", lambda: shown(browser, "#silent:not([hidden])"), 20)
+            until("the page tells", lambda: shown(browser, "#silent:not([hidden])"))
             assert shown(browser, "#silent")[0].startswith("The daemon does not answer, last ")
 
 
 def test_answers_are_those_of_the_commands(network: Network) -> None:
     def read(path: str) -> Any:
-        with urllib.request.urlopen(page_of(network) + path, timeout=10) as answer:
+        with urllib.request.urlopen(page_of(network) + path) as answer:
             return json.load(answer)
 
     told, status, members = read("status.json"), network.founder.status(), network.founder.members()
     assert told["status"].keys() == status.keys() and told["status"]["id"] == status["id"]
     assert [row["id"] for row in told["members"]] == [row["id"] for row in members]
     assert told["members"][0].keys() == members[0].keys()
-    records = until("a record of the history", lambda: read("history.json"), 20, network.hosts)
+    records = until("a record of the history", lambda: read("history.json"), network.hosts)
     assert records[0]["time"] <= read("history.json")[-1]["time"]
     assert read(f"history.json?since={records[-1]['time'] + 3600}") == []
     with pytest.raises(urllib.error.HTTPError, match="405"):
-        urllib.request.urlopen(urllib.request.Request(page_of(network), data=b"leave=1", method="POST"), timeout=10)
+        urllib.request.urlopen(urllib.request.Request(page_of(network), data=b"leave=1", method="POST"))

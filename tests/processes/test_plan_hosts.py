@@ -21,8 +21,8 @@ def rated(network: Network) -> bool:
 def test_plan_takes_the_figures_of_real_peers(tmp_path: Path) -> None:
     with running(tmp_path, 2, settings="[exchange]\nevery = 10\n") as network:
         network.start()
-        network.until_it_runs(60.0)
-        until("all rates are known", lambda: rated(network), 60.0, network.hosts)
+        network.until_it_runs()
+        until("all rates are known", lambda: rated(network), network.hosts)
         done = gossipdp("--home", str(network.founder.home), "plan", "--from-running", "--json")
         assert done.returncode == 0, done.stderr
         status = network.founder.status()
@@ -30,6 +30,6 @@ def test_plan_takes_the_figures_of_real_peers(tmp_path: Path) -> None:
     there = told["network"]
     assert there["parameters"] == status["parameters"] and there["hosts"] == 2
     assert set(told["taken"]) == {"parameters", "step_time", "hosts", "speeds", "bandwidth", "latency"}
-    # A step sleeps for 10 ms, and loopback takes less than that.
-    assert there["step_time"] >= 0.01 and 0.0 < there["latency"] < 1.0 and there["bandwidth"] > 1000.0
+    # A step sleeps for 10 ms.
+    assert there["step_time"] >= 0.01 and there["latency"] > 0.0 and there["bandwidth"] > 1000.0
     assert told["advice"]["text"] and len(told["ways"]) == 6

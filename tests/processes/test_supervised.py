@@ -21,7 +21,7 @@ from tests.processes.running import FIRST_MODEL, Host, Network, gossipdp, runnin
 pytestmark = pytest.mark.processes
 
 LEAVE_WITHIN = 10.0
-BACK_WITHIN = 30.0
+"""seconds, if a CPU is free"""
 MOVED_ON = FIRST_MODEL + 0.15
 """mean of a model that has clearly been trained"""
 LAST_STEPS = 0.05
@@ -49,26 +49,23 @@ def same_life(one: dict[str, int], other: dict[str, int], name: str) -> bool:
     return one.get(name) == other.get(name)
 
 
-def stop(host: Host) -> float:
-    """Send SIGTERM to the supervisor. Return how long it took to end, with no process left behind."""
+def stop(host: Host) -> None:
+    """Send SIGTERM to the supervisor. It ends and leaves no process behind."""
     assert host.supervisor is not None
     left = [*host.children().values(), host.supervisor.pid]
-    begun = time.monotonic()
     host.supervisor.signal(signal.SIGTERM)
-    assert host.supervisor.ended(LEAVE_WITHIN + 2.0) == 0
-    took = time.monotonic() - begun
+    assert host.supervisor.ended(LEAVE_WITHIN) == 0
     assert not [pid for pid in left if psutil.pid_exists(pid)]
-    return took
 
 
 @pytest.mark.long
 def test_sigterm__a_clean_leave_and_a_checkpoint__and_a_whole_network_goes_on_from_them(four: Network) -> None:
-    until("the model has moved on", lambda: min(host.mean() for host in four.hosts) > MOVED_ON, 30, four.hosts)
+    until("the model has moved on", lambda: min(host.mean() for host in four.hosts) > MOVED_ON, four.hosts)
     # One leaves: the others see that it left, and never believe that it failed.
     *staying, leaver = four.hosts
-    assert stop(leaver) < LEAVE_WITHIN
+    stop(leaver)
     for host in staying:
-        until(f"{host.name} sees it gone", lambda host=host: host.member(leaver.name)["state"] == "left", 5, four.hosts)
+        until(f"{host.name} sees it gone", lambda host=host: host.member(leaver.name)["state"] == "left", four.hosts)
         assert not re.search(rf"member {leaver.name} .* (is suspect|has failed)", host.text())
     said = gossipdp("--home", str(leaver.home), "checkpoint", "verify")
     assert said.returncode == 0 and said.stdout.startswith("ok: "), said
@@ -76,7 +73,7 @@ def test_sigterm__a_clean_leave_and_a_checkpoint__and_a_whole_network_goes_on_fr
     # It comes back to the network's model, not to its own older checkpoint.
     begun, reached = time.monotonic(), min(host.mean() for host in staying)
     leaver.start_supervised(join=f"@{four.invite()}")
-    four.until_it_runs(BACK_WITHIN)
+    four.until_it_runs()
     assert leaver.noted("attached", since=begun)[0]["mean"] > reached - LAST_STEPS
 
     # All leave, then all come back, and only checkpoints hold the model.
@@ -84,7 +81,7 @@ def test_sigterm__a_clean_leave_and_a_checkpoint__and_a_whole_network_goes_on_fr
         assert host.supervisor is not None
         host.supervisor.signal(signal.SIGTERM)
     for host in four.hosts:
-        assert host.supervisor is not None and host.supervisor.ended(LEAVE_WITHIN + 2.0) == 0
+        assert host.supervisor is not None and host.supervisor.ended(LEAVE_WITHIN) == 0
     saved = [checkpoint(host) for host in four.hosts]
     assert all(row["state"] == "complete" for row in saved)
     reached = min(host.mean() for host in four.hosts)
@@ -94,7 +91,7 @@ def test_sigterm__a_clean_leave_and_a_checkpoint__and_a_whole_network_goes_on_fr
     four.founder.start_supervised()
     for host in four.hosts[1:]:
         host.start_supervised(join=f"@{four.founder.home / 'invite'}")
-    four.until_it_runs(BACK_WITHIN)
+    four.until_it_runs()
     print(f"four peers trained again {time.monotonic() - begun:.1f} s after a cold start")
     assert founded(four) == 1
     assert [(host.home / "run").read_bytes() for host in four.hosts] == runs and len(set(runs)) == 1
@@ -104,7 +101,7 @@ def test_sigterm__a_clean_leave_and_a_checkpoint__and_a_whole_network_goes_on_fr
         assert first > reached - LAST_STEPS, f"{host.name} began at {first}, not at {reached}"
         assert not host.status()["warming_up"]
     clock = max(row["clock"] for row in saved)
-    until("the network's clock goes on", lambda: four.founder.status()["clock"] > clock, 10, four.hosts)
+    until("the network's clock goes on", lambda: four.founder.status()["clock"] > clock, four.hosts)
 
 
 def checkpoint(host: Host) -> dict[str, Any]:
@@ -134,8 +131,8 @@ def test_daemon_killed__the_supervisor_starts_it_and_training_attaches_again(fou
     for children in before:
         os.kill(children["daemon"], signal.SIGKILL)
     for host, children in zip(victims, before, strict=True):
-        until(f"{host.name} has another daemon", lambda host=host, c=children: other_daemon(host, c), 20, four.hosts)
-    four.until_it_runs(BACK_WITHIN, exchanges=1)
+        until(f"{host.name} has another daemon", lambda host=host, c=children: other_daemon(host, c), four.hosts)
+    four.until_it_runs(exchanges=1)
     for host, children in zip(victims, before, strict=True):
         assert same_life(children, host.children(), "training")
         assert host.noted("attached", since)[0]["mean"] >= 0.98 * reached
@@ -153,7 +150,7 @@ def test_secret__in_no_log_and_no_command_line(four: Network) -> None:
     words = spelled(four.founder.secret().reveal())
     # Two invites: the one that others used, and the one that `gossipdp invite` writes now, with more members to dial.
     invites = {(four.founder.home / "invite").read_text().strip()}
-    until("checkpoints, members and metrics are written too", lambda: gossipdp_everywhere(four), 10)
+    until("checkpoints, members and metrics are written too", lambda: gossipdp_everywhere(four))
     invites.add((four.founder.home / "invite").read_text().strip())
     words |= invites | {invite.partition(".")[0] for invite in invites}
 

@@ -22,7 +22,7 @@ def main() -> None:
     torch.manual_seed(time.time_ns() % 2**31)
     model = nn.Sequential(nn.Linear(64, 400), nn.Tanh(), nn.Linear(400, 64))
     optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3, weight_decay=0.0)
-    peer = gossipdp.attach(model, optimizer, timeout=60)
+    peer = gossipdp.attach(model, optimizer)
     state = optimizer.state.get(model[0].weight, {})
     note = {"begins": int(state.get("step", 0)), "second": float(state["exp_avg_sq"].sum()) if state else 0.0}
     generator = torch.Generator().manual_seed(time.time_ns() % 2**31)

@@ -8,7 +8,7 @@ same number of windows for any number of ranks. Warm-up and clipping are byte_gp
 in their windows end 0.1 nats apart. With OTHER, the diary of another host, the faster host waits. Lines of the diary,
 one file per rank:
 
-    {"at", "event": "begin" | "step" | "trained" | "end", "step", "digest", "validation", "process"}
+    {"at", "delayed", "event": "begin" | "step" | "trained" | "end", "step", "digest", "validation", "process"}
 """
 
 from __future__ import annotations
@@ -30,6 +30,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 import gossipdp
 from peers.jobs import byte_gpt
+from simulations.processes.progress import delay
 
 BATCH, CONTEXT = 8, 64
 """windows per step of all ranks together, and bytes per window"""
@@ -88,7 +89,7 @@ def main() -> None:
     with Path(f"{diary}.{rank}").open("a", buffering=1) as lines, counter(diary).open("ab", buffering=0) as count:
 
         def note(event: str, **more: object) -> None:
-            lines.write(json.dumps({"at": time.monotonic(), "event": event, **more}) + "\n")
+            lines.write(json.dumps({"at": time.monotonic(), "delayed": delay(), "event": event, **more}) + "\n")
 
         peer = gossipdp.attach(model, optimizer, samples_per_step=batch)
         note("begin", step=0, digest=digest(model), process=os.getpid())

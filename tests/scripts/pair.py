@@ -7,7 +7,6 @@ import json
 import select
 import socket
 import sys
-import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
@@ -15,7 +14,8 @@ from typing import Any
 
 from peers import home as homes
 from peers import invites
-from simulations.processes.namespaces.processes import Host, Process, end, environment, until
+from simulations.processes.namespaces.processes import Host, Process, end, environment
+from simulations.processes.progress import LOOK, until
 
 HERE = Path(__file__).parent
 SETTINGS = "[exchange]\nevery = 5\nwarmup_steps = 20\nearly_steps = 100\n"
@@ -26,6 +26,8 @@ class Script:
 
     def __init__(self, host: Host, log: Path, connection: socket.socket) -> None:
         self.host, self.log, self.connection = host, log, connection
+        self.name, self.lines = host.name, 0
+        """whose it is, and how many lines it has written so far"""
         self.said: list[dict[str, Any]] = []
         """what it reported with `say`"""
         self.code: int | None = None
@@ -48,6 +50,7 @@ class Script:
         data = self.connection.recv(1 << 16)
         self.over = self.over or not data
         *lines, self._unread = (self._unread + data).split(b"\n")
+        self.lines += len(lines)
         for line in map(json.loads, lines):
             if "exit" in line:
                 self.code = line["exit"]
@@ -61,9 +64,12 @@ class Script:
         with contextlib.suppress(OSError):
             self.connection.sendall(b"\n")
 
-    def __repr__(self) -> str:
-        at = f", waits at {self.meets!r}" if self.meets else ""
-        return f"{self.host.name} exit code {self.code}{at}, said {self.said}\n{self.stderr[-2000:]}"
+    def ends(self) -> str:
+        return f", exit code {self.code}" if self.over else ""
+
+    def last_words(self) -> str:
+        at = f"waits at {self.meets!r}, " if self.meets else ""
+        return f"{at}said {self.said}\n{self.stderr[-2000:]}"
 
 
 class Pair:
@@ -90,8 +96,8 @@ class Pair:
             joiner.settle_in(invites.write_invite(founder.home, [founder.address], config).read_text())
             for host in self.hosts:
                 host.start_daemon()
-            until("both daemons are members", lambda: all(map(self._knows_both, self.hosts)), 150, self.hosts)
-            until("the nursery is open", self._door.exists, 150)
+            until("both daemons are members", lambda: all(map(self._knows_both, self.hosts)), self.hosts)
+            until("the nursery is open", self._door.exists)
         except BaseException:
             self.__exit__(None, None, None)
             raise
@@ -116,7 +122,6 @@ class Pair:
         hosts: Sequence[int] = (0, 1),
         variables: Mapping[str, str] = {},
         code: int = 0,
-        within: float = 30.0,
         at: Mapping[str, Callable[[], object]] = {},
     ) -> list[Script]:
         """Run `script` on `hosts` to its end.
@@ -125,35 +130,41 @@ class Pair:
             argv: arguments after the number of the host.
             variables: of the environment, beside GOSSIPDP_HOME.
             code: the exit code that each process must end with.
-            within: seconds for the whole run.
             at: called when all processes wait at a `meet` of that name, before they go on.
 
         Returns:
             One ended process for each of `hosts`.
 
         Raises:
-            AssertionError: a process took too long, or ended with another exit code.
+            AssertionError: a process says nothing any more, or ended with another exit code.
         """
         self._runs += 1
         began = [self._begin(script, number, argv, variables) for number in hosts]
-        deadline = time.monotonic() + within
+
+        def listen() -> None:
+            running = {each.connection: each for each in began if not each.over}
+            for connection in select.select(list(running), [], [], LOOK)[0]:
+                running[connection].read()
+            place = began[0].meets
+            if place and all(each.meets == place for each in began):
+                at.get(place, lambda: None)()
+                for each in began:
+                    each.go_on()
+
         try:
-            while running := [each for each in began if not each.over]:
-                waiting = select.select([each.connection for each in running], [], [], deadline - time.monotonic())[0]
-                assert waiting, f"{script} runs for more than {within:g} s: {began}"
-                for each in running:
-                    if each.connection in waiting:
-                        each.read()
-                place = began[0].meets
-                if place and all(each.meets == place for each in began):
-                    at.get(place, lambda: None)()
-                    for each in began:
-                        each.go_on()
+            until(
+                f"{script} ends",
+                lambda: all(each.over for each in began),
+                began,
+                moves=lambda: sum(each.lines for each in began),
+                meanwhile=listen,
+            )
         finally:
             for each in began:
                 each.connection.close()
-        assert all(each.code == code for each in began), f"{script}: {began}"
-        until("the daemons see the scripts go", lambda: all(map(self._is_free, hosts)), 10, self.hosts)
+        for each in began:
+            assert each.code == code, f"{script} on {each.name}{each.ends()}: {each.last_words()}"
+        until("the daemons see the scripts go", lambda: all(map(self._is_free, hosts)), self.hosts)
         return began
 
     def _is_free(self, number: int) -> bool:

@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from simulations.processes.namespaces.processes import Host, until
+from simulations.processes.namespaces.processes import Host
+from simulations.processes.progress import until
 from tests.scripts.pair import Pair
 
 pytestmark = pytest.mark.processes
@@ -27,8 +28,8 @@ def test_a_joiner_of_a_model_with_constants_and_state__it_has_the_founders_and_c
         def heard() -> bool:
             return clock(joiner) >= clock(founder) > 0
 
-        heard_of_it = {"trained": lambda: until("the joiner has heard of the steps", heard, 20, pair.hosts)}
-        first, second = pair.run("constants_and_state.py", within=60.0, at=heard_of_it)
+        heard_of_it = {"trained": lambda: until("the joiner has heard of the steps", heard, pair.hosts)}
+        first, second = pair.run("constants_and_state.py", at=heard_of_it)
     begun, trained, ended = first.said
     own, joined, later = second.said
     assert own["constants"] != begun["constants"]

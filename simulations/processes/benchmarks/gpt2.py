@@ -31,8 +31,9 @@ from peers.jobs.byte_gpt import load_corpus, windows_at
 from simulations.processes.benchmarks.cabled_hosts import cabled_hosts
 from simulations.processes.benchmarks.report import Report
 from simulations.processes.namespaces.hosts import Lab, Weather
-from simulations.processes.namespaces.processes import Host, end, environment, until
+from simulations.processes.namespaces.processes import Host, end, environment
 from simulations.processes.needs import lacks
+from simulations.processes.progress import until
 
 PATIENCE = 1200.0
 """seconds for the longest phase"""
@@ -148,7 +149,7 @@ class Run:
             status = host.status()
             return status if status and condition(status) else {}
 
-        return until(f"{host.name}: {what}", met, PATIENCE, self.hosts)
+        return until(f"{host.name}: {what}", met, self.hosts, seconds=PATIENCE)
 
 
 def main() -> int:

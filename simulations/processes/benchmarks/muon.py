@@ -19,7 +19,8 @@ from safetensors.torch import load_file
 
 from peers.jobs import byte_gpt
 from simulations.processes.benchmarks.report import Report
-from simulations.processes.namespaces.processes import ROOT, Host, end, until
+from simulations.processes.namespaces.processes import ROOT, Host, end
+from simulations.processes.progress import until
 
 RECIPES = {"AdamW": "plain", "Muon and AdamW": "muon"}
 FOLDER = ROOT / "peers" / "jobs" / "recipes"
@@ -41,7 +42,7 @@ def trained(recipe: str, folder: Path, options: argparse.Namespace) -> tuple[lis
     first, second = hosts
     try:
         first.start_supervised(commands[0])
-        until("the invite", (first.home / "invite").exists, FOUNDED, hosts)
+        until("the invite", (first.home / "invite").exists, hosts, seconds=FOUNDED)
         second.start_supervised(commands[1], join="@" + str(first.home / "invite"))
         exchanges = [0, 0]
 
@@ -50,7 +51,7 @@ def trained(recipe: str, folder: Path, options: argparse.Namespace) -> tuple[lis
                 exchanges[number] = max(exchanges[number], host.exchanges())
             return all(out.exists() for out in outs)
 
-        until("both models", ended, PATIENCE, hosts)
+        until("both models", ended, hosts, seconds=PATIENCE)
     finally:
         end(hosts)
     return outs, exchanges

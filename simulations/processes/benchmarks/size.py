@@ -33,8 +33,9 @@ from simulations.processes.benchmarks.memory_limit import MemoryLimit
 from simulations.processes.benchmarks.report import Report
 from simulations.processes.benchmarks.size_trainer import MOVE, MOVING, PAUSE, moved_by
 from simulations.processes.namespaces.hosts import Lab
-from simulations.processes.namespaces.processes import Host, end, until
+from simulations.processes.namespaces.processes import Host, end
 from simulations.processes.needs import lacks
+from simulations.processes.progress import until
 
 FIXED = 0.7e9
 """bytes of a daemon without a model"""
@@ -115,12 +116,12 @@ class Run:
         trainer += ["--parameters", str(self._size), "--pace", str(self._options.pace)]
         trainer += ["--seed", str(SEEDS[host.name])]
         host.start_supervised(trainer, join=join)
-        until("the daemon runs", lambda: "daemon" in host.children(), 60, [host])
+        until("the daemon runs", lambda: "daemon" in host.children(), [host])
         pid = host.children()["daemon"]
         if host.founder and self._options.most:
             self._limit = MemoryLimit(int(self._options.most * self._size + FIXED), pid)
         self._peak.follow(host.name, pid)
-        until("the daemon listens", host.status, 60, [host])
+        until("the daemon listens", host.status, [host])
         self._empty[host.name] = memory_of(pid)
 
     def _wait(self, host: Host, what: str, condition: Callable[[dict[str, Any]], Any]) -> dict[str, Any]:
@@ -128,12 +129,12 @@ class Run:
             status = host.status()
             return status if status and condition(status) else None
 
-        found = until(what, met, PATIENCE, self.hosts)
+        found = until(what, met, self.hosts, seconds=PATIENCE)
         assert found is not None
         return found
 
     def _attached(self, host: Host) -> float:
-        until("attached", lambda: host.notes("attached"), PATIENCE, self.hosts)
+        until("attached", lambda: host.notes("attached"), self.hosts, seconds=PATIENCE)
         return float(host.notes("attached")[-1]["seconds"])
 
     def all_phases(self) -> bool:
@@ -202,7 +203,7 @@ class Run:
                 submitted = moved and steps[-1]["steps"] >= moved[-1]["steps"] + 4 * self._options.every
                 return bool(submitted) and all(host.exchanges() >= before[host.name] + 3 for host in pair)
 
-            until("exchanges", enough, PATIENCE, self.hosts)
+            until("exchanges", enough, self.hosts, seconds=PATIENCE)
             found |= {"longest_exchange": max(each for _, each in seconds), "largest_rtt": max(rtts, default=None)}
 
     def _sum(self, one: Host, other: Host, what: str) -> Any:
@@ -211,7 +212,7 @@ class Run:
             for host in (one, other):
                 (host.home / PAUSE).touch()
             for host in (one, other):
-                until("paused", lambda host=host: host.notes()[-1]["event"] == "paused", 60, [host])  # type: ignore[misc]
+                until("paused", lambda host=host: host.notes()[-1]["event"] == "paused", [host])  # type: ignore[misc]
             quiet = [host.exchanges() for host in (one, other)]
             for _ in range(600):
                 time.sleep(1.0)

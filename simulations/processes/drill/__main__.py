@@ -17,8 +17,9 @@ from typing import Any, Final
 
 from simulations.processes.drill.faults import FAULTS, Fault
 from simulations.processes.drill.town import Town
-from simulations.processes.namespaces.processes import Host, until
+from simulations.processes.namespaces.processes import Host
 from simulations.processes.needs import lacks
+from simulations.processes.progress import until
 
 LOOK: Final = 5.0
 """seconds between two looks of the tools"""
@@ -62,7 +63,7 @@ def drill(town: Town, fault: Fault, host: Host, folder: Path) -> dict[str, Any]:
     finally:
         undo()
     mended = time.monotonic()
-    until(f"all is well after: {fault.name}", town.well, 240, town.hosts)
+    until(f"all is well after: {fault.name}", town.well, town.hosts, seconds=240)
     after = round(time.monotonic() - mended, 1)
     return {"fault": fault.name, "host": host.name, "seconds": found, "well_after": after}
 

@@ -13,7 +13,8 @@ from typing import Any, Final
 
 from simulations.processes.namespaces.hosts import Host as Place
 from simulations.processes.namespaces.hosts import Lab
-from simulations.processes.namespaces.processes import Host, Process, end, environment, until
+from simulations.processes.namespaces.processes import Host, Process, end, environment
+from simulations.processes.progress import until
 
 __all__ = ["DISK", "PEERS", "Town"]
 
@@ -123,10 +124,10 @@ class Town:
 
     def _start(self) -> None:
         self.start(self.hosts[0])
-        until("the founder writes an invite", (self.hosts[0].home / "invite").exists, 60, self.hosts)
+        until("the founder writes an invite", (self.hosts[0].home / "invite").exists, self.hosts)
         for host in self.hosts[1:]:
             self.start(host)
-        until("all peers are healthy", self.well, 120, self.hosts)
+        until("all peers are healthy", self.well, self.hosts, seconds=120)
 
     def _watch(self) -> Process:
         """Prometheus on the sixth host, with the alert rules that are shipped."""

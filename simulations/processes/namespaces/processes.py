@@ -1,7 +1,7 @@
 """Real peers: a home with its daemon and training process, or both under `gossipdp up` and `join`.
 
-`Host` starts all processes and ends them by process id. Nothing waits for a fixed time: `until` waits for a condition.
-After its deadline it reports what was missing, with the ends of all logs.
+`Host` starts all processes and ends them by process id. Nothing waits for a fixed time: see `simulations.processes.
+progress`.
 """
 
 from __future__ import annotations
@@ -12,16 +12,14 @@ import json
 import math
 import os
 import re
-import select
 import signal
 import socket
 import subprocess
 import sys
 import threading
-import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 from gossipdp.errors import GossipdpError
 from gossipdp.runtime.network.identity import NetworkSecret
@@ -29,40 +27,15 @@ from peers import home as homes
 from peers import invites
 from peers.control import ask
 from peers.redeemed import redeemed
+from simulations.processes.progress import STALL, until
 
-__all__ = ["FIRST_MODEL", "Host", "Process", "Starvation", "end", "environment", "gossipdp", "kept_port", "until"]
+__all__ = ["FIRST_MODEL", "Host", "Process", "Starvation", "end", "environment", "gossipdp", "kept_port", "pause"]
 
 ROOT = Path(__file__).parents[3]
 TRAINING = Path(__file__).with_name("training.py")
-LOOK = 0.02
-"""seconds between two checks of a condition"""
-NOTED_WITHIN = 15.0
-"""seconds"""
 NETWORK = "proving-ground"
 FIRST_MODEL = 3.0
 """value of every parameter of the founder's own first model; that of all others is 0"""
-
-T = TypeVar("T")
-
-
-def until(what: str, condition: Callable[[], T], seconds: float, told: Iterable[Host] = ()) -> T:
-    """Wait for the first true result of `condition` and return it.
-
-    Args:
-        what: name of the condition.
-        told: hosts whose logs are part of the error.
-
-    Raises:
-        AssertionError: no true result within `seconds`.
-    """
-    deadline = time.monotonic() + seconds
-    while not (found := condition()):
-        if time.monotonic() > deadline:
-            ended_first = sorted(told, key=lambda host: not host.ends())
-            logs = "".join(f"\n--- {host.name}{host.ends()}\n{host.last_words()}" for host in ended_first)
-            raise AssertionError(f"not within {seconds:g} s: {what}; the last look gave {found!r}{logs}")
-        select.select([], [], [], LOOK)
-    return found
 
 
 def kept_port() -> socket.socket:
@@ -83,7 +56,7 @@ def environment(**more: str) -> dict[str, str]:
 def gossipdp(*words: str) -> subprocess.CompletedProcess[str]:
     """Run a `gossipdp` command to its end."""
     argv = [sys.executable, "-m", "peers.cli", *words]
-    return subprocess.run(argv, env=environment(), capture_output=True, text=True, timeout=30, check=False)
+    return subprocess.run(argv, env=environment(), capture_output=True, text=True, check=False)
 
 
 class Process:
@@ -105,7 +78,7 @@ class Process:
 
     def kill(self) -> None:
         self._popen.kill()
-        self._popen.wait(10)
+        self._popen.wait()
 
     @property
     def memory(self) -> int:
@@ -123,9 +96,9 @@ class Process:
             return Path(f"/proc/{self.pid}/{name}").read_text()
         return ""
 
-    def ended(self, within: float) -> int:
-        """Its exit code. AssertionError if it does not end in time."""
-        until(f"process {self.pid} ends", lambda: self.code is not None, within)
+    def ended(self, seconds: float = STALL, moves: Callable[[], Hashable] = lambda: None) -> int:
+        """Its exit code. AssertionError if it does not end, see `until`."""
+        until(f"process {self.pid} ends", lambda: self.code is not None, seconds=seconds, moves=moves)
         assert self.code is not None
         return self.code
 
@@ -256,7 +229,7 @@ class Host:
         if self.supervisor is not None:
             self.supervisor.signal(signal.SIGTERM)
             try:
-                self.supervisor.ended(15)
+                self.supervisor.ended()
             finally:
                 self.supervisor.kill()
 
@@ -292,16 +265,18 @@ class Host:
 
     def noted(self, event: str = "", since: float = 0.0) -> list[dict[str, Any]]:
         """`notes`, after waiting for the first: a daemon may exchange before its training process writes its diary."""
-        return until(f"{self.name} notes {event or 'anything'}", lambda: self.notes(event, since), NOTED_WITHIN, [self])
+        return until(f"{self.name} notes {event or 'anything'}", lambda: self.notes(event, since), [self])
 
     def mean(self) -> float:
         """Mean of the model by the last note of the training process. Waits for a first note."""
         return float(self.noted()[-1]["mean"])
 
     def longest_pause(self, since: float, before: float) -> float:
-        """Longest time in seconds without a step."""
-        times = [since, *(note["at"] for note in self.notes("step", since, before)), before]
-        return float(max(later - earlier for earlier, later in itertools.pairwise(times)))
+        """Longest time in seconds that a training process made no step, though a CPU was free for it."""
+        until(f"{self.name} steps on", lambda: self.notes("step", before), [self])
+        steps = itertools.pairwise(self.notes("step"))
+        meanwhile = ((one, next_) for one, next_ in steps if one["at"] <= before and next_["at"] >= since)
+        return max(pause(one, next_) for one, next_ in meanwhile if one["pid"] == next_["pid"])
 
     def text(self) -> str:
         return self.log.read_text(errors="replace") if self.log.exists() else ""
@@ -318,6 +293,11 @@ class Host:
 
     def secret(self) -> NetworkSecret:
         return NetworkSecret.load(self.home)
+
+
+def pause(note: Mapping[str, Any], later: Mapping[str, Any]) -> float:
+    """Seconds between two notes of one training process, less those in which it waited for a CPU."""
+    return float(later["at"] - note["at"] - (later["delayed"] - note["delayed"]))
 
 
 def end(hosts: Sequence[Host]) -> None:

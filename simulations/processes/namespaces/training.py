@@ -3,7 +3,8 @@
 Every step adds noise and the same small drift everywhere. So the mean of the model tells the network's progress, and a
 process that starts from less did not get the network's model. Without a daemon it steps on alone. As soon as there is
 one it attaches again and gives up the steps made meanwhile, as `gossipdp.attach` does. The diary is JSON lines:
-time.monotonic(), process, steps, session, applied slots, mean of the model. A file of orders may make it go wrong.
+time.monotonic(), seconds that it has waited for a CPU, process, steps, session, applied slots, mean of the model. A
+file of orders may make it go wrong.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from numpy.typing import NDArray
 
 from gossipdp.errors import UnreachableError
 from simulations.processes.numpy_trainer import NumpyTrainer
+from simulations.processes.progress import delay
 
 DIARY_EVERY = 0.05
 
@@ -86,8 +88,8 @@ def main() -> int:
             facts = {"steps": steps, "session": 0, "drains": 0} if trainer is None else {
                 "steps": steps, "session": trainer.session, "drains": trainer.drains
             }  # fmt: skip
-            line = {"event": event, "at": time.monotonic(), "pid": os.getpid(), "mean": float(x.mean())}
-            diary.write(json.dumps(line | facts) + "\n")
+            line = {"event": event, "at": time.monotonic(), "delayed": delay(), "pid": os.getpid()}
+            diary.write(json.dumps(line | facts | {"mean": float(x.mean())}) + "\n")
 
         while True:
             if attaching.over and trainer is None:

@@ -17,12 +17,12 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any
 
-from simulations.processes.namespaces.processes import Host, gossipdp
+from simulations.processes.namespaces.processes import Host, gossipdp, pause
 
 __all__ = ["PAUSE", "Watch"]
 
 PAUSE = 3.0
-"""seconds without a step that a loaded machine may cause; a process that waits for the network pauses longer"""
+"""seconds without a step; a process that waits for the network pauses longer"""
 MEASURED = 10.0
 """seconds after its warm-up that a daemon must live for its memory growth to be judged"""
 MONOTONE = ("round", "clock", "steps", "samples", "chunks_in_doubt", "exchanged_bytes", "sent_bytes", "received_bytes")
@@ -167,19 +167,19 @@ class Watch:
         return _middle(last, 1) / _middle(first, 1), int(_middle(last, 2) - _middle(first, 2))
 
     def longest_pause(self, until: float) -> float:
-        """Longest time in seconds without a step of a training process that was alive and not stopped."""
-        by_process: dict[int, list[float]] = {}
+        """Longest time in seconds without a step of a training process that was alive, not stopped and had a CPU."""
+        by_process: dict[int, list[dict[str, Any]]] = {}
         for note in self.host.notes(before=until):
-            by_process.setdefault(note["pid"], []).append(note["at"])
+            by_process.setdefault(note["pid"], []).append(note)
         ends, alive = dict(self.deaths), self.host.training
         if alive is not None and alive.code is None:
             ends[alive.pid] = until
         pauses = [0.0]
-        for pid, times in by_process.items():
-            end = ends.get(pid, times[-1])
-            for earlier, later in itertools.pairwise([*times, max(end, times[-1])]):
-                slept = sum(max(0.0, min(later, b) - max(earlier, a)) for p, a, b in self.asleep if p == pid)
-                pauses.append(later - earlier - slept)
+        for pid, notes in by_process.items():
+            last = notes[-1] | {"at": max(ends.get(pid, 0.0), notes[-1]["at"])}
+            for earlier, later in itertools.pairwise([*notes, last]):
+                overlaps = (min(later["at"], b) - max(earlier["at"], a) for p, a, b in self.asleep if p == pid)
+                pauses.append(pause(earlier, later) - sum(max(0.0, overlap) for overlap in overlaps))
         return max(pauses)
 
     def last_checks(self, until: float) -> None:
@@ -188,8 +188,8 @@ class Watch:
             said = gossipdp("--home", str(self.host.home), *words)
             if said.returncode != 0 or not said.stdout.strip():
                 self._wrong(f"`gossipdp {' '.join(words)}` exits with {said.returncode}: {said.stdout}{said.stderr}")
-        if (pause := self.longest_pause(until)) > PAUSE:
-            self._wrong(f"no step for {pause:.1f} s")
+        if (longest := self.longest_pause(until)) > PAUSE:
+            self._wrong(f"no step for {longest:.1f} s")
         for found in WRONG.finditer(text := self.host.text()):
             self._wrong(f"in the log: {text[found.start() : found.start() + 1500]}")
         for note in self.host.notes():

@@ -10,7 +10,8 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Protocol
 
-from simulations.processes.namespaces.processes import Host, Process, until
+from simulations.processes.namespaces.processes import Host, Process
+from simulations.processes.progress import until
 from simulations.processes.race.hosts import Grid
 from simulations.processes.race.rules import HOSTS, SLOWER, Condition, Rules
 
@@ -104,7 +105,7 @@ class Gossip:
     def start(self) -> None:
         founder, *joiners = self._peers
         founder.start_supervised(self._setting.command("gossip", 0))
-        until("the invite", (founder.home / "invite").exists, SETTLED, [founder])
+        until("the invite", (founder.home / "invite").exists, [founder], seconds=SETTLED)
         for number, peer in enumerate(joiners, 1):
             peer.start_supervised(self._setting.command("gossip", number), join="@" + str(founder.home / "invite"))
 

@@ -15,10 +15,10 @@ from pathlib import Path
 
 import psutil
 
-from simulations.processes.namespaces.processes import ROOT, Process, kept_port, until
+from simulations.processes.namespaces.processes import ROOT, Process, kept_port
+from simulations.processes.progress import until
 from tests.peers.deploy.shell import program
 
-STARTS_WITHIN = 30.0
 CONFIGURATION = """
 ClusterName=one
 SlurmctldHost={host}(127.0.0.1)
@@ -75,11 +75,11 @@ class Cluster:
             f"--{name}-file={folder}/munge.{end}" for name, end in (("pid", "pid"), ("log", "log"), ("seed", "seed"))
         ]
         self._start("munged", "--foreground", "--force", f"--socket={folder}/munge.sock", f"--key-file={key}", *files)
-        until("munge listens", (folder / "munge.sock").exists, STARTS_WITHIN)
+        until("munge listens", (folder / "munge.sock").exists)
         self._start("slurmctld", "-D", "-f", str(configuration))
         for node in (socket.gethostname(), "localhost"):
             self._start("slurmd", "-D", "-N", node, "-f", str(configuration))
-        until("both nodes are idle", lambda: self.ask("sinfo", "--noheader", "-o", "%D %T") == "2 idle", STARTS_WITHIN)
+        until("both nodes are idle", lambda: self.ask("sinfo", "--noheader", "-o", "%D %T") == "2 idle")
 
     def _start(self, *argv: str) -> None:
         self._processes.append(Process(argv, self._folder / f"{argv[0]}.log", self._variables))
@@ -103,7 +103,7 @@ class Cluster:
         """End the job, if there is one, and all daemons."""
         if job:
             self.ask("scancel", job)
-            until("the job is over", lambda: not self.ask("squeue", "--noheader", "--states=R,CG"), STARTS_WITHIN)
+            until("the job is over", lambda: not self.ask("squeue", "--noheader", "--states=R,CG"))
         started = [psutil.Process(process.pid) for process in self._processes if process.code is None]
         left = [child for process in started for child in process.children(recursive=True)]
         for process in reversed(self._processes):

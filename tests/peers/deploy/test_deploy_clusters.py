@@ -14,14 +14,12 @@ import pytest
 
 from gossipdp.errors import GossipdpError
 from peers.control import ask
-from simulations.processes.namespaces.processes import TRAINING, Process, environment, gossipdp, kept_port, until
+from simulations.processes.namespaces.processes import TRAINING, Process, environment, gossipdp, kept_port
+from simulations.processes.progress import until
 from tests.peers.deploy import slurm_cluster
 from tests.peers.deploy.files import SBATCH
 
 pytestmark = [pytest.mark.processes, pytest.mark.long]
-
-STARTS_WITHIN = 90.0
-"""seconds; a first start compiles kernels"""
 
 
 @pytest.fixture
@@ -59,9 +57,9 @@ def test_slurm__at_the_signal_peers_leave_and_the_job_is_queued_again(
     train = [sys.executable, str(TRAINING), "diary", "--pace", "0.01"]
     job = slurm.submit(SBATCH, train, RUN=str(run), PORT=str(port), GOSSIPDP_METRICS_LISTEN="off")
     assert job == "1"
-    until("both peers exchange", exchanges(run / "peer-0", run / "peer-1"), STARTS_WITHIN)
+    until("both peers exchange", exchanges(run / "peer-0", run / "peer-1"))
     slurm.ask("scancel", "--batch", "--signal=TERM", job)  # as Slurm does before the time limit
-    until("it is queued again", lambda: slurm.ask("squeue", "--noheader", "-o", "%T") == "PENDING", STARTS_WITHIN)
+    until("it is queued again", lambda: slurm.ask("squeue", "--noheader", "-o", "%T") == "PENDING")
     said = slurm.log(job)
     assert "the peers have left, and the job is queued again" in said
     assert said.count(": left\n") == 2 and "has left" in said and "has failed" not in said
@@ -104,9 +102,9 @@ def test_ray__peers_of_two_nodes_leave_at_sigterm_and_the_next_run_goes_on_to_a_
     homes = [short / "home0", short / "home1"]
     first = driver(short, ray_address, 100_000)
     try:
-        until("both peers exchange", exchanges(*homes), 2 * STARTS_WITHIN)
+        until("both peers exchange", exchanges(*homes))
         first.signal(signal.SIGTERM)
-        assert first.ended(60) == 143
+        assert first.ended() == 143
     finally:
         first.kill()
     assert not any(status(home) for home in homes)
@@ -115,7 +113,7 @@ def test_ray__peers_of_two_nodes_leave_at_sigterm_and_the_next_run_goes_on_to_a_
     assert any("has left" in log for log in logs) and not any("has failed" in log for log in logs)
     second = driver(short, ray_address, 60)
     try:
-        assert second.ended(2 * STARTS_WITHIN) == 0, (short / "driver.log").read_text()[-3000:]
+        assert second.ended() == 0, (short / "driver.log").read_text()[-3000:]
     finally:
         second.kill()
     assert all((home / "final" / "final.json").exists() for home in homes)

@@ -14,12 +14,11 @@ import pytest
 
 from gossipdp.errors import GossipdpError
 from peers.control import ask
-from simulations.processes.namespaces.processes import TRAINING, Process, environment, kept_port, until
+from simulations.processes.namespaces.processes import TRAINING, Process, environment, kept_port
+from simulations.processes.progress import until
 from tests.peers.deploy.files import JOIN, UNIT, exec_start, seconds, unit
 
 pytestmark = pytest.mark.processes
-
-STARTS_WITHIN = 60.0
 
 
 class Service:
@@ -83,7 +82,7 @@ def hosts(tmp_path: Path) -> Iterator[tuple[Service, Service]]:
     joiner = Service(tmp_path / "joiner", UNIT, JOIN, given=founder.home / "invite")
     founder.start()
     try:
-        until("the founder has its invite", (founder.home / "invite").exists, STARTS_WITHIN)
+        until("the founder has its invite", (founder.home / "invite").exists)
         joiner.start()
         yield founder, joiner
     finally:
@@ -94,13 +93,13 @@ def hosts(tmp_path: Path) -> Iterator[tuple[Service, Service]]:
 
 def test_stopped_unit_leaves_in_order__and_goes_on_when_it_is_started_again(hosts: tuple[Service, Service]) -> None:
     founder, joiner = hosts
-    until("both train", lambda: founder.trains() and joiner.trains(), STARTS_WITHIN)
+    until("both train", lambda: founder.trains() and joiner.trains())
     assert joiner.stop() == (0, []), joiner.log.read_text()
     assert founder.state_of("joiner") == "left", "it has not died"
     assert "member joiner" in (said := founder.log.read_text()) and "has left" in said and "has failed" not in said
     assert list((joiner.home / "checkpoints").glob("checkpoint-*"))
     assert founder.answer("status")["training"] == "attached"
     joiner.start()
-    until("it is a member again", lambda: founder.state_of("joiner") == "alive", STARTS_WITHIN)
-    until("it trains again", joiner.trains, STARTS_WITHIN)
+    until("it is a member again", lambda: founder.state_of("joiner") == "alive")
+    until("it trains again", joiner.trains)
     assert founder.stop() == (0, []) and joiner.state_of("founder") == "left"

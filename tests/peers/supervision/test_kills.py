@@ -19,9 +19,10 @@ from peers import rest
 from peers.cli import main
 from peers.processes import ticks
 from peers.supervisor_file import DAEMON, GUARD, SUPERVISOR, TRAINING, Named, Recorded, read
-from simulations.processes.namespaces.processes import ROOT, until
+from simulations.processes.namespaces.processes import ROOT
+from simulations.processes.progress import until
 from tests.peers.supervision.supervised import DAEMON as STAND_IN
-from tests.peers.supervision.supervised import DEADLINE, LAUNCHER, LEAVE, STUBBORN, WAIT, Running
+from tests.peers.supervision.supervised import LAUNCHER, LEAVE, STUBBORN, WAIT, Running
 
 pytestmark = pytest.mark.processes
 
@@ -83,7 +84,7 @@ class Peer:
                 os.kill(self.pids[part], number)
         if SUPERVISOR in parts:
             self.running.code()
-        until("they are dead", lambda: not any(ticks(self.pids[part]) for part in parts), DEADLINE, [])
+        until("they are dead", lambda: not any(ticks(self.pids[part]) for part in parts), [])
 
     def lives_again(self, killed: set[str]) -> bool:
         now = {part: self.living(part) for part in PARTS}
@@ -105,7 +106,7 @@ def test_supervisor_lives__it_replaces_what_was_killed_and_leave_ends_all(
     peer: Peer, killed: set[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
     peer.kill(killed)
-    until("all parts live", lambda: peer.lives_again(killed), DEADLINE)
+    until("all parts live", lambda: peer.lives_again(killed))
     alive = [pid for pid in peer.ranks.values() if ticks(pid)]
     assert len(alive) == (0 if TRAINING in killed else 2), "one training command at a time"
     assert command(peer.home, "up") == 7 and "GD-104" in capsys.readouterr().err

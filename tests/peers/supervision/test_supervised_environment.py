@@ -15,10 +15,9 @@ import pytest
 from gossipdp.errors import ConfigError
 from peers import environment
 from peers.supervisor import run
-from simulations.processes.namespaces.processes import until
+from simulations.processes.progress import until
 from tests.peers.supervision.supervised import (
     DAEMON,
-    DEADLINE,
     LAUNCHER,
     TRAINING,
     WAIT,
@@ -34,10 +33,10 @@ def test_orphan_of_the_training_command_leaves_no_zombie(supervise: type[Running
     running = supervise(DAEMON + WAIT, training)
     running.number("daemon")
     orphan = running.numbers("training", "orphan")["orphan"]
-    until("it is adopted", lambda: psutil.Process(orphan).ppid() == running.process.pid, DEADLINE)
+    until("it is adopted", lambda: psutil.Process(orphan).ppid() == running.process.pid)
     os.kill(orphan, signal.SIGUSR1)
     assert running.line() == "orphan ends"
-    until("it is buried", lambda: not psutil.pid_exists(orphan), DEADLINE)
+    until("it is buried", lambda: not psutil.pid_exists(orphan))
 
 
 def test_process_that_the_supervisor_did_not_start_is_left_alone(supervise: type[Running]) -> None:

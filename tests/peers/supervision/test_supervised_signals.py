@@ -9,10 +9,9 @@ from collections.abc import Sequence
 import psutil
 import pytest
 
-from simulations.processes.namespaces.processes import until
+from simulations.processes.progress import until
 from tests.peers.supervision.supervised import (
     DAEMON,
-    DEADLINE,
     LAUNCHER,
     LEAVE,
     PRELUDE,
@@ -41,7 +40,7 @@ def test_terminal_hangs_up__the_peer_goes_on_if_its_output_goes_elsewhere(superv
     running.number("daemon")
     running.number("training")
     running.process.send_signal(signal.SIGHUP)
-    until("the hang-up is told", lambda: "terminal has hung up" in running.log(), DEADLINE)
+    until("the hang-up is told", lambda: "terminal has hung up" in running.log())
     running.process.send_signal(signal.SIGTERM)
     assert sorted(running.rest()) == ["daemon leaves", "training ends"]
     assert running.code() == 0
@@ -134,7 +133,7 @@ def test_daemon_that_says_it_is_saving_has_the_time_it_takes__training_has_not(s
     training = psutil.Process(running.number("training"))
     running.process.send_signal(signal.SIGTERM)
     assert running.line() == "daemon saves"
-    until("training is killed", lambda: not training.is_running(), DEADLINE)
+    until("training is killed", lambda: not training.is_running())
     assert running.rest() == ["daemon has saved"]
     assert running.code() == 0
 

@@ -1,6 +1,6 @@
 """The supervisor with real processes in place of the daemon and the training command.
 
-Children write lines to a pipe that the test reads with a deadline. The end of the pipe proves that all are gone."""
+Children write lines to a pipe that the test reads. The end of the pipe proves that all are gone."""
 
 from __future__ import annotations
 
@@ -18,10 +18,9 @@ from peers.child import Backoff, Child, Policy
 from peers.daemon_questions import AttachWatch
 from peers.processes import Guard
 from peers.supervisor import ATTACH_WITHIN, FINAL, Supervisor
-from simulations.processes.namespaces.processes import until
+from simulations.processes.progress import until
 from tests.peers.supervision.supervised import (
     DAEMON,
-    DEADLINE,
     LAUNCHER,
     STUBBORN,
     TRAINING,
@@ -296,7 +295,7 @@ def test_daemon_turned_away_by_all_in_its_first_start_ends_the_run(supervise: ty
     daemon = f"on('SIGUSR1', lambda: sys.exit({code}))\n" + DAEMON + WAIT
     running = supervise(daemon, None)
     first = running.number("daemon")
-    until("it has been seen to listen", lambda: "listens" in running.log(), DEADLINE)
+    until("it has been seen to listen", lambda: "listens" in running.log())
     os.kill(first, signal.SIGUSR1)
     assert running.rest() == []
     assert running.code() == code
@@ -369,7 +368,7 @@ def test_daemon_without_memory_for_the_networks_model_ends_the_run(supervise: ty
     running = supervise("on('SIGUSR1', lambda: sys.exit(7))\n" + DAEMON + WAIT, TRAINING + WAIT)
     daemon = running.number("daemon")
     running.number("training")
-    until("it has been seen to listen", lambda: "listens" in running.log(), DEADLINE)
+    until("it has been seen to listen", lambda: "listens" in running.log())
     os.kill(daemon, signal.SIGUSR1)
     assert running.rest() == ["training ends"]
     assert running.code() == 7
@@ -396,7 +395,7 @@ on('SIGUSR1', lambda: sys.exit(70))
     running = supervise(daemon + DAEMON + WAIT, training)
     first = running.number("daemon")
     trainer = running.number("training") if training is not None else 0
-    until("it has been seen to listen", lambda: "listens" in running.log(), DEADLINE)
+    until("it has been seen to listen", lambda: "listens" in running.log())
     os.kill(first, signal.SIGUSR1)
     assert [running.line() for _ in range(6)] == [f"code {code}" for code in (2, 3, 5, 6, 7, 8)]
     assert running.number("daemon") != first

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from simulations.processes.namespaces.processes import until
+from simulations.processes.progress import until
 from tests.processes.browser import Browser
 from tests.runtime.observability.page.network_of_many import NetworkOfMany
 
@@ -40,7 +40,7 @@ def overlap(one: Box, other: Box) -> bool:
 def test_picture__names_are_whole_and_lie_on_nothing(tmp_path: Path, count: int, width: int) -> None:
     with NetworkOfMany(count) as network, Browser(tmp_path, width=width) as browser:
         browser.open(network.url)
-        until("the members are drawn", lambda: len(boxes(browser, "#picture .node")) == count, 20)
+        until("the members are drawn", lambda: len(boxes(browser, "#picture .node")) == count)
         (picture,) = boxes(browser, "#picture")
         names, dots = boxes(browser, "#picture text"), boxes(browser, "#picture .node circle")
         assert len(names) == count == len({name[0] for name in names})
@@ -55,7 +55,7 @@ def test_picture__names_are_whole_and_lie_on_nothing(tmp_path: Path, count: int,
 def test_tables_of_twelve_fit_beside_each_other_and_on_a_phone(tmp_path: Path, width: int) -> None:
     with NetworkOfMany(12) as network, Browser(tmp_path, width=width) as browser:
         browser.open(network.url)
-        until("the members are listed", lambda: len(boxes(browser, "#members tr")) == 13, 20)
+        until("the members are listed", lambda: len(boxes(browser, "#members tr")) == 13)
         assert browser.run("document.documentElement.scrollWidth") == width
         wide = "Array.from(document.querySelectorAll('.scroll'), each => each.scrollWidth - each.clientWidth)"
         assert browser.run(wide) == [0, 0]
@@ -80,9 +80,9 @@ def last_points(browser: Browser) -> dict[str, Any]:
 def test_losses_against_samples__each_member_over_its_own(tmp_path: Path) -> None:
     with NetworkOfMany(3, records=1200) as network, Browser(tmp_path) as browser:
         browser.open(network.url)
-        until("the loss is drawn", lambda: browser.run("document.querySelectorAll('#loss canvas').length") == 1, 20)
+        until("the loss is drawn", lambda: browser.run("document.querySelectorAll('#loss canvas').length") == 1)
         browser.run("document.getElementById('by-samples').click()")
-        until("against samples", lambda: boxes(browser, "#loss .u-label")[0][0] == "samples", 10)
+        until("against samples", lambda: boxes(browser, "#loss .u-label")[0][0] == "samples")
         last = network.records[-1]
         assert last_points(browser) == {
             **{member.name: [member.samples, member.loss] for member in last.members},
