@@ -37,7 +37,7 @@ def main() -> None:
     model = nn.Linear(8, 6)
     replica: nn.Module = DistributedDataParallel(model) if kind == "ddp" else fully_shard(model)
     optimizer = torch.optim.AdamW(replica.parameters(), lr=1e-3)
-    peer = gossipdp.attach(replica, optimizer, home=home, timeout=60)
+    peer = gossipdp.attach(replica, optimizer, home=home)
     told: dict[str, object] = {"sums": [], "code": ""}
     trail: list[list[float]] = []
     healed_at = 0

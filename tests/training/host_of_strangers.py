@@ -34,7 +34,7 @@ class Ear(logging.Handler):
 
 def refused(model: nn.Module) -> dict[str, Any]:
     try:
-        gossipdp.attach(model, torch.optim.SGD(model.parameters(), lr=0.1), home=HOME, timeout=2)
+        gossipdp.attach(model, torch.optim.SGD(model.parameters(), lr=0.1), home=HOME)
     except GossipdpError as error:
         return {"code": error.code, "seen": error.seen, "do": error.do}
     return {}
@@ -64,7 +64,7 @@ def apart() -> dict[str, Any]:
     """Equal at first, without a reduction of gradients."""
     model = model_of()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    peer = gossipdp.attach(model, optimizer, home=HOME, timeout=30)
+    peer = gossipdp.attach(model, optimizer, home=HOME)
     torch.manual_seed(RANK)
     while peer.steps < 5 or (not peer.alone and peer.steps < 200):
         descend(model, optimizer)
@@ -81,7 +81,7 @@ def uneven() -> dict[str, Any]:
     collectives.ANSWER_WITHIN = timedelta(seconds=1)  # type: ignore[misc]
     model = DistributedDataParallel(model_of())
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    peer = gossipdp.attach(model, optimizer, home=HOME, timeout=30)
+    peer = gossipdp.attach(model, optimizer, home=HOME)
     with model.join():
         for _ in range(20 if RANK else 6):
             descend(model, optimizer)

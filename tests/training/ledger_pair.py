@@ -11,7 +11,6 @@ import os
 import statistics
 import subprocess
 import sys
-import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -21,18 +20,18 @@ from safetensors.numpy import load_file
 
 from gossipdp.runtime import link as links
 from simulations.processes.namespaces.processes import kept_port
+from simulations.processes.progress import until
 from tests.training.ledger_daemon import LedgerDaemon
 
 __all__ = ["Pair", "Peer"]
 
 ROOT = Path(__file__).parents[2]
-DEADLINE = 300.0
 
 
 class Peer:
     def __init__(self, directory: Path, ranks: int, every: int) -> None:
         directory.mkdir()
-        self.directory, self.ranks = directory, ranks
+        self.name, self.directory, self.ranks = directory.name, directory, ranks
         self._port = kept_port()
         self.daemon = LedgerDaemon(directory, every=every)
         self.daemon.has_model = False
@@ -85,6 +84,12 @@ class Peer:
     def said(self) -> str:
         return "".join(f"--- {log}\n{log.read_text()[-3000:]}\n" for log in self.logs if log.exists())
 
+    def ends(self) -> str:
+        return ""
+
+    def last_words(self) -> str:
+        return self.said
+
 
 class Pair:
     """Two peers of `ranks` processes each."""
@@ -120,13 +125,21 @@ class Pair:
             stdout=subprocess.DEVNULL,
             stderr=subprocess.PIPE,
         )
-        until = time.monotonic() + DEADLINE
+
+        def train() -> None:
+            for peer in self.peers:
+                peer.daemon.pump(0.005)
+            self._begin()
+            self._exchange(together)
+
         try:
-            while nursery.poll() is None and time.monotonic() < until:
-                for peer in self.peers:
-                    peer.daemon.pump(0.005)
-                self._begin()
-                self._exchange(together)
+            until(
+                f"{script.name} ends",
+                lambda: nursery.poll() is not None,
+                self.peers,
+                moves=lambda: tuple(peer.steps for peer in self.peers),
+                meanwhile=train,
+            )
         finally:
             code = nursery.poll()
             nursery.kill()

@@ -18,7 +18,7 @@ Optimizer = torch.optim.Optimizer
 
 def attach(daemon: LedgerDaemon, model: nn.Module, optimizer: Optimizer, **options: object) -> Attachment:
     with daemon.running():
-        peer = gossipdp.attach(model, optimizer, home=daemon.server.path.parent, timeout=20, **options)  # type: ignore[arg-type]
+        peer = gossipdp.attach(model, optimizer, home=daemon.server.path.parent, **options)  # type: ignore[arg-type]
     daemon.pump()  # its thread may have ended before it read the last message of the attach
     return peer
 

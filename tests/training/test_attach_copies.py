@@ -203,7 +203,7 @@ def _joined(rank: int, directory: Path) -> None:
     dist.init_process_group("gloo", init_method=f"file://{directory}/rendezvous", rank=rank, world_size=2)
     model = small()
     optimizer = Masters(model.parameters())
-    gossipdp.attach(model, optimizer, home=directory, timeout=20)
+    gossipdp.attach(model, optimizer, home=directory)
     met = ""
     try:
         train(model, optimizer, 1)

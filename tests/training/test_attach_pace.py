@@ -43,7 +43,7 @@ def test_a_schedule_follows_the_networks_clock_from_the_first_step_on(
     pumped.clock = 1000
     model = small()
     optimizer = torch.optim.SGD(model.parameters(), lr=8.0)
-    peer = gossipdp.attach(model, optimizer, timeout=20)
+    peer = gossipdp.attach(model, optimizer)
     schedule = LambdaLR(optimizer, peer.schedule(lambda step: 1.0 / step))
     rates = schedule.get_last_lr()
     assert rates == [8.0 / 1000] and not peer.alone
@@ -76,7 +76,7 @@ def test_a_joiner_and_a_script_started_again_have_the_clocks_rate_from_the_first
         optimizer = torch.optim.SGD(
             [{"params": model[0].parameters()}, {"params": model[2].parameters(), "lr": 1.0}], 2.0
         )
-        with gossipdp.attach(model, optimizer, timeout=20) as peer:
+        with gossipdp.attach(model, optimizer) as peer:
             began, rates = peer.clock, []
             scheduler = LambdaLR(optimizer, [peer.schedule(warm_up), peer.schedule(lambda _: 0.5)])
             optimizer.register_step_pre_hook(lambda *_: rates.append(optimizer.param_groups[0]["lr"]))

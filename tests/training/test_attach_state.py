@@ -34,7 +34,7 @@ def test_state_follows_every_snapshot_and_the_next_process_begins_with_the_last(
     first = model_of(1)
     optimizer = torch.optim.SGD(first.parameters(), lr=0.1)
     with daemon.running():
-        peer = gossipdp.attach(first, optimizer, home=tmp_path, timeout=20)
+        peer = gossipdp.attach(first, optimizer, home=tmp_path)
     assert told(daemon) == 0
     for step in range(1, 8):
         first(torch.randn(8, 4)).square().sum().backward()
@@ -49,7 +49,7 @@ def test_state_follows_every_snapshot_and_the_next_process_begins_with_the_last(
 
     second = model_of(2)
     with daemon.running():
-        gossipdp.attach(second, torch.optim.SGD(second.parameters(), lr=0.1), home=tmp_path, timeout=20).detach()
+        gossipdp.attach(second, torch.optim.SGD(second.parameters(), lr=0.1), home=tmp_path).detach()
     assert int(second[1].num_batches_tracked) == 7
     assert second.mask.tolist() == [-torch.inf, -1e9, 1.0]
     daemon.server.close()
@@ -68,7 +68,7 @@ def test_state_of_another_model_that_the_daemon_took_over__is_loaded_before_the_
     model = model_of(1)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     with daemon.running():
-        peer = gossipdp.attach(model, optimizer, home=tmp_path, timeout=20)
+        peer = gossipdp.attach(model, optimizer, home=tmp_path)
     to_come = list(states)
     load = CarriedState.load
 

@@ -295,7 +295,7 @@ def test_ranks_that_say_themselves_when_a_step_is_over_exchange(pumped: PumpedDa
 
 
 def attach_alone(daemon: LedgerDaemon, model: nn.Module) -> Attachment:
-    return gossipdp.attach(model, home=daemon.server.path.parent, timeout=20)
+    return gossipdp.attach(model, home=daemon.server.path.parent)
 
 
 def test_steps_said_by_hand_count_alone_even_if_an_optimizer_is_followed(daemon: LedgerDaemon) -> None:

@@ -35,7 +35,7 @@ def test_a_rank_reads_its_words_from_memory_of_the_cpu(pumped: PumpedDaemon, gro
     model = model_of()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     with torch.device("meta"):
-        peer = gossipdp.attach(model, optimizer, timeout=20)
+        peer = gossipdp.attach(model, optimizer)
         for step in range(12):
             gradients(model)
             optimizer.step()

@@ -7,7 +7,6 @@ import logging
 import math
 import subprocess
 import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -21,6 +20,7 @@ from gossipdp.training import connection
 from gossipdp.training.healing import AGAIN, Healing
 from gossipdp.training.optimizer_state.state_dict import reset_optimizers
 from simulations.processes.namespaces.processes import environment
+from simulations.processes.progress import until
 from tests.training.ledger_daemon import LedgerDaemon
 from tests.training.models import attach, equal, small, train, vector
 
@@ -65,7 +65,9 @@ def finite(model: nn.Module) -> bool:
     return all(bool(each.isfinite().all()) for each in model.parameters())
 
 
-def until(model: nn.Module, optimizer: torch.optim.Optimizer, daemon: LedgerDaemon, done: Callable[[], bool]) -> int:
+def train_until(
+    model: nn.Module, optimizer: torch.optim.Optimizer, daemon: LedgerDaemon, done: Callable[[], bool]
+) -> int:
     """Train until `done`, 50 steps at most. Returns the steps."""
     for steps in range(50):
         if done():
@@ -96,7 +98,7 @@ def test_three_snapshots_in_a_row_refused__model_loaded_and_optimizer_reset(
     poison(model, optimizer)
     assert anchor is not None and not finite(model)
     with caplog.at_level(logging.WARNING, "gossipdp"):
-        until(model, optimizer, daemon, lambda: finite(model))
+        train_until(model, optimizer, daemon, lambda: finite(model))
     # The boundary of the step loaded the model, so it is the anchor's, to the bit.
     assert np.array_equal(vector(model).astype(np.float32), anchor) and not peer.alone
     assert "3 snapshots in a row were not used: training loads the network's model anew" in caplog.text
@@ -139,7 +141,7 @@ def test_nan_that_comes_again_soon__training_ends_with_GD_403(tmp_path: Path) ->
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     peer = attach(daemon, model, optimizer)
     poison(model, optimizer)
-    until(model, optimizer, daemon, lambda: finite(model))
+    train_until(model, optimizer, daemon, lambda: finite(model))
     train(model, optimizer, 5, daemon.pump)
     poison(model, optimizer)
     with pytest.raises(DataError, match="GD-403"):
@@ -198,9 +200,12 @@ def test_ranks_of_a_host_load_the_model_together_and_end_together(tmp_path: Path
         for rank in range(2)
     ]
     try:
-        deadline = time.monotonic() + 90.0
-        while any(process.poll() is None for process in processes) and time.monotonic() < deadline:
-            daemon.pump(0.02)
+        until(
+            "the ranks end",
+            lambda: all(process.poll() is not None for process in processes),
+            moves=lambda: len(daemon.events),
+            meanwhile=lambda: daemon.pump(0.02),
+        )
     finally:
         for process in processes:
             process.kill()

@@ -10,12 +10,12 @@ import os
 import subprocess
 import sys
 import tempfile
-import time
 from pathlib import Path
 
 import pytest
 
 from gossipdp.runtime import link as links
+from simulations.processes.progress import until
 from tests.training.ledger_pair import ROOT, Pair, Peer
 
 RECIPES = Path(__file__).parents[3] / "peers" / "jobs" / "recipes"
@@ -119,13 +119,17 @@ def test_two_ranks_that_their_framework_launches_are_one_peer(tmp_path: Path, fr
     kept = {key: value for key, value in os.environ.items() if not key.startswith(("GOSSIPDP_", "WORLD_SIZE"))}
     kept |= {"GOSSIPDP_HOME": str(peer.directory), "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
     kept |= {"CUDA_VISIBLE_DEVICES": "", "ACCELERATE_USE_CPU": "1"}
-    until = time.monotonic() + 300.0
     with open(peer.logs[0], "wb") as log:
         command = [sys.executable, *LAUNCHED[framework].split(), str(STEPS), str(peer.out)]
         process = subprocess.Popen(command, env=kept, cwd=tmp_path, stdout=log, stderr=log)
         try:
-            while process.poll() is None and time.monotonic() < until:
-                peer.daemon.pump(0.01)
+            until(
+                "the ranks end",
+                lambda: process.poll() is not None,
+                [peer],
+                moves=lambda: peer.steps,
+                meanwhile=lambda: peer.daemon.pump(0.01),
+            )
         finally:
             process.terminate()
             code = process.wait()

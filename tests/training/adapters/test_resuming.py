@@ -5,8 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -14,11 +13,11 @@ import pytest
 
 from gossipdp.runtime import link as links
 from gossipdp.training.optimizer_state.state_file import Counts
+from simulations.processes.progress import until
 from tests.training.ledger_pair import ROOT, Peer
 
 RECIPES = ROOT / "peers" / "jobs" / "recipes"
 STEPS = 2000
-WITHIN = 200.0
 
 
 @contextmanager
@@ -53,18 +52,20 @@ def counts(folder: Path) -> Counts:
 
 @pytest.mark.processes
 def test_the_whole_script_survives_a_kill_and_ends_at_the_networks_step(tmp_path: Path) -> None:
-    peer = Peer(tmp_path / "home", 1, 50)
-    peer.daemon.has_model, until = True, time.monotonic() + WITHIN
+    peer, saved = Peer(tmp_path / "home", 1, 50), tmp_path / "state.safetensors"
+    peer.daemon.has_model = True
+
+    def pumped_until(what: str, condition: Callable[[], bool]) -> None:
+        until(what, condition, [peer], moves=lambda: peer.steps, meanwhile=lambda: peer.daemon.pump(0.01))
+
     with running(peer, tmp_path) as process:
-        while not (tmp_path / "state.safetensors").exists() and time.monotonic() < until:
-            assert process.poll() is None, peer.said
-            peer.daemon.pump(0.01)
+        pumped_until("it saves or ends", lambda: saved.exists() or process.poll() is not None)
+        assert process.poll() is None, peer.said
     peer.daemon.pump()
     before, began = counts(tmp_path), peer.daemon.clock
     assert 100 <= before.steps <= before.clock < STEPS and began >= 50
     with running(peer, tmp_path) as process:
-        while process.poll() is None and time.monotonic() < until:
-            peer.daemon.pump(0.01)
+        pumped_until("it ends", lambda: process.poll() is not None)
         assert process.wait() == 0, peer.said
     peer.daemon.pump()
     after = counts(tmp_path)
@@ -73,7 +74,6 @@ def test_the_whole_script_survives_a_kill_and_ends_at_the_networks_step(tmp_path
     reported = [event for event in peer.seen(links.Submitted) if isinstance(event, links.Submitted)][-1]
     assert reported.loss < 3.5 and reported.eval_loss < 3.5, "an untrained model has 5.5"
     with running(peer, tmp_path) as process:
-        while process.poll() is None and time.monotonic() < until:
-            peer.daemon.pump(0.01)
+        pumped_until("it ends", lambda: process.poll() is not None)
         assert process.wait() == 0, "one that is started after the end has nothing to do"
     peer.close()

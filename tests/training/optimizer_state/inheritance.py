@@ -26,7 +26,7 @@ Optimizer = torch.optim.Optimizer
 
 def attach(daemon: MomentsDaemon, model: nn.Module, optimizer: Optimizer) -> Attachment:
     with daemon.running():
-        return gossipdp.attach(model, optimizer, home=daemon.server.path.parent, timeout=20)
+        return gossipdp.attach(model, optimizer, home=daemon.server.path.parent)
 
 
 def model_of(seed: int = 0) -> nn.Module:

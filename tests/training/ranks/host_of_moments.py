@@ -33,7 +33,7 @@ def main() -> None:
     else:
         replica = DistributedDataParallel(model)
     optimizer = torch.optim.AdamW(replica.parameters(), lr=1e-3)
-    peer = gossipdp.attach(replica, optimizer, home=home, timeout=60)
+    peer = gossipdp.attach(replica, optimizer, home=home)
 
     def note(step: int) -> None:
         state = peer.state_dict()

@@ -141,7 +141,7 @@ def main() -> None:
     DTensor.full_tensor = forbidden  # type: ignore[method-assign, assignment]
     buffers = BufferDiary(model)
     evaluate(replica)
-    peer = gossipdp.attach(replica, optimizer, home=home, samples_per_step=4, timeout=60)
+    peer = gossipdp.attach(replica, optimizer, home=home, samples_per_step=4)
     kept = home / "moments.safetensors"
     resumed = 0.0
     DTensor.full_tensor = gathered  # type: ignore[method-assign]

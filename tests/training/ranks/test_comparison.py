@@ -104,7 +104,7 @@ def test_ranks_are_compared_at_attach_and_at_a_few_snapshots(
         return checksums(layout)
 
     monkeypatch.setattr(moves, "checksums", counted)
-    peer = gossipdp.attach(model, optimizer, timeout=20)
+    peer = gossipdp.attach(model, optimizer)
     assert times == [1]
     for _ in range(30):
         descend(model, optimizer, 1)
@@ -130,10 +130,10 @@ def test_a_group_that_waits_for_its_round_hears_so_now_and_then(
     model = nn.Linear(4, 3)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     with daemon.running():
-        peer = gossipdp.attach(model, optimizer, home=tmp_path, timeout=20)
+        peer = gossipdp.attach(model, optimizer, home=tmp_path)
         descend(model, optimizer, 4)
         assert daemon.snapshot == 1 and heard.count(Kind.WAIT) >= 3 and not peer.alone
-        assert 0.2 <= peer.stall_seconds < 20.0
+        assert peer.stall_seconds >= 0.2
         peer.detach()
     daemon.server.close()
 
@@ -151,7 +151,7 @@ def test_no_rank_is_given_moments_while_another_still_loads_the_model(
             model = nn.Linear(4, 3)
             optimizer = torch.optim.AdamW(model.parameters())
             done.clear()
-            peer = gossipdp.attach(model, optimizer, home=tmp_path, timeout=20)
+            peer = gossipdp.attach(model, optimizer, home=tmp_path)
             for _ in range(50):
                 descend(model, optimizer, 4)
                 if daemon.held is not None:

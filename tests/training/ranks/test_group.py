@@ -8,7 +8,6 @@ import json
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -21,13 +20,11 @@ from numpy.typing import NDArray
 
 from gossipdp.runtime import link as links
 from simulations.processes.namespaces.processes import Process, environment, kept_port
+from simulations.processes.progress import until
 from tests.training.ledger_daemon import LedgerDaemon
 from tests.training.moments_daemon import MomentsDaemon
 
-DEADLINE = 90.0
 HOST = Path(__file__).with_name("host_of_ranks.py")
-NAMED_WITHIN = 60.0
-"""seconds from the death of a rank"""
 RanksOf: TypeAlias = Callable[..., list[subprocess.Popen[str]]]
 
 
@@ -60,11 +57,24 @@ def variables(home: Path, **more: str) -> dict[str, str]:
     return environment(GOSSIPDP_HOME=str(home / "no daemon"), TORCH_DISABLE_SHARE_RDZV_TCP_STORE="1", **more)
 
 
-def pump_until(daemon: LedgerDaemon, done: Callable[[], object], within: float = DEADLINE) -> None:
-    until = time.monotonic() + within
-    while not done() and time.monotonic() < until:
-        daemon.pump(0.02)
-    assert done(), daemon.events[-5:]
+def pump_until(daemon: LedgerDaemon, done: Callable[[], object]) -> None:
+    until("what the ranks are to do", done, meanwhile=lambda: daemon.pump(0.02))
+
+
+def ended(processes: list[subprocess.Popen[str]]) -> Callable[[], bool]:
+    return lambda: all(process.poll() is not None for process in processes)
+
+
+@contextlib.contextmanager
+def ends_well(processes: list[subprocess.Popen[str]]) -> Iterator[None]:
+    """All processes have ended with 0 after this context. Their output is printed."""
+    try:
+        yield
+    finally:
+        for process in processes:
+            process.kill()
+            print(process.communicate()[0])
+    assert [process.returncode for process in processes] == [0] * len(processes)
 
 
 def seen(daemon: LedgerDaemon, kind: type) -> list[Any]:
@@ -98,9 +108,10 @@ def test_ranks_of_a_host_are_one_peer_and_equal_bit_for_bit(
     processes = ranks_of(kind, world)
     random = np.random.default_rng(0)
     first = daemon = MomentsDaemon(tmp_path, every=3, alpha=0.7, mu=0.5, moments_every=0)
-    until = time.monotonic() + DEADLINE
     stopped = False
-    while any(process.poll() is None for process in processes) and time.monotonic() < until:
+
+    def turn() -> None:
+        nonlocal daemon, stopped
         daemon.pump(0.02)
         if daemon.server.region is not None and daemon.session and not stopped:
             push = 0.01 * random.standard_normal(daemon.region.size) + (0.0 if daemon.out else 0.5)
@@ -118,13 +129,16 @@ def test_ranks_of_a_host_are_one_peer_and_equal_bit_for_bit(
         ):
             stopped = True
             (tmp_path / "stop").touch()
-    daemon.pump()
-    daemon.server.close()
-    outputs = []
-    for process in processes:
-        process.kill()
-        outputs.append(process.communicate()[0])
-    assert [process.returncode for process in processes] == [0] * world, "\n".join(outputs)
+
+    with ends_well(processes):
+        until(
+            "the ranks end",
+            ended(processes),
+            moves=lambda: (daemon is first, min(daemon.drained, 6), stopped),
+            meanwhile=turn,
+        )
+        daemon.pump()
+        daemon.server.close()
 
     ranks = [json.loads((tmp_path / f"rank{rank}.json").read_text()) for rank in range(world)]
     assert all(rank["trail"] == ranks[0]["trail"] for rank in ranks), "after every step"
@@ -179,24 +193,21 @@ def test_ranks_of_a_host_add_corrections_when_the_mode_of_synchrony_says(tmp_pat
 
     processes = ranks_of("ddp", 2)
     overlap = LedgerDaemon(tmp_path, every=4, mode="overlap")
-    until = time.monotonic() + DEADLINE
-    while overlap.drained < 4 and time.monotonic() < until:
+
+    def pump_and_move() -> None:
         overlap.pump(0.02)
         if overlap.session:
             move(overlap)
+
+    until("four slots are added", lambda: overlap.drained >= 4, moves=lambda: overlap.drained, meanwhile=pump_and_move)
     overlap.server.close()
     sync = LedgerDaemon(tmp_path, every=3, mode="sync", anchor=overlap.a, settles=move, carried=overlap.carried)
-    while any(process.poll() is None for process in processes) and time.monotonic() < until:
-        sync.pump(0.02)
-        if sync.drained >= 4:
-            (tmp_path / "stop").touch()
-    sync.pump()
-    sync.server.close()
-    outputs = []
-    for process in processes:
-        process.kill()
-        outputs.append(process.communicate()[0])
-    assert [process.returncode for process in processes] == [0, 0], "\n".join(outputs)
+    with ends_well(processes):
+        pump_until(sync, lambda: sync.drained >= 4)
+        (tmp_path / "stop").touch()
+        pump_until(sync, ended(processes))
+        sync.pump()
+        sync.server.close()
 
     assert overlap.drained >= 4 and sync.drained >= 4
     for word, after in itertools.pairwise(words(overlap)):
@@ -228,7 +239,7 @@ def test_rank_that_dies_is_named_and_a_group_of_another_size_goes_on(
     daemon = LedgerDaemon(tmp_path, every=4, mode="sync", settles=lambda _: None)
     processes = ranks_of(kind, world, "14")
     pump_until(daemon, lambda: processes[1].poll() is not None)
-    pump_until(daemon, lambda: seen(daemon, links.RankLost) and seen(daemon, links.Detached), NAMED_WITHIN)
+    pump_until(daemon, lambda: seen(daemon, links.RankLost) and seen(daemon, links.Detached))
     (lost,) = seen(daemon, links.RankLost)
     assert (lost.rank, lost.pid, processes[1].returncode) == (1, processes[1].pid, -signal.SIGKILL)
     for process in processes:
@@ -240,12 +251,11 @@ def test_rank_that_dies_is_named_and_a_group_of_another_size_goes_on(
     assert daemon.a is not None
     anchor = daemon.a = daemon.a + np.float32(0.01)  # others have exchanged meanwhile
     processes = ranks_of(kind, again)
-    pump_until(daemon, lambda: len(seen(daemon, links.Submitted)) >= 5)
-    (tmp_path / "stop").touch()
-    pump_until(daemon, lambda: all(process.poll() is not None for process in processes))
-    outputs = [process.communicate()[0] for process in processes]
+    with ends_well(processes):
+        pump_until(daemon, lambda: len(seen(daemon, links.Submitted)) >= 5)
+        (tmp_path / "stop").touch()
+        pump_until(daemon, ended(processes))
     daemon.server.close()
-    assert [process.returncode for process in processes] == [0] * again, "\n".join(outputs)
     assert [event.world for event in seen(daemon, links.Attached)] == [world, again]
     assert [event.steps for event in seen(daemon, links.Submitted)[:5]] == [4] * 5, "none is counted twice"
     ranks = [json.loads((tmp_path / f"rank{rank}.json").read_text()) for rank in range(again)]
@@ -287,7 +297,7 @@ def test_elastic_group_of_which_an_agent_dies_with_its_rank_goes_on_with_the_oth
         (rank,) = psutil.Process(second.pid).children()
         second.kill()
         rank.kill()
-        pump_until(daemon, lambda: len(seen(daemon, links.Detached)) == len(worlds()), NAMED_WITHIN)
+        pump_until(daemon, lambda: len(seen(daemon, links.Detached)) == len(worlds()))
         assert daemon.a is not None and [lost.pid for lost in seen(daemon, links.RankLost)] == [rank.pid]
         clock, anchor = daemon.clock, daemon.a + np.float32(0.01)
         daemon.a = anchor

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import numpy as np
@@ -16,10 +15,9 @@ from safetensors.torch import load_file
 from gossipdp.codecs import moments as codec
 from gossipdp.protocol.schema import chunk_parameters
 from gossipdp.protocol.transfer.moments import chunk_sizes
+from simulations.processes.progress import until
 from tests.codecs.moments_reference import decoded
 from tests.training.moments_daemon import MomentsDaemon
-
-DEADLINE = 90.0
 
 
 def serve(daemon: MomentsDaemon, home: Path, kind: str, world: int, steps: int) -> None:
@@ -36,14 +34,18 @@ def serve(daemon: MomentsDaemon, home: Path, kind: str, world: int, steps: int) 
         )
         for rank in range(world)
     ]
-    until = time.monotonic() + DEADLINE
-    while any(process.poll() is None for process in processes) and time.monotonic() < until:
-        daemon.pump(0.02)
-    for process in processes:
-        if process.poll() is None:
+    try:
+        until(
+            "the ranks end",
+            lambda: all(process.poll() is not None for process in processes),
+            moves=lambda: len(daemon.events),
+            meanwhile=lambda: daemon.pump(0.02),
+        )
+    finally:
+        for process in processes:
             process.kill()
-        output = process.communicate()[0]
-        assert process.returncode == 0, output
+            print(process.communicate()[0])
+    assert [process.returncode for process in processes] == [0] * world
     daemon.pump()
 
 
