@@ -9,7 +9,6 @@ import os
 import resource
 import socket
 import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -67,16 +66,13 @@ def main() -> None:
 
     def dial() -> str:
         ours.send(b"", f"127.0.0.1:{there.port}", Lane.CONTROL, encode(Ping(1)))
-        deadline = time.monotonic() + 10
-        while time.monotonic() < deadline:
+        while True:
             there.poll(0)
             for event in ours.poll(0.01)[0]:
                 if isinstance(event, DialFailed | LinkUp):
                     return getattr(event, "code", "up")
-        return "nothing"
 
     def connect(end: socket.socket, path: Path, handle: Callable[[], object]) -> str:
-        end.settimeout(5)
         end.connect(str(path))
         handle()
         end.setblocking(False)
@@ -86,7 +82,6 @@ def main() -> None:
             return "accepted"
 
     def scrape() -> str:
-        reader.settimeout(5)
         reader.connect(web.address)
         reader.sendall(b"GET / HTTP/1.0\r\n\r\n")
         try:

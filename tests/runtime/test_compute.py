@@ -57,7 +57,7 @@ def test_work_past_the_limit_waits_outside_in_order() -> None:
 
     def work(number: int) -> int:
         started.append(number)
-        gate.wait(5.0)
+        gate.wait()
         return number
 
     compute = Compute(work, limit=2)

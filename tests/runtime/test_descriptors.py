@@ -47,7 +47,7 @@ def test_no_descriptor_left__nothing_dies_and_the_reserve_serves_the_daemon(
     """`taken`: connections hold all descriptors but the reserve. `gone`: they hold the reserve, too."""
     argv = [sys.executable, str(Path(__file__).with_name("short_of_descriptors.py")), str(tmp_path), state]
     env = {"PYTHONPATH": str(ROOT)}
-    done = subprocess.run(argv, cwd=ROOT, env=env, capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run(argv, cwd=ROOT, env=env, capture_output=True, text=True, check=False)
     assert dict(line.split(": ") for line in done.stdout.splitlines()) == expected, done.stderr
 
 

@@ -72,7 +72,6 @@ def daemon(tmp_path):
 def connect(daemon, tmp_path):
     connection = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     connection.connect(str(data_path(tmp_path)))
-    connection.settimeout(5.0)
     daemon.pump()
     return connection
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import random
 import select
 import socket
-import time
+from collections.abc import Iterator
 from typing import Any
 
 import msgspec
@@ -187,30 +188,34 @@ def test_message_of_too_many_frames_is_dropped_and_the_link_stays(net: Net) -> N
     assert b.counters.drops == {"malformed": 1}
 
 
+@contextlib.contextmanager
+def half_open(port: int) -> Iterator[list[socket.socket]]:
+    with contextlib.ExitStack() as opened:
+        yield [opened.enter_context(socket.create_connection(("127.0.0.1", port))) for _ in range(300)]
+
+
 def test_half_open_connections_do_not_keep_an_honest_peer_out(net: Net) -> None:
-    a, b = net.peer(limits=TransportLimits(handshake=1.0)), net.peer()
-    idle = [socket.create_connection(("127.0.0.1", a.port)) for _ in range(300)]
-    try:
-        started = time.monotonic()
+    # None of them is closed because its time is over.
+    a, b = net.peer(limits=TransportLimits(handshake=1000.0)), net.peer()
+    with half_open(a.port):
         net.link(b, a)
-        assert time.monotonic() - started < 2
+
+
+def test_half_open_connections_are_closed(net: Net) -> None:
+    a = net.peer(limits=TransportLimits(handshake=1.0))
+    with half_open(a.port) as idle:
         for connection in idle:
             connection.settimeout(0)
         net.until(lambda: a.counters.handshakes["timeout"] + a.counters.handshakes["crowded"] >= 300)
         assert all(map(hung_up_after_greeting, idle))
-    finally:
-        for connection in idle:
-            connection.close()
 
 
 def test_silent_connection__greeted_while_a_second_look_waits(net: Net) -> None:
     a = net.peer()
     with socket.create_connection(("127.0.0.1", a.port)) as silent:
         silent.settimeout(0)
-        begun = time.monotonic()
         net.until(lambda: readable(silent))
         assert silent.recv(16).startswith(dial_causes.SIGNATURE[:1])
-        assert time.monotonic() - begun < dial_causes.SPEAKS
 
 
 def readable(connection: socket.socket) -> bool:

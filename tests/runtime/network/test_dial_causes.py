@@ -110,7 +110,7 @@ def test_second_looks_at_one_address_are_few__and_a_cause_stays_valid_for_a_whil
 def test_background_calls_past_the_limit_are_not_started() -> None:
     calls: BackgroundCalls[int] = BackgroundCalls("test")
     go = threading.Event()
-    begun = [calls.start(str(number), lambda: int(go.wait(10))) for number in range(MAX_CALLS + 1)]
+    begun = [calls.start(str(number), lambda: int(go.wait())) for number in range(MAX_CALLS + 1)]
     assert begun == [True] * MAX_CALLS + [False]
     go.set()
     results: list[tuple[str, int]] = []

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import socket
-import time
 from dataclasses import replace
 from typing import Any
 
@@ -104,7 +103,7 @@ def test_silent_listener_is_gd_101_after_the_handshake_limit(net: Net) -> None:
         a = net.peer()
         address = f"127.0.0.1:{silent.getsockname()[1]}"
         a.send(b"", address, Lane.CONTROL, PING)
-        net.until(lambda: net.events(a, DialFailed), 2)
+        net.until(lambda: net.events(a, DialFailed))
         assert net.events(a, DialFailed) == [
             DialFailed(b"", address, f"{address} connected, then silent for 0.3 s", "GD-101")
         ]
@@ -322,15 +321,14 @@ def test_member_names_many_hosts__one_dial_makes_few_attempts(
 
 
 def test_silent_host_of_the_same_private_network__given_up_soon(net: Net, monkeypatch: pytest.MonkeyPatch) -> None:
-    a, b = net.peer(), net.peer()
+    a, b = net.peer(limits=replace(FAST, connect=1000.0)), net.peer()
     monkeypatch.setattr(dialling, "NEAR", 0.1)
     with socket.create_server(("127.0.0.1", 0)) as silent:
         near = f"127.0.0.1:{silent.getsockname()[1]}"
         monkeypatch.setattr(a._links._dialling._reach, "near", lambda address, now: address == near)
-        started = time.monotonic()
         assert a.send(name(b), at(b), Lane.CONTROL, PING, [near])
         net.until(lambda: net.events(b, Received))
-        assert time.monotonic() - started < FAST.connect and a.counters.handshakes["timeout"] == 1
+        assert a.counters.handshakes["timeout"] == 1
 
 
 def test_one_of_two_public_addresses_is_dead__it_is_dropped_and_the_other_stays(

@@ -75,7 +75,7 @@ def test_large_buffers_arrive_whole_and_in_order(net: Net) -> None:
     payloads = [os.urandom(64) * (1 << 14) for _ in range(64)]
     for number, payload in enumerate(payloads[:-1]):
         assert a.send(name(b), at(b), Lane.DATA, [b"\x90%d" % number, payload])
-    net.until(lambda: len(net.events(b, Received)) == 63, 20)
+    net.until(lambda: len(net.events(b, Received)) == 63)
     assert a.send(name(b), at(b), Lane.DATA, [b"\x9063", payloads[-1]])
     net.until(lambda: len(net.events(b, Received)) == 64)
     assert [event.frames for event in net.events(b, Received)] == [
@@ -126,7 +126,7 @@ def test_full_queue_drops_newest_and_keeps_order(net: Net) -> None:
         assert a.counters.drops == {"queue": 1}
         assert a.counters.full >= 50 and queued == 50
         relay.stalled.clear()
-        net.until(lambda: len(net.events(b, Received)) == len(accepted), 20)
+        net.until(lambda: len(net.events(b, Received)) == len(accepted))
         assert [event.frames[0] for event in net.events(b, Received)] == accepted
 
 
@@ -159,7 +159,7 @@ def test_ping_is_not_held_up_by_the_data_lane(net: Net) -> None:
     for _ in range(150):
         a.send(name(b), "", Lane.DATA, [b"\x90", bytes(1 << 18)])
     a.send(name(b), "", Lane.CONTROL, PING)
-    net.until(lambda: len(net.events(b, Received)) == 151, 20)
+    net.until(lambda: len(net.events(b, Received)) == 151)
     order = [event.lane for event in net.events(b, Received)]
     assert order.index(Lane.CONTROL) < 100
 
@@ -171,9 +171,7 @@ def test_descriptors_of_the_caller_are_watched(net: Net) -> None:
         assert a.poll(0, [reading]) == ([], set())
         os.write(writing, b"!")
         assert a.poll(5, [reading]) == ([], {reading})
-        started = time.monotonic()
         assert a.poll(0.01, []) == ([], set())
-        assert time.monotonic() - started < 2
     finally:
         os.close(reading)
         os.close(writing)
@@ -239,7 +237,7 @@ def test_a_stalled_line_is_found_by_both_sides(net: Net) -> None:
         assert a.send(name(b), f"127.0.0.1:{relay.port}", Lane.CONTROL, PING)
         net.until(lambda: net.events(b, Received))
         relay.stalled.set()
-        net.until(lambda: net.events(a, LinkDown) and net.events(b, LinkDown), 4)
+        net.until(lambda: net.events(a, LinkDown) and net.events(b, LinkDown))
 
 
 def test_unused_link_is_closed_by_its_dialler_and_dialled_again(net: Net) -> None:

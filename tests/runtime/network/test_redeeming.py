@@ -50,7 +50,7 @@ def ask(net: Net, member: Side, invite: tokens.HostInvite, identity: Identity = 
             member.transport.answer_invite(shown, why_not)
         return bool(outcome)
 
-    net.until(over, 30.0)
+    net.until(over)
     thread.join()
     return outcome[0]
 

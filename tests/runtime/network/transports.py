@@ -1,4 +1,4 @@
-"""Transports on loopback with real sockets, a raw dialler and a relay. Every wait polls with a deadline."""
+"""Transports on loopback with real sockets, a raw dialler and a relay."""
 
 from __future__ import annotations
 
@@ -21,6 +21,7 @@ from gossipdp.runtime.network.limits import TransportLimits
 from gossipdp.runtime.network.local_peer import LocalPeer
 from gossipdp.runtime.network.signed_hello import DiallerHello, ListenerHello
 from gossipdp.runtime.network.transport import Transport
+from simulations.processes.progress import until
 
 RUN = bytes(range(16))
 START = bytes(8)
@@ -31,6 +32,8 @@ T = TypeVar("T", bound=TransportEvent)
 
 class Net:
     """Transports of one test, polled in turn, with everything that happened to each."""
+
+    name = "transports"
 
     def __init__(self) -> None:
         self.secret = NetworkSecret.generate()
@@ -68,15 +71,18 @@ class Net:
         for transport in self.transports:
             self.happened[id(transport)] += transport.poll(0.001)[0]
 
-    def until(self, reached: Callable[[], object], seconds: float = 5.0) -> None:
-        deadline = time.monotonic() + seconds
-        while not reached():
-            assert time.monotonic() < deadline, {key: events[-5:] for key, events in self.happened.items()}
-            self.turn()
+    def until(self, reached: Callable[[], object]) -> None:
+        until("what the transports are to do", reached, [self], meanwhile=self.turn)
 
     def settle(self, seconds: float) -> None:
         deadline = time.monotonic() + seconds
-        self.until(lambda: time.monotonic() >= deadline, seconds + 5)
+        self.until(lambda: time.monotonic() >= deadline)
+
+    def ends(self) -> str:
+        return ""
+
+    def last_words(self) -> str:
+        return "\n".join(str(events[-5:]) for events in self.happened.values())
 
     def events(self, transport: Transport, kind: type[T]) -> list[T]:
         return [event for event in self.happened[id(transport)] if isinstance(event, kind)]

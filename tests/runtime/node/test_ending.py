@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import math
-import time
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -18,6 +17,7 @@ from gossipdp.protocol.wire.messages import Phase
 from gossipdp.runtime.node.context import NodeContext
 from gossipdp.runtime.node.ending import GONE_EACH, GONE_WITHIN, LAST_EACH, LAST_STEP, Ending
 from gossipdp.runtime.node.training import TrainingSessions
+from simulations.processes.progress import until
 
 ME, OTHER = b"m" * 32, b"o" * 32
 NEAR = events.Closeness(over=True, agrees=True, before=1e-2, now=1e-7, exchanges=3)
@@ -77,10 +77,7 @@ class Rig:
 
     def written(self) -> None:
         """Wait for the thread that writes."""
-        until = time.monotonic() + 10.0
-        while self.ending.writing and time.monotonic() < until:
-            time.sleep(0.001)
-            self.ending.tick(0.0)
+        until("it is written", lambda: not self.ending.writing, meanwhile=lambda: self.ending.tick(0.0))
 
 
 def test_training_ends_after_one_more_snapshot() -> None:

@@ -33,7 +33,7 @@ class Served:
         self._address = self._metrics.serve("127.0.0.1:0", self.published)
 
     def ask(self, path: str, method: str = "GET", host: str = "localhost") -> Answer:
-        connection = http.client.HTTPConnection(*self._address, timeout=10)
+        connection = http.client.HTTPConnection(*self._address)
         try:
             connection.putrequest(method, path, skip_host=True)
             connection.putheader("Host", host)
