@@ -282,5 +282,5 @@ def test_daemon_side_imports_no_torch_and_unpickles_nothing():
         "assert 'torch' not in sys.modules\n"
     )
     command = [sys.executable, "-c", program]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, check=False, text=True, timeout=120)
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, check=False, text=True)
     assert done.returncode == 0, done.stderr[-2000:]

@@ -22,8 +22,6 @@ from gossipdp.runtime import unix_sockets
 from peers import control
 from peers.control import ControlServer, Request, ask
 
-DEADLINE = 10.0
-
 
 @contextmanager
 def daemon(home: Path, answer: Callable[[Request], None]) -> Iterator[ControlServer]:
@@ -46,7 +44,7 @@ def daemon(home: Path, answer: Callable[[Request], None]) -> Iterator[ControlSer
         yield server
     finally:
         os.write(stopped, b"x")
-        thread.join(DEADLINE)
+        thread.join()
         server.close()
         os.close(stop)
         os.close(stopped)
@@ -59,7 +57,6 @@ def echo(request: Request) -> None:
 def raw(home: Path, *pieces: bytes) -> bytes:
     """The bytes that the server sends back until it closes."""
     with socket.socket(socket.AF_UNIX) as peer:
-        peer.settimeout(DEADLINE)
         peer.connect(str(control.socket_path(home)))
         reply = bytearray()
         with suppress(BrokenPipeError):

@@ -66,7 +66,7 @@ def test_ending_tells_the_leader_and_kills_after_its_grace(start: Start) -> None
     assert ending.look(100.0) and ending.due == 110.0
     assert ending.look(109.9) and process.poll() is None
     ending.look(110.0)
-    assert process.wait(10) == -signal.SIGKILL
+    assert process.wait() == -signal.SIGKILL
     assert ending.look(110.1) and not ending.look(110.2)
 
 
@@ -75,7 +75,7 @@ def test_process_without_a_mark_for_an_instant_is_not_taken_for_gone(start: Star
     looks = [[], [psutil.Process(process.pid)], [], []]
     ending = Ending("it", lambda: looks.pop(0), 0.0, 10.0)
     assert [ending.look(now) for now in (0.0, 0.1, 0.2, 0.3)] == [True, True, True, False]
-    assert process.wait(10) == -signal.SIGTERM
+    assert process.wait() == -signal.SIGTERM
 
 
 def test_ending_waits_while_the_family_is_busy(start: Start) -> None:
@@ -86,7 +86,7 @@ def test_ending_waits_while_the_family_is_busy(start: Start) -> None:
     for now in (9.0, 15.0, 20.0):
         assert ending.look(now) and process.poll() is None
     ending.look(25.0)
-    assert process.wait(10) == -signal.SIGKILL and not answers
+    assert process.wait() == -signal.SIGKILL and not answers
 
 
 def test_ending_in_a_hurry_asks_nobody(start: Start) -> None:
@@ -95,7 +95,7 @@ def test_ending_in_a_hurry_asks_nobody(start: Start) -> None:
     assert ending.look(0.0)
     ending.hurry()
     ending.look(0.1)
-    assert process.wait(10) == -signal.SIGKILL
+    assert process.wait() == -signal.SIGKILL
 
 
 def test_what_cannot_be_killed_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -165,7 +165,7 @@ def on_a_terminal(script: str) -> list[str]:
     variables = {key: value for key, value in os.environ.items() if key not in ("COLUMNS", "LINES")}
     variables |= {"NO_COLOR": "1", "TERM": "xterm"}
     with os.fdopen(ours, "rb", buffering=0) as terminal:
-        subprocess.run([sys.executable, "-c", script], check=True, stdout=theirs, env=variables, timeout=60)
+        subprocess.run([sys.executable, "-c", script], check=True, stdout=theirs, env=variables)
         os.close(theirs)
         said = terminal.read(1 << 16).decode()
     return re.sub(r"\x1b\[[\d;]*m", "", said).splitlines()

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import os
 import pty
-import select
 import subprocess
 import sys
 import termios
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -34,19 +32,17 @@ def test_command_on_a_terminal__keys_work_and_the_terminal_is_as_before(
         assert "sort: round" in read_until(ours, "sort: round")
         os.write(ours, b"\x03")
         read_until(ours, "\x1b[?1049l")
-        assert command.wait(10) == 0
+        assert command.wait() == 0
     finally:
         command.kill()
-        command.wait(10)
+        command.wait()
     assert termios.tcgetattr(theirs) == before
 
 
 def read_until(descriptor: int, wanted: str) -> str:
-    text, deadline = "", time.monotonic() + 20.0
+    text = ""
     while wanted not in text:
-        assert time.monotonic() < deadline, text
-        if select.select([descriptor], [], [], 0.1)[0]:
-            text += os.read(descriptor, 65536).decode(errors="replace")
+        text += os.read(descriptor, 65536).decode(errors="replace")
     return text
 
 

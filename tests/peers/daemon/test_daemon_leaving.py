@@ -62,7 +62,7 @@ class Leaving:
         """Let the disk work, without advancing the time."""
         while not done():
             threads = [self.node._checkpoints.writer, self.node._jobs]
-            assert select.select(threads, [], [], 10.0)[0], "the disk is stuck"
+            select.select(threads, [], [])
             self.node._turn()
 
     def let(self, pieces: int) -> None:

@@ -57,7 +57,6 @@ class Shell:
             stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,
-            timeout=30,
             check=False,
             cwd=self.folder,
         )

@@ -23,7 +23,7 @@ KINDS = {kind.name: kind for kind in STATES}
 
 
 def promtool(*arguments: str | Path) -> tuple[int, str]:
-    done = subprocess.run(["promtool", *map(str, arguments)], capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run(["promtool", *map(str, arguments)], capture_output=True, text=True, check=False)
     return done.returncode, done.stdout + done.stderr
 
 

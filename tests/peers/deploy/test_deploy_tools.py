@@ -16,9 +16,7 @@ EXPOSURE = "30"
 
 
 def run(*argv: str | Path, **variables: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        argv, env={**os.environ, **variables}, capture_output=True, text=True, timeout=120, check=False
-    )
+    return subprocess.run(argv, env={**os.environ, **variables}, capture_output=True, text=True, check=False)
 
 
 def passes(*argv: str | Path, **variables: str) -> None:

@@ -34,11 +34,11 @@ def silent(name: str) -> Asked:
 def test_one_router_tells__its_address_and_the_way(first: bool) -> None:
     tells = Asked("UPnP", lambda: "8.8.4.4")
     asked = [tells, silent("NAT-PMP")] if first else [silent("NAT-PMP"), tells]
-    assert outside(asked, time.monotonic() + 5.0) == Outside("8.8.4.4", "UPnP")
+    assert outside(asked, time.monotonic() + 1000.0) == Outside("8.8.4.4", "UPnP")
 
 
 def test_no_router_tells__all_reasons() -> None:
-    told = outside([silent("NAT-PMP"), silent("UPnP")], time.monotonic() + 5.0)
+    told = outside([silent("NAT-PMP"), silent("UPnP")], time.monotonic() + 1000.0)
     assert not told.address and {*told.why.split("; ")} == {"no NAT-PMP router answers", "no UPnP router answers"}
     finding = router(told)
     assert finding.light is Light.GREY and told.why in finding.said
@@ -47,11 +47,11 @@ def test_no_router_tells__all_reasons() -> None:
 
 def test_router_that_hangs__is_not_waited_for_and_another_one_counts() -> None:
     over = threading.Event()
-    hangs = Asked("UPnP", lambda: str(over.wait(30.0)))
+    hangs = Asked("UPnP", lambda: str(over.wait()))
     try:
         assert outside([hangs, silent("NAT-PMP")], time.monotonic() + 0.1).why.endswith("no answer in time")
         tells = Asked("NAT-PMP", lambda: "8.8.4.4")
-        assert outside([hangs, tells], time.monotonic() + 5.0) == Outside("8.8.4.4", "NAT-PMP")
+        assert outside([hangs, tells], time.monotonic() + 1000.0) == Outside("8.8.4.4", "NAT-PMP")
     finally:
         over.set()
 

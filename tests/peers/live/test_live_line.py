@@ -8,10 +8,8 @@ import subprocess
 import sys
 import termios
 import threading
-import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from select import select
 from typing import Any
 
 import psutil
@@ -22,7 +20,7 @@ from peers.live import process as live
 from tests.peers.commands.conftest import answering
 from tests.peers.live.emulator import Screen
 from tests.peers.live.test_figures import STATUS, WHOLE
-from tests.peers.supervision.supervised import DAEMON, DEADLINE, DRIVER, PRELUDE, PYTHON, TRAINING, WAIT
+from tests.peers.supervision.supervised import DAEMON, DRIVER, PRELUDE, PYTHON, TRAINING, WAIT
 
 __all__ = ["answering"]
 
@@ -52,9 +50,7 @@ class Terminal:
         return made
 
     def until(self, holds: Callable[[], bool]) -> None:
-        deadline = time.monotonic() + DEADLINE
         while not holds():
-            assert select([self._ours], [], [], max(0.0, deadline - time.monotonic()))[0], self.screen.lines
             assert self.read(), self.screen.lines
 
     def read(self) -> bool:
@@ -96,7 +92,7 @@ def test_process_draws_until_its_input_is_closed(
     process.stdin.close()
     while terminal.read():
         pass
-    assert process.wait(DEADLINE) == 0
+    assert process.wait() == 0
     assert set(terminal.screen.lines) == {""} and terminal.screen.last == 23
 
 
@@ -121,10 +117,10 @@ def test_job_that_is_not_in_front_draws_nothing(
     answers = Asked()
     answering(tmp_path, answers)
     process = terminal.start(drawing(tmp_path), leads=False, stdin=subprocess.PIPE)
-    assert answers.twice.wait(DEADLINE)
+    answers.twice.wait()
     assert process.stdin is not None
     process.stdin.close()
-    assert process.wait(DEADLINE) == 0 and not terminal.read() and terminal.said == ""
+    assert process.wait() == 0 and not terminal.read() and terminal.said == ""
 
 
 def supervising(home: Path, training: str) -> tuple[list[str], dict[str, str]]:
@@ -142,7 +138,7 @@ def test_output_of_the_training_command_is_whole_beside_the_line(terminal: Termi
     process.send_signal(signal.SIGTERM)
     while terminal.read():
         pass
-    assert process.wait(DEADLINE) == 0
+    assert process.wait() == 0
     lines = [*terminal.screen.gone, *terminal.screen.lines]
     first = lines.index("step 0")
     assert lines[first : first + 30] == [f"step {step}" for step in range(30)]
@@ -162,7 +158,7 @@ def test_killed_supervisor__the_row_is_given_back(terminal: Terminal, tmp_path: 
     shell.stdin.close()
     while terminal.read():
         pass
-    shell.wait(DEADLINE)
+    shell.wait()
 
 
 @pytest.mark.parametrize(
@@ -186,5 +182,5 @@ def test_only_a_terminal_with_a_cursor_at_both_outputs_suits(
 def test_output_to_pipes__no_escape_sequence(tmp_path: Path) -> None:
     argv, variables = supervising(tmp_path, "say('trains')\nsys.exit(0)")
     environment = {**os.environ, **variables, "TERM": "xterm"}
-    ran = subprocess.run(argv, env=environment, capture_output=True, timeout=DEADLINE, check=False)
+    ran = subprocess.run(argv, env=environment, capture_output=True, check=False)
     assert b"trains" in ran.stdout and b"\x1b" not in ran.stdout + ran.stderr

@@ -173,7 +173,7 @@ def test_browser_draws_the_curves_without_an_error(home: Path, tmp_path: Path) -
     write([home], out, 1.9e9)
     words = ["--headless", "--no-sandbox", "--disable-gpu", "--enable-logging=stderr", "--window-size=400,900"]
     argv = [found("chromium"), *words, f"--user-data-dir={tmp_path / 'profile'}", "--dump-dom", f"file://{out}"]
-    ran = subprocess.run(argv, capture_output=True, text=True, timeout=60, check=True)
+    ran = subprocess.run(argv, capture_output=True, text=True, check=True)
     assert "CONSOLE" not in ran.stderr, ran.stderr
     (peer,) = gather([home])
     assert ran.stdout.count("<canvas") == len(figures([peer]))

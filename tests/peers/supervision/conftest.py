@@ -11,7 +11,7 @@ from typing import Any
 import psutil
 import pytest
 
-from tests.peers.supervision.supervised import DEADLINE, Running
+from tests.peers.supervision.supervised import Running
 
 
 @pytest.fixture(autouse=True)
@@ -33,7 +33,7 @@ def supervise(tmp_path: Path) -> Iterator[type[Running]]:
     yield start  # type: ignore[misc]
     for running in started:
         running.process.kill()
-        running.process.wait(DEADLINE)
+        running.process.wait()
         for process in running.seen:
             with contextlib.suppress(psutil.NoSuchProcess):
                 process.kill()
