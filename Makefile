@@ -65,10 +65,12 @@ demo: $(DEMO_READY)  ## four peers on this machine train a small GPT; ALGORITHM=
 	$(BIN)/gossipdp demo $(if $(ALGORITHM),--algorithm $(ALGORITHM)) $(DEMO)
 
 test: $(DEV_READY) system  ## all tests except the long ones
-	$(BIN)/python -m pytest -n 3 --dist worksteal --durations 25 --timeout 600 -m 'not long'
+	$(BIN)/python .ci/compile_kernels.py
+	$(BIN)/python -m pytest -n 3 --dist worksteal --durations 25 -m 'not long'
 
 test-long: $(DEV_READY)  ## all tests
 	@sh .ci/packages long
+	$(BIN)/python .ci/compile_kernels.py
 	$(BIN)/python -m pytest -n 2 --dist worksteal --durations 60
 
 quick: $(DEV_READY)  ## style, types and mirrored tests of what changed, within a minute; BASE=main: of the whole branch

@@ -1,0 +1,10 @@
+"""Compiles all kernels into numba's cache, before the daemons of several tests compile them at the same time."""
+
+from __future__ import annotations
+
+from gossipdp.algorithms import kernels as ledger_kernels
+from gossipdp.codecs import kernels
+from gossipdp.codecs.increments import kernels as increment_kernels
+
+for module in (kernels, increment_kernels, ledger_kernels):
+    module.warm_up()
