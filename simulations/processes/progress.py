@@ -11,8 +11,8 @@ import contextlib
 import os
 import select
 import threading
-import time
 from collections.abc import Callable, Hashable, Iterable, Iterator
+from time import monotonic  # itself: tests replace the one in the module
 from typing import Protocol, TypeVar
 
 __all__ = ["STALL", "delay", "stalled", "undelayed", "until"]
@@ -41,10 +41,10 @@ class _Clock:
 
     def __init__(self) -> None:
         self._seconds = 0.0
-        self._looked, self._delays = time.monotonic(), dict(_delays())
+        self._looked, self._delays = monotonic(), dict(_delays())
 
     def __call__(self) -> float:
-        now = time.monotonic()
+        now = monotonic()
         if now - self._looked >= SAMPLE:
             before, self._delays = self._delays, dict(_delays())
             longest = max((found - before.get(thread, 0.0) for thread, found in self._delays.items()), default=0.0)
@@ -55,7 +55,7 @@ class _Clock:
 
 def _delays() -> Iterator[tuple[int, float]]:
     """Id of each thread of this process and of its descendants, and the seconds that it has waited for a CPU."""
-    processes = [os.getpid()]
+    processes = ["self"]
     for pid in processes:
         with contextlib.suppress(OSError):
             for thread in os.listdir(f"/proc/{pid}/task"):
@@ -63,7 +63,7 @@ def _delays() -> Iterator[tuple[int, float]]:
                 with contextlib.suppress(OSError):
                     yield int(thread), _delay(f"/proc/{pid}/task/{thread}/schedstat")
                     with open(f"/proc/{pid}/task/{thread}/children") as children:
-                        processes += map(int, children.read().split())
+                        processes += children.read().split()
 
 
 def _delay(path: str) -> float:
@@ -113,7 +113,7 @@ def until(
         AssertionError: no true result, and no new value of `moves`, within `seconds`.
     """
     seen = set[Hashable]()
-    begun, since = time.monotonic(), undelayed()
+    begun, since = monotonic(), undelayed()
     while not (found := condition()):
         if (reached := moves()) not in seen:
             seen.add(reached)
@@ -122,7 +122,7 @@ def until(
         elif undelayed() - since > seconds:
             ended_first = sorted(told, key=lambda host: not host.ends())
             logs = "".join(f"\n--- {host.name}{host.ends()}\n{host.last_words()}" for host in ended_first)
-            waited = f"{seconds:g} s without progress, {time.monotonic() - begun:.0f} s in all"
+            waited = f"{seconds:g} s without progress, {monotonic() - begun:.0f} s in all"
             raise AssertionError(f"{what}: {waited}; it came to {reached!r}; the last look gave {found!r}{logs}")
         meanwhile()
     stalled(moved=True)

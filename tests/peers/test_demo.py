@@ -336,7 +336,7 @@ def test_two_peers_and_one_alone__the_summary_has_what_is_promised(tmp_path: Pat
     out = tmp_path / "demo"
     command = [sys.executable, "-m", "peers.cli", "demo", "--out", str(out), "--peers", "2", "--no-live"]
     few = ["--steps", "120", "--every", "10", "--batch", "1"]
-    done = subprocess.run([*command, *few], capture_output=True, text=True, cwd=ROOT, check=False, timeout=120)
+    done = subprocess.run([*command, *few], capture_output=True, text=True, cwd=ROOT, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     summary = json.loads((out / "summary.json").read_text())
     losses, sent = summary["validation_loss"], summary["bytes_per_parameter_per_exchange"]

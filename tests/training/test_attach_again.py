@@ -22,6 +22,7 @@ from gossipdp.training.tensors.layout import Layout
 from gossipdp.training.tensors.schema import FROZEN_DIFFER
 from gossipdp.training.tensors.streams import passed
 from gossipdp.training.waiting import ModelWait
+from simulations.processes.progress import until
 from tests.training.ledger_daemon import LedgerDaemon
 from tests.training.models import attach, equal, small, submits, train, vector
 
@@ -223,10 +224,8 @@ def test_a_daemon_that_dies_leaves_training_alone_and_is_attached_to_again(
 
     second = LedgerDaemon(tmp_path, every=4, anchor=anchor, clock=500)
     with caplog.at_level(logging.WARNING, "gossipdp"):
-        for _ in range(20):
-            train(models[0], optimizers[0], 1, second.pump)
-            if not peer.alone:
-                break
+        again = lambda: train(models[0], optimizers[0], 1, second.pump)  # noqa: E731
+        until("it is attached again", lambda: not peer.alone, meanwhile=again)
     assert np.array_equal(vector(models[0]).astype(np.float32), anchor), "x := a"
     assert peer.lost_steps == peer.steps - 8 and peer.lost_steps >= 7
     assert f"attached to the daemon again; {peer.lost_steps} steps" in caplog.text
@@ -301,10 +300,7 @@ def test_a_model_older_than_what_snapshots_brought_is_loaded__all_steps_that_are
 
     second.begin_session = begin_and_pace  # type: ignore[method-assign]
     with caplog.at_level(logging.WARNING, "gossipdp"):
-        for _ in range(20):
-            train(model, optimizer, 1, second.pump)
-            if not peer.alone:
-                break
+        until("it is attached again", lambda: not peer.alone, meanwhile=lambda: train(model, optimizer, 1, second.pump))
     assert peer.clock == 3 and peer.lost_steps == peer.steps - 3
     assert f"{peer.lost_steps} steps since the last snapshot are lost, 5 of them from before it" in caplog.text
     second.server.close()

@@ -29,6 +29,7 @@ from simulations.processes.namespaces.faults import KINDS, script
 from simulations.processes.namespaces.plan import Plan, Report
 from simulations.processes.namespaces.stage import Stage
 from simulations.processes.needs import lacks
+from simulations.processes.progress import undelayed
 
 __all__ = ["Chaos", "Plan", "Report"]
 
@@ -124,7 +125,7 @@ class Chaos:
         self._figures["exchanges that failed meanwhile"] = f"{self._failed:.2f} of {during.total()}"
 
     def _recover(self, before: float) -> None:
-        over, stage = time.monotonic(), self._stage
+        over, deadline, stage = time.monotonic(), undelayed() + 2 * self.plan.bound, self._stage
         self._until("all know all, train and have the model", stage.together, self.plan.bound)
         self._figures["together after the last fault"] = f"{time.monotonic() - over:.1f} s"
         had = [host.exchanges() for host in stage.hosts]
@@ -135,7 +136,7 @@ class Chaos:
         )
         self._figures["all exchanging again"] = f"{time.monotonic() - over:.1f} s"
         while (after := self._rate("after the faults")) < KEPT * before:
-            if time.monotonic() - over > 2 * self.plan.bound:
+            if undelayed() > deadline:
                 self._blame(f"{after:.2f} exchanges a second and host, {before:.2f} before the faults")
                 break
         self._figures["exchanges a second and host"] = f"{before:.2f} before, {after:.2f} after"
@@ -243,9 +244,9 @@ class Chaos:
         return rate
 
     def _until(self, what: str, condition: Callable[[], bool], seconds: float) -> None:
-        deadline = time.monotonic() + seconds
+        deadline = undelayed() + seconds
         while not condition():
-            if time.monotonic() > deadline:
+            if undelayed() > deadline:
                 raise Missed(f"not within {seconds:g} s: {what}; {'; '.join(self._seen())}")
             self._look()
             select.select([], [], [], LOOK)

@@ -18,6 +18,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from simulations.processes.namespaces.processes import Host, gossipdp, pause
+from simulations.processes.progress import STALL
 
 __all__ = ["PAUSE", "Watch"]
 
@@ -111,7 +112,7 @@ class Watch:
     def _scrape(self, life: Life) -> None:
         address = life.status["metrics"]
         try:
-            with self._inside(), urllib.request.urlopen(address, timeout=5.0) as answer:
+            with self._inside(), urllib.request.urlopen(address, timeout=STALL) as answer:
                 text = answer.read().decode()
         except OSError as error:
             if self.host.daemon is not None and self.host.daemon.code is None:

@@ -81,7 +81,7 @@ def answering(tmp_path: Path) -> Iterator[Callable[[Path, dict[str, Any]], None]
     yield start
     done.set()
     for thread in running:
-        thread.join(10)
+        thread.join()
 
 
 @pytest.fixture

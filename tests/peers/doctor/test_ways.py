@@ -132,7 +132,7 @@ def answering() -> Iterator[Callable[[bytes | None], str]]:
         listener.shutdown(socket.SHUT_RDWR)
         listener.close()
     for thread in threads:
-        thread.join(5)
+        thread.join()
 
 
 @pytest.mark.parametrize(("said", "fault"), [(b"SSH-2.0-OpenSSH", "another-service"), (None, "proxy"), (b"", "silent")])

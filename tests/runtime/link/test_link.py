@@ -120,7 +120,7 @@ from gossipdp.protocol.schema import Schema
 from gossipdp.runtime.link import Link, Ready
 link = Link.connect(Path(sys.argv[1]))
 link.hello(Schema.of([("w", (9,), "float32", "parameter")]))
-link.wait(20)
+link.wait(1000)
 link.receive()
 if sys.argv[2] == "forks" and os.fork() == 0:
     sys.stdout.write("forked")
@@ -128,7 +128,7 @@ if sys.argv[2] == "forks" and os.fork() == 0:
     sys.stdin.read()
     os._exit(0)
 link.send(Ready())
-link.wait(20)
+sys.stdin.read()
 """
 
 

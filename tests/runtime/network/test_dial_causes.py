@@ -30,7 +30,7 @@ def listener(answer: Callable[[socket.socket], object]) -> Iterator[str]:
         thread = threading.Thread(target=serve)
         thread.start()
         yield f"127.0.0.1:{server.getsockname()[1]}"
-        thread.join(10)
+        thread.join()
 
 
 def reset(connection: socket.socket) -> None:
