@@ -201,7 +201,7 @@ def in_turn(net: Net, call: Callable[[], Visit]) -> Visit:
     found: list[Visit] = []
     thread = threading.Thread(target=lambda: found.append(call()))
     thread.start()
-    net.until(lambda: not thread.is_alive(), 30.0)
+    net.until(lambda: not thread.is_alive())
     return found[0]
 
 
