@@ -1,8 +1,8 @@
 """kill -9 of a daemon, of its training process, and of both, at named points of the work (safety I2, I7, I8).
 
 Four peers train; one is killed. What must hold: the others' steps never stop; a dead daemon is `failed` for all of
-them; started again, it has the network's model and exchanges. How soon is tested in virtual time: a death in
-`tests/protocol/membership/test_detection.py`, a start in `tests/protocol/transfer`.
+them; started again, it has the network's model and exchanges. `tests/protocol/membership/test_detection.py` tests in
+virtual time how soon a death is known.
 """
 
 from __future__ import annotations
