@@ -164,7 +164,7 @@ def test_other_version(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_clock_is_off_by_an_hour(scene: Scene) -> None:
     findings = examined(scene.case(), scene.here, wall=lambda: time.time() + 3600.0)
     assert faults(findings) == {"clock-off"}
-    (finding,) = [finding for finding in findings if finding.fault]
+    (finding,) = [finding for finding in findings if finding.fault == "clock-off"]
     assert finding.light is Light.RED and "60 min ahead of the member" in finding.said
 
 
@@ -178,7 +178,7 @@ def test_large_packets_are_lost(scene: Scene, direction: str, word: str) -> None
     finally:
         remove()
     assert faults(findings) == {"mtu-black-hole"}
-    (finding,) = [finding for finding in findings if finding.fault]
+    (finding,) = [finding for finding in findings if finding.fault == "mtu-black-hole"]
     assert f"{word} the member, packets of at most 1300 bytes pass and larger ones are lost" in finding.said
     other = {"to": "from", "from": "to"}[word]
     assert f"{other} the member, large messages pass" in finding.said
