@@ -187,7 +187,7 @@ def test_reports_reach_the_daemon(daemon: LedgerDaemon, monkeypatch: pytest.Monk
     daemon.pump()
     (reported,) = [event for event in daemon.events if isinstance(event, links.Reported)]
     assert reported.loss == 1.5 and math.isnan(reported.eval_loss)
-    assert 0.0 < reported.stall_seconds <= peer.stall_seconds < 5.0
+    assert 0.0 < reported.stall_seconds <= peer.stall_seconds
 
 
 def test_losses_go_with_the_next_snapshot(daemon: LedgerDaemon) -> None:
