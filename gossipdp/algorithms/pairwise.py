@@ -92,6 +92,8 @@ class Pairwise(Algorithm):
         super().__init__(keep)
         self.clip = clip
         self._open: dict[jobs.ChunkKey, _Opened] = {}
+        self._widened: tuple[float, float] | None = None
+        """during the closing: rounds and share of the last Widen"""
 
     def _execute(self, job: jobs.Job[object]) -> object:
         match job:
@@ -148,8 +150,7 @@ class Pairwise(Algorithm):
         """exchanges since the last outer step"""
         self._brought: NDArray[np.float64] = np.zeros(self.ledger.chunks)
         """sum of ||k delta_c|| since the last outer step"""
-        self._widened: tuple[float, float] | None = None
-        """during the closing: rounds and share of the last Widen"""
+        self._widened = None
 
     # -- ranges and bounds ------------------------------------------------------------------------------------
 
