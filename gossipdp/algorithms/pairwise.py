@@ -50,10 +50,8 @@ MOST_SHARED = 3
 MOST_A_ROUND = 8.0
 """largest sum of differences that all exchanges between two outer steps may bring, in units of tau. A slow peer needs
 several tau, because faster peers meet it often. The limit stops a partner that lies in every exchange"""
-PLAUSIBLE = 5.0
-"""usual distances that may lie between two replicas whose training is over"""
-PLAUSIBLE_ROUNDS = 32.0
-"""rounds of own movement that may lie between them besides, at most"""
+PLAUSIBLE = 32.0
+"""usual distances that may lie between two replicas in the closing: one may have trained on for as many rounds"""
 FINER = 2.0**-4
 """share of the range that the closing predicts: movements of many rounds cancel, and a longer difference escalates by
 four bits"""
@@ -92,8 +90,8 @@ class Pairwise(Algorithm):
         super().__init__(keep)
         self.clip = clip
         self._open: dict[jobs.ChunkKey, _Opened] = {}
-        self._widened: tuple[float, float] | None = None
-        """during the closing: rounds and share of the last Widen"""
+        self._widened: float | None = None
+        """during the closing: share of the last Widen"""
 
     def _execute(self, job: jobs.Job[object]) -> object:
         match job:
@@ -120,8 +118,8 @@ class Pairwise(Algorithm):
             case jobs.Renew():
                 self._mixed[:], self._brought[:] = 0, 0.0
                 return None
-            case jobs.Widen(rounds, share):
-                self._widened = rounds, share
+            case jobs.Widen(share):
+                self._widened = share
                 return None
             case jobs.Conclude(chunk, back):
                 self.ledger.conclude(chunk, back=back)
@@ -169,18 +167,18 @@ class Pairwise(Algorithm):
         if math.isinf(self.clip):
             return math.inf
         if self._widened is not None:
-            return self._plausible(chunk, *self._widened)
+            return self._widened * self._plausible(chunk)
         tau = self.clip * self._usual(chunk)
         left = MOST_A_ROUND * tau - float(self._brought[chunk])
         return max(0.0, min(tau / min(MOST_SHARED, 1 + int(self._mixed[chunk])), left))
 
-    def _plausible(self, chunk: int, rounds: float, share: float) -> float:
-        """The longest difference of this chunk that an exchange of the closing mixes whole (algorithms section 12)."""
+    def _plausible(self, chunk: int) -> float:
+        """The longest difference of this chunk that the closing mixes (algorithms section 12)."""
         step = math.sqrt(2.0) * float(self._longest[chunk])
         if math.isnan(step):
             # Without a step of its own a peer does not know how far the others get. Its model is a copy.
             step = NORM_SHARE * math.sqrt(_norm2(self.ledger.a[self.ledger.span(chunk)]))
-        return share * (PLAUSIBLE * max(self._usual(chunk), step) + min(rounds, PLAUSIBLE_ROUNDS) * step)
+        return PLAUSIBLE * max(self._usual(chunk), step)
 
     def _outer_step(self, chunk: int, lr: float, momentum: float, applied: int) -> jobs.Stepped:
         step = self.ledger.outer_step(chunk, lr, momentum, applied)

@@ -7,7 +7,6 @@ from random import Random
 from types import SimpleNamespace
 from typing import Any
 
-from gossipdp.protocol.membership.progress import ProgressBoard
 from gossipdp.protocol.outputs import Outputs
 from gossipdp.protocol.strategy import Surroundings
 
@@ -21,7 +20,7 @@ def surroundings(membership: Any, **changes: Any) -> Surroundings:
         pass
 
     given: dict[str, Any] = {
-        "progress": ProgressBoard(bytes(32)),
+        "progress": None,
         "outputs": Outputs(),
         "pacing": SimpleNamespace(usual_every=50, every=50, speed=1.0, warming_up=False, room=math.inf),
         "random": Random(0),

@@ -52,6 +52,16 @@ def test_short_run_agrees_after_one_cycle_and_two_exchanges(peers, speeds):
     assert max(counts.values()) <= period(town) + 2
 
 
+@pytest.mark.parametrize("peers", [2, 4])
+def test_peer_that_waits_while_the_others_train_on_agrees_with_them(peers):
+    """Its own last rounds tell nothing of how far the others have got."""
+    town, everybody = Ending.briefly_trained(peers), range(peers)
+    town.finish(0)
+    town.run(0.6)
+    town.finish(*everybody[1:])
+    agreed(town, *everybody)
+
+
 @pytest.mark.parametrize("after", [0.5, 1.2, 1.6, 2.0])
 @pytest.mark.parametrize(("peers", "gone"), [(3, (2,)), (4, (3,)), (8, (7, 6)), (16, (3, 9, 11))])
 def test_peers_that_leave_or_die_in_the_middle_leave_the_others_agreed(peers, gone, after):
@@ -108,10 +118,10 @@ class Liar:
         algorithm, offers = host.algorithm, host.peer.strategy._averaging._offers
         random, begin = np.random.default_rng(0), offers.begin
 
-        def lies(partner):
+        def lies():
             if offers.closing.begun:
                 algorithm.ledger.a[:] = lie(town.anchors(*self.honest).mean(0), self.usual, random)
-            begin(partner)
+            begin()
 
         monkeypatch.setattr(offers, "begin", lies)
         algorithm.clip = math.inf
@@ -139,7 +149,7 @@ def test_liar_within_the_bound_moves_the_others_by_a_bounded_distance(peers, tim
     """It knows the mean of the others and pushes in one direction. Peers that agree are near each other even so."""
     town = Ending.briefly_trained(peers, seconds=4.0)
     liar = Liar(town, lambda mean, usual, random: mean + times * (usual or 1.0), monkeypatch)
-    bounds = [town.hosts[index].algorithm._plausible(0, math.inf, 1.0) for index in liar.honest]
+    bounds = [town.hosts[index].algorithm._plausible(0) for index in liar.honest]
     most = max(bounds) / math.sqrt(town.hosts[0].algorithm.ledger.span(0).stop)
     town.finish(*range(peers))
     town.run(85.0)

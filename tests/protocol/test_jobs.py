@@ -38,7 +38,7 @@ def test_job_names_a_result_of_the_jobs_package_or_none(kind):
         jobs.Seal(),
         jobs.Release(1),
         jobs.Renew(),
-        jobs.Widen(3.0, 0.5),
+        jobs.Widen(0.5),
         jobs.Found(0),
         jobs.Attach(0),
         jobs.Check(0),

@@ -98,8 +98,6 @@ class Renew(Job[None]):
 class Widen(Job[None]):
     """Bound the next exchanges by the plausible distance of two replicas, because no outer step follows."""
 
-    rounds: float
-    """rounds of own movement that may lie between the two"""
     share: float
     """of the plausible distance that an exchange may bring"""
 

@@ -283,7 +283,7 @@ class Averaging:
     def _respond(self, offer: Offer, source: bytes, now: float) -> None:
         assert self._model is not None
         accept = self._offers.accept(offer, source)
-        self._offers.begin(source)
+        self._offers.begin()
         responder = Responder(
             # An exchange's number begins with its initiator's incarnation, which membership may not know yet.
             self._offers.terms(source, accept, offer.exchange >> 32),
@@ -309,7 +309,7 @@ class Averaging:
         if terms is None:
             return
         assert self._model is not None
-        self._offers.begin(source)
+        self._offers.begin()
         initiator = Initiator(
             terms,
             self._me,
@@ -378,8 +378,8 @@ class Averaging:
         chunks, mixing, duration = active.tally.chunks, active.tally.mixing, now - active.tally.started
         # By this host's own rate. A partner that asks for a lower one takes more of this host's time.
         usual = max(self._timing.pace * chunks, active.owed(self._config.rate)) if chunks else 0.0
-        share = active.tally.share
-        self._offers.parted(active.terms.partner, chunks, duration, usual, mixing, active.distance(), share, now)
+        apart = active.tally.clipped > 0
+        self._offers.parted(active.terms.partner, chunks, duration, usual, mixing, active.distance(), now, apart=apart)
         if chunks and mixing > 0.0:
             self._timing.exchanged(chunks, mixing, active.owed(active.terms.rate))
         self._ended(chunks, active.length(), active.distance(), now)

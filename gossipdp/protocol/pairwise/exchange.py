@@ -89,8 +89,6 @@ class Tally:
     chunks: int = 0
     parameters2: float = 0.0
     clipped: int = 0
-    share: float = 1.0
-    """the smallest share of a chunk's difference that clipping has left"""
     blocks: int = 0
     escalated: int = 0
     escalation_bytes: int = 0
@@ -105,7 +103,6 @@ class Tally:
         self.mixing = now - self.started
         self.parameters2 += turn.distance2
         self.clipped += turn.share < 1.0
-        self.share = min(self.share, turn.share)
         self.blocks += turn.blocks
         self.escalated += turn.escalated
         self.escalation_bytes += turn.escalation_bytes

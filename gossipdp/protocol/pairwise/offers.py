@@ -6,7 +6,6 @@ round where peers follow one. The exchanges themselves are in `averaging`.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
@@ -27,9 +26,6 @@ from gossipdp.protocol.wire.messages import Accept, End, Member, Offer, Refuse, 
 
 __all__ = ["IDLE_FOR", "Offers"]
 
-LEVEL: Final = 0.3
-"""share of a difference, left by clipping, from which two replicas count as level: they are at most five usual
-distances apart"""
 IDLE_FOR: Final = 10.0
 """seconds after which a member that had no training process is offered an exchange again, unless it offers one"""
 
@@ -339,11 +335,10 @@ class Offers:
 
     # -- beginning and end of exchanges -----------------------------------------------------------------------
 
-    def begin(self, partner: bytes) -> None:
-        """An exchange with `partner` is about to open chunks."""
+    def begin(self) -> None:
+        """An exchange is about to open chunks."""
         if self.closing.begun:
-            apart = self._surroundings.progress.clock() - self._known.level_at(partner)
-            self._outputs.ask(jobs.Widen(apart / self._surroundings.pacing.usual_every, self.closing.share))
+            self._outputs.ask(jobs.Widen(self.closing.share))
 
     def met(self, partner: bytes, *, initiator: bool) -> None:
         """An exchange with `partner` has begun."""
@@ -364,8 +359,9 @@ class Offers:
         usual: float,
         mixing: float,
         distance: float,
-        share: float,
         now: float,
+        *,
+        apart: bool,
     ) -> None:
         """An exchange has ended.
 
@@ -375,15 +371,12 @@ class Offers:
             usual: seconds that its chunks usually take.
             mixing: seconds in which chunks were mixed.
             distance: of the two anchors before it, RMS per parameter; NaN unless all chunks were mixed.
-            share: of its difference that was mixed, at least.
+            apart: a difference was beyond the bound.
         """
         if self.closing.begun:
-            # What a partner brings from others later in the cycle may be as long as before: `closing.share` bounds it.
-            self.closing.met(partner, distance, duration, now, apart=share < 1.0)
+            self.closing.met(partner, distance, duration, now, apart=apart)
         else:
             assert self._model is not None
-            if share >= LEVEL and not math.isnan(distance):
-                self._known.level(partner, self._surroundings.progress.clock())
             self.closing.measured(distance, duration * self._model.chunks / chunks if chunks else 0.0)
         self._known.parted(partner, chunks, duration, usual, now)
         if chunks:

@@ -12,7 +12,6 @@ full weight under a new key. A member that restarts, or returns after a partitio
 
 from __future__ import annotations
 
-import math
 from collections import OrderedDict
 from collections.abc import Container, Iterable
 from typing import Final, NamedTuple
@@ -51,8 +50,6 @@ class PartnerHistory:
         """this peer's round from which each counts as known"""
         self._latest: OrderedDict[bytes, int] = OrderedDict()
         self._wasted: OrderedDict[bytes, _Wasted] = OrderedDict()
-        self._level: OrderedDict[bytes, int] = OrderedDict()
-        """the network's clock, in steps, when each was last level with this peer"""
         self._differing: OrderedDict[bytes, int] = OrderedDict()
         """this peer's round of the latest notice about each one's settings"""
 
@@ -80,15 +77,6 @@ class PartnerHistory:
     def meets(self, round: int) -> set[bytes]:
         """Partners of this peer's `round`."""
         return {partner for partner, latest in self._met.items() if latest == round}
-
-    def level(self, partner: bytes, clock: int) -> None:
-        """An exchange has shown that `partner` is no further away than usual. clock: the network's, in steps."""
-        self._level[partner] = clock
-        _keep(self._level, partner)
-
-    def level_at(self, partner: bytes) -> float:
-        """The network's clock when `partner` was last level with this peer; minus infinity: never."""
-        return self._level.get(partner, -math.inf)
 
     def dealt_with(self, source: bytes, exchange: int) -> bool:
         """Whether this offer was answered before. A late copy must not begin the exchange again."""
