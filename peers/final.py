@@ -94,8 +94,8 @@ class FinalFiles:
         except OSError as error:
             raise unwritable(where, error) from error
         at = time.strftime("%Y-%m-%dT%H:%M:%S+00:00", time.gmtime())
-        what = "the final model of the run that finished" if agrees else "this host's own model of the run that ended"
-        self._store.pin(checkpoint, f"{what} at {at}")
+        if agrees:
+            self._store.pin(checkpoint, f"the final model of the run that finished at {at}")
         return where
 
     def _complete(self, about: Mapping[str, Any], base: str) -> dict[str, Any]:

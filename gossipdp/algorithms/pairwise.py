@@ -243,6 +243,8 @@ class Pairwise(Algorithm):
             return self._refuse(key, "payload")
         # The acknowledgement is checked against this bound, even if the estimates change meanwhile.
         opened.told = self._bound(key.chunk)
+        if self._widened is not None and side.complete and _share(opened.told, side.norm2()) < 1.0:
+            opened.told = 0.0
         return jobs.Turn(tuple(side.emit()), side.complete, bound=opened.told)
 
     def _decode_and_mix(self, job: jobs.DecodeAndMix) -> jobs.Turn:
@@ -255,7 +257,7 @@ class Pairwise(Algorithm):
             return jobs.Turn(tuple(side.emit()), bound=self._bound(job.key.chunk))
         norm2 = side.norm2()
         share = _share(min(job.bound, self._bound(job.key.chunk)), norm2)
-        if self._widened is not None and share < 1.0:
+        if self._widened is not None and _share(self._bound(job.key.chunk), norm2) < 1.0:
             share = 0.0  # a part of what is implausible is no mean of the two
         return self._mix(job.key, self._open[job.key], share, norm2, job)
 

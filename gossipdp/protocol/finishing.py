@@ -178,8 +178,9 @@ class Finishing:
             self._told = told, now
         quiet = not ids or now >= self._told[1] + self._quiet
         if over and (now >= self._until or (all_done and quiet)):
-            apart = self._strategy.closeness.apart
-            self._end((self._membership.me.id, *sorted((self._gone | {*ids}) - {*apart})))
+            closeness = self._strategy.closeness
+            holders = sorted((self._gone | {*ids}) - {*closeness.outliers}) if closeness.agrees else []
+            self._end((self._membership.me.id, *holders))
 
     def _end(self, closers: tuple[bytes, ...]) -> None:
         self._ended = True

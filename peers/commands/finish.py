@@ -89,8 +89,8 @@ def _result(home: Path, started: float) -> int:
         return about if about and about.get("this_host", {}).get("finished_at", 0.0) >= started - 1.0 else None
 
     about = fresh(FINAL)
-    if about is None and (apart := fresh(NOT_FINAL)) is not None:
-        share = apart["this_host"].get("relative_distance")
+    if about is None and (own := fresh(NOT_FINAL)) is not None:
+        share = own["this_host"].get("relative_distance")
         seen = f"distance at the last exchange: {'unknown' if share is None else f'{share:.2g} of the usual one'}"
         do = f"see HOME/log; this host's own model is in {home / NOT_FINAL}, and `up` trains on"
         raise DataError("GD-404", "the peers have not come to one final model", seen=seen, do=do)

@@ -59,17 +59,16 @@ def test_claim_of_a_larger_bound_than_a_peers_own_moves_it_no_further():
     assert turn.share == 0.0 and (victim.a == before).all()
 
 
-def test_share_of_a_partner_that_clips_is_taken_as_far_as_the_own_bound_allows():
-    """A partner of an earlier version mixes a part of a long difference. That is no fault."""
-    one, two = trained(1), trained(2)
-    bound = PLAUSIBLE * USUAL
-    two.ledger.a[:] = one.ledger.a + np.float32(4.0 * bound) * one.progress
-    before = one.a
-    one.run(jobs.Widen(1.0))
-    two.algorithm.clip = 4.0 * 0.9 * bound / USUAL
-    [turn] = exchange(one, two)
-    assert turn.share == pytest.approx(0.25, rel=1e-3)
-    assert np.linalg.norm(one.a - before) == pytest.approx(0.5 * bound, rel=1e-3)
+@pytest.mark.parametrize("initiator", [0, 1])
+def test_partner_of_an_earlier_version_mixes_what_its_own_bound_leaves(initiator):
+    """It clips where this version mixes whole. Both come nearer, as before."""
+    new, old = trained(1), trained(2)
+    old.ledger.a[:] = new.ledger.a + np.float32(10.0 * USUAL) * new.progress
+    before, bound = new.a, old.algorithm._bound(0)
+    new.run(jobs.Widen(1.0))
+    [turn] = exchange(*((new, old) if initiator == 0 else (old, new)))
+    assert turn.share == pytest.approx(bound / (10.0 * USUAL), rel=1e-3)
+    assert np.linalg.norm(new.a - before) == pytest.approx(0.5 * bound, rel=1e-3)
 
 
 @pytest.mark.parametrize(("factor", "share"), [(0.99, 1.0), (1.01, 0.0)])

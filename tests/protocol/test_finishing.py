@@ -218,7 +218,7 @@ def test_a_peer_that_is_done_waits_for_a_partner_but_not_for_ever():
     town.finish(0, 1, 2, wait=8.0)
     while not all(town.of(index, FinishPhase)[-1:] == [FinishPhase(Phase.CLOSING)] for index in (0, 1, 2)):
         town.run(0.01)
-    town.hosts[2].peer.strategy._averaging.closing._usual = 0.0  # it never agrees
+    town.hosts[2].peer.strategy._averaging.closing._agreement.usual = 0.0  # it never agrees
     reports = town.finished(0, 1)
     assert all(report.closeness.agrees for report in reports)
     assert town.net.now < 5.5 + 8.0 + 8.0 + 2.0
@@ -263,7 +263,7 @@ def test_replicas_further_apart_than_usual_come_together_at_once():
     town.run(1.0)
     before = town.anchors(0, 1)
     town.hosts[0].algorithm.ledger.a += np.float32(0.6)
-    usual = town.peer(0).strategy._averaging.closing._usual
+    usual = town.peer(0).strategy.closeness.before
     town.finish(0, 1)
     reports = town.finished(0, 1)
     assert usual < 0.2 and all(report.closeness.agrees for report in reports)

@@ -23,7 +23,8 @@ def period(town):
 def sought(town):
     """Exchanges that each peer has made when it agrees first. Later ones are those that others seek with it."""
     counts = {}
-    while len(counts) < len(town.hosts) and town.net.now < 90.0:
+    while len(counts) < len(town.hosts):
+        assert town.net.now < 90.0, "some never agree"
         town.run(0.02)
         for host in town.hosts:
             closeness = host.peer.strategy.closeness
@@ -36,7 +37,6 @@ def agreed(town, *indices):
     """Finish these peers, and check that all hold their mean and say so."""
     reports = town.finished(*indices)
     assert all(report.closeness.agrees for report in reports)
-    assert all({host.id for host in town.hosts} >= set(report.closers) for report in reports)
     assert distance(town.anchors(*indices)) <= MARK * max(report.closeness.before for report in reports)
     return reports
 

@@ -24,8 +24,8 @@ class Closeness(NamedTuple):
     """distance that was measured last"""
     exchanges: int
     """made since the training ended"""
-    apart: tuple[bytes, ...] = ()
-    """members whose state is too far away to be brought together with this peer's"""
+    outliers: tuple[bytes, ...] = ()
+    """members whose state was too far away to be averaged with this peer's"""
 
 
 @dataclass(frozen=True, slots=True)

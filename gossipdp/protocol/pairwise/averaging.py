@@ -226,6 +226,7 @@ class Averaging:
             late = side.ended and turn.mixed
             side.job_done(job, turn, now)
             if late:
+                self.closing.disturbed(now)
                 self._ended(1, 0.0, math.nan, now)
         self.step(now)
 
@@ -378,8 +379,7 @@ class Averaging:
         chunks, mixing, duration = active.tally.chunks, active.tally.mixing, now - active.tally.started
         # By this host's own rate. A partner that asks for a lower one takes more of this host's time.
         usual = max(self._timing.pace * chunks, active.owed(self._config.rate)) if chunks else 0.0
-        apart = active.tally.clipped > 0
-        self._offers.parted(active.terms.partner, chunks, duration, usual, mixing, active.distance(), now, apart=apart)
+        self._offers.parted(active, duration, usual, now)
         if chunks and mixing > 0.0:
             self._timing.exchanged(chunks, mixing, active.owed(active.terms.rate))
         self._ended(chunks, active.length(), active.distance(), now)

@@ -1,7 +1,8 @@
 """The meetings of peers whose training is over: they bring their anchors to their mean (algorithms section 12).
 
 No outer step moves an anchor any more, and every exchange keeps the sum. So the members follow one schedule
-(`schedule`), and after one cycle each holds the mean but for the rounding of the codec. A step is over when the
+(`schedule`), and after one cycle each holds the mean but for the rounding of the codec. The steps of a round robin
+follow, in which each meets two others and sees that it is so. A step is over when the
 exchange with its partner has mixed all chunks. A partner that is not free yet is waited for; after that any member will
 do. A member that comes before its step waits, because an exchange out of order makes the cycle inexact. The partner of
 a step that was left out is behind, and others may wait for it, so it is let in much sooner. If members come or go, a
@@ -9,12 +10,11 @@ schedule of those left begins anew.
 
 An exchange mixes every difference that is plausible between two replicas, and nothing of a longer one. Honest peers
 therefore need no second cycle, whatever distance a short run has left between them. Each further cycle halves the
-bound, so a member that lies moves a peer by about two plausible distances in all (`share`). A member whose difference
-is beyond the bound stands apart. The others come to their mean without it.
+bound, and with it what a member that lies can move. A member whose difference is beyond the bound is an outlier. The
+others come to their mean without it.
 
-Every exchange measures how far two anchors were apart. A peer agrees once a cycle is over, its last exchanges were
-within TOLERANCE of the usual distance, and most members do not stand apart. It then offers nothing, and still accepts,
-because others may need it. A larger distance makes it seek again. No message is sent and no vector is touched here.
+A peer that agrees (`agreement`) after a whole cycle offers nothing more. It still accepts, because others may need it,
+and a larger distance makes it seek again. No message is sent and no vector is touched here.
 """
 
 from __future__ import annotations
@@ -25,27 +25,22 @@ from random import Random
 from typing import Final
 
 from gossipdp.protocol.events import Closeness
+from gossipdp.protocol.pairwise.agreement import NEAR, Agreement
 from gossipdp.protocol.pairwise.matching import BUSY, DONE
 from gossipdp.protocol.pairwise.schedule import Schedule
 from gossipdp.protocol.wire.messages import Member
 
-__all__ = ["BITS", "TOLERANCE", "Closing"]
+__all__ = ["BITS", "Closing"]
 
 BITS: Final = 16
 """of the modulo codec. With 8 bits the rounding of one cycle leaves about a hundredth of the usual distance, and the
 grid shrinks too slowly to help"""
-TOLERANCE: Final = 1e-3
-"""distance of two anchors that agree, as a share of the usual one"""
-SMALL: Final = 2
-"""exchanges in a row within the tolerance, after a whole cycle"""
 CYCLES: Final = 14
-"""cycles after which a peer stops to seek agreement"""
+"""cycles after which a peer stops seeking agreement"""
 MORE: Final = 12
 """steps beyond these cycles, because a partner that does not come costs a step"""
 NARROWER: Final = 0.5
 """share of the bound that the next cycle keeps: in a cycle without one member, honest peers still come closer"""
-DECAY: Final = 0.7
-"""weight of earlier distances in the usual one"""
 BEHIND: Final = 1.0
 """seconds for which a partner is waited for before one of an earlier step may come in its place, at least"""
 LONGER: Final = 4.0
@@ -64,25 +59,23 @@ class Closing:
 
     def __init__(self, me: Member, random: Random, patience: float) -> None:
         self._me, self._random, self._patience = me, random, patience
-        self._usual = math.nan
+        self._agreement = Agreement()
         self._others: dict[bytes, bool] = {}
         """the other members, and whether one of the pair can dial the other"""
         self._schedule: Schedule | None = None
         self._begun = False
-        self._step = self._small = self._exchanges = 0
+        self._step = self._exchanges = 0
+        self._size = 1
+        """members that this peer could meet when the schedule began, itself included"""
         self._partner: tuple[bytes, float] = b"", 0.0
         """of this step, and the weight; b"" if none is sought"""
         self._behind: set[bytes] = set()
         """partners of steps that were left out. They may still come"""
-        self._apart: set[bytes] = set()
-        """members whose last difference was beyond the bound"""
         self._known: set[bytes] = set()
         """all that have been members of this closing"""
         self._made = 0
-        """whole exchanges since the last new member came"""
-        self._near: set[bytes] = set()
-        """without a schedule: members within the tolerance since the last one beyond it"""
-        self._since, self._longest, self._last = 0.0, 0.0, math.nan
+        """exchanges that compared or mixed anything, since the last new member came"""
+        self._since = self._longest = 0.0
         self._expected = 0.0
         """seconds that an exchange may take, as those of the training tell"""
         self._busy = False
@@ -100,18 +93,24 @@ class Closing:
     @property
     def closeness(self) -> Closeness:
         """How close the anchors are."""
-        alone = self._made >= self._period and self._apart >= self._others.keys()
-        over = self._begun and (self._agrees or self._step >= self.most or alone)
-        now = self._last if self._others else 0.0
-        return Closeness(over, self._agrees, self._usual, now, self._exchanges, tuple(sorted(self._apart)))
+        agreement, agrees = self._agreement, self._agrees
+        hopeless = bool(self._others) and self._made >= self._period and agreement.outliers >= self._reached
+        over = self._begun and (agrees or self._step >= self.most or hopeless or not self._reached)
+        now = agreement.last if self._others else 0.0
+        return Closeness(over, agrees, agreement.usual, now, self._exchanges, tuple(sorted(agreement.outliers)))
+
+    @property
+    def _reached(self) -> set[bytes]:
+        """The other members that this peer can meet."""
+        return {peer for peer, reached in self._others.items() if reached}
 
     @property
     def _agrees(self) -> bool:
-        if 2 * len(self._apart & self._others.keys()) > len(self._others):
-            return False
-        if self._schedule is None or not self._others:
-            return self._near | self._apart >= {peer for peer, reached in self._others.items() if reached}
-        return self._step >= self._schedule.period and self._small >= SMALL
+        if not self._others:
+            return self._agreement.holds_alone(self._exchanges)
+        if self._schedule is None:
+            return self._agreement.holds(self._reached, self._size, all_near=True)
+        return self._step >= self._schedule.period and self._agreement.holds(self._reached, self._size, all_near=False)
 
     @property
     def share(self) -> float:
@@ -138,8 +137,7 @@ class Closing:
         self._busy = False
         self._expected = FINER * whole or self._expected
         if not math.isnan(distance):
-            known = math.isnan(self._usual)
-            self._usual = distance if known else DECAY * self._usual + (1.0 - DECAY) * distance
+            self._agreement.measured(distance)
 
     # -- the members ------------------------------------------------------------------------------------------
 
@@ -155,7 +153,6 @@ class Closing:
         settled = self._begun and self._agrees and there.keys() < self._others.keys()
         self._begun, self._others = True, there
         if settled:
-            self._near &= there.keys()
             return
         if not there.keys() <= self._known:
             self._known |= there.keys()
@@ -164,8 +161,8 @@ class Closing:
         hidden = sum(not member.address for member in (self._me, *others))
         self._schedule = Schedule([self._me.id, *there], seed) if hidden < 2 else None
         self.most = CYCLES * self._period + MORE
-        self._step = self._small = 0
-        self._near.clear()
+        self._step, self._size = 0, 1 + len(self._reached)
+        self._agreement.begin_anew(there.keys())
         self._behind.clear()
         self._next(now)
 
@@ -179,12 +176,21 @@ class Closing:
         self._partner, self._since = (b"", 0.0), now
         while self._others and not self._partner[0] and not self.closeness.over:
             if self._schedule is not None:
-                self._partner = self._schedule.partner(self._me.id, self._step) or (b"", 0.0)
+                self._partner = self._planned(self._schedule)
                 self._step += not self._partner[0]
             else:
-                reached = [peer for peer, reached in self._others.items() if reached]
-                far = [peer for peer in reached if peer not in self._near]
+                reached = sorted(self._reached)
+                far = [peer for peer in reached if self._agreement.is_far(peer)]
                 self._partner = self._random.choice(far or reached), 0.5
+
+    def _planned(self, schedule: Schedule) -> tuple[bytes, float]:
+        """The partner of this step and the weight; b"" if this peer is idle in it."""
+        # With an odd number of members one is idle in each step of the round robin.
+        checks = NEAR + len(schedule.members) % 2
+        cycle, phase = divmod(self._step, schedule.period + checks)
+        if phase < schedule.period:
+            return schedule.partner(self._me.id, cycle * schedule.period + phase) or (b"", 0.0)
+        return schedule.opponent(self._me.id, cycle * checks + phase - schedule.period), 0.5
 
     # -- meetings ---------------------------------------------------------------------------------------------
 
@@ -208,42 +214,36 @@ class Closing:
             self._next(now)
             self._since = since
 
-    def met(self, partner: bytes, distance: float, duration: float, now: float, *, apart: bool = False) -> None:
-        """An exchange is over.
+    def met(
+        self, partner: bytes, distance: float, moved: float, duration: float, now: float, *, outlier: bool = False
+    ) -> None:
+        """An exchange of the closing is over.
 
         Args:
-            distance: of the two anchors before it, RMS per parameter; NaN unless all chunks were mixed.
-            apart: a difference was beyond the bound, and was not mixed.
+            distance: of the two anchors before it, RMS per parameter; NaN unless all chunks were compared.
+            moved: of what was mixed, RMS per parameter.
             duration: seconds.
+            outlier: a difference was beyond the bound.
         """
         self._busy, self._since = False, now
         if partner not in self._others:
-            return  # an exchange of the training
+            return  # it has gone meanwhile
         self._exchanges += 1
         self._longest = max(self._longest, duration)
-        if math.isnan(distance):
-            return
-        self._made += 1
-        if apart:
-            self._apart.add(partner)
-        else:
-            self._judge(partner, distance)
-        if self._schedule is None or partner == self._partner[0]:
+        whole = not math.isnan(distance)
+        self._made += whole or moved > 0.0
+        first = self._made <= self._period
+        self._agreement.exchanged(partner, distance, moved, outlier=outlier, first=first)
+        if whole and (self._schedule is None or partner == self._partner[0]):
             self._leave_step(now)
         elif not self._partner[0]:
             self._next(now)
 
-    def _judge(self, partner: bytes, distance: float) -> None:
-        self._apart.discard(partner)
-        self._last = distance
-        if self._made <= self._period and not distance <= self._usual:
-            self._usual = distance  # a short run does not know it yet: the first cycle shows it
-        if distance <= TOLERANCE * self._usual:
-            self._small += 1
-            self._near.add(partner)
-        else:
-            self._small = 0
-            self._near.clear()
+    def disturbed(self, now: float) -> None:
+        """A chunk was mixed after its exchange had ended."""
+        self._agreement.disturbed()
+        if self._begun and not self._partner[0]:
+            self._next(now)
 
     @property
     def _wait(self) -> float:
@@ -257,7 +257,6 @@ class Closing:
         """Leave a step out whose partner does not come."""
         due = self.timer()
         if due is not None and now >= due:
-            self._small = 0
             self._behind.add(self._partner[0])
             self._leave_step(now)
 

@@ -88,7 +88,11 @@ class Tally:
     started: float
     chunks: int = 0
     parameters2: float = 0.0
+    mixed2: float = 0.0
+    """as `parameters2`, of what clipping left"""
     clipped: int = 0
+    beyond: int = 0
+    """chunks whose difference was beyond a bound of the closing"""
     blocks: int = 0
     escalated: int = 0
     escalation_bytes: int = 0
@@ -102,7 +106,9 @@ class Tally:
         self.chunks += 1
         self.mixing = now - self.started
         self.parameters2 += turn.distance2
+        self.mixed2 += turn.share**2 * turn.distance2
         self.clipped += turn.share < 1.0
+        self.beyond += turn.share == 0.0
         self.blocks += turn.blocks
         self.escalated += turn.escalated
         self.escalation_bytes += turn.escalation_bytes
@@ -171,6 +177,10 @@ class Side:
     def distance(self) -> float:
         """RMS of a_i - a_j over all parameters. NaN unless all chunks were mixed."""
         return self._rms() if self.tally.chunks == self._of else math.nan
+
+    def moved(self) -> float:
+        """RMS of what was mixed over all parameters."""
+        return math.sqrt(self.tally.mixed2 / max(1, self._size))
 
     def _rms(self) -> float:
         """RMS difference of the mixed parameters. Exact if all chunks were mixed, else an estimate."""

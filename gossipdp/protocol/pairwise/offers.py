@@ -15,7 +15,7 @@ from gossipdp.protocol.membership.view import LIVE
 from gossipdp.protocol.model import Model
 from gossipdp.protocol.pairwise.closing import Closing
 from gossipdp.protocol.pairwise.config import PairwiseConfig
-from gossipdp.protocol.pairwise.exchange import Terms, keeps_to
+from gossipdp.protocol.pairwise.exchange import Side, Terms, keeps_to
 from gossipdp.protocol.pairwise.matching import BUSY, DONE, IDLE, Matching, guests_per_round, out_of_reach
 from gossipdp.protocol.pairwise.partner_history import PartnerHistory
 from gossipdp.protocol.pairwise.schedule import Schedule, SchedulePosition
@@ -48,6 +48,8 @@ class Offers:
         self._idle: dict[bytes, float] = {}
         """members without a training process, and when each is asked again"""
         self.closing = Closing(me, surroundings.random, config.deadlines.silence)
+        self._closes = False
+        """the exchange under way is one of the closing"""
         self._counter = me.incarnation << 32
         self._out: Offer | None = None
         self._first = 0
@@ -337,7 +339,8 @@ class Offers:
 
     def begin(self) -> None:
         """An exchange is about to open chunks."""
-        if self.closing.begun:
+        self._closes = self.closing.begun
+        if self._closes:
             self._outputs.ask(jobs.Widen(self.closing.share))
 
     def met(self, partner: bytes, *, initiator: bool) -> None:
@@ -351,30 +354,16 @@ class Offers:
         """The next exchange that this peer initiates begins with `chunk`."""
         self._first = chunk
 
-    def parted(
-        self,
-        partner: bytes,
-        chunks: int,
-        duration: float,
-        usual: float,
-        mixing: float,
-        distance: float,
-        now: float,
-        *,
-        apart: bool,
-    ) -> None:
+    def parted(self, side: Side, duration: float, usual: float, now: float) -> None:
         """An exchange has ended.
 
         Args:
-            chunks: mixed chunks.
             duration: seconds from its beginning.
             usual: seconds that its chunks usually take.
-            mixing: seconds in which chunks were mixed.
-            distance: of the two anchors before it, RMS per parameter; NaN unless all chunks were mixed.
-            apart: a difference was beyond the bound.
         """
-        if self.closing.begun:
-            self.closing.met(partner, distance, duration, now, apart=apart)
+        partner, chunks, mixing, distance = side.terms.partner, side.tally.chunks, side.tally.mixing, side.distance()
+        if self._closes:
+            self.closing.met(partner, distance, side.moved(), duration, now, outlier=side.tally.beyond > 0)
         else:
             assert self._model is not None
             self.closing.measured(distance, duration * self._model.chunks / chunks if chunks else 0.0)

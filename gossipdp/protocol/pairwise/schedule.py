@@ -75,6 +75,16 @@ class Schedule:
         met = _meeting(len(order), positions[me], phase)
         return None if met is None else (order[met[0]], met[1])
 
+    def opponent(self, me: bytes, step: int) -> bytes:
+        """The partner of `me` in `step` of a round robin, in which partners differ; b"" if it is idle."""
+        order, positions = self._order(0)
+        rounds, place = len(order) - 1 | 1, positions[me]
+        last = len(order) - 1 if rounds < len(order) else None  # of an even number: it meets those left over
+        other = step * (rounds + 1) // 2 % rounds if place == last else (step - place) % rounds
+        if other == place:
+            return b"" if last is None else order[last]
+        return order[other]
+
     def _order(self, cycle: int) -> tuple[list[bytes], dict[bytes, int]]:
         """The members as they stand in `cycle`, and where each stands."""
         if cycle not in self._orders:

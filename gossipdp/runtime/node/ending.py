@@ -115,8 +115,9 @@ class Ending:
         if not event.closers:
             log.warning("finished without a model: none has come to this peer")
         elif not close.agrees:
-            apart = _listed([name_of(self._peer, peer) for peer in close.apart])
-            text = f"no final model after {close.exchanges} exchanges{_closer(close)}; too far away: {apart}"
+            outliers = _listed([name_of(self._peer, peer) for peer in close.outliers])
+            text = f"no final model after {close.exchanges} exchanges{_closer(close)}"
+            text += f"; too far away: {outliers}" if close.outliers else ""
             self._notices.notice("GD-404", text, now)
         elif len(event.closers) == 1:
             self._finished_alone()

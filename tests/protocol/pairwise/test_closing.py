@@ -7,7 +7,8 @@ from random import Random
 
 import pytest
 
-from gossipdp.protocol.pairwise.closing import BEHIND, CYCLES, FINER, LONGER, MORE, TOLERANCE, Closing
+from gossipdp.protocol.pairwise.agreement import TOLERANCE
+from gossipdp.protocol.pairwise.closing import BEHIND, CYCLES, FINER, LONGER, MORE, Closing
 from gossipdp.protocol.pairwise.matching import BUSY, DONE
 from tests.protocol.pairwise.averaging_rig import A, B, C, D, member
 
@@ -31,7 +32,7 @@ def walk(machine, distances, now=0.0):
     for distance in distances:
         partner, _ = machine.partner
         met.append(partner)
-        machine.met(partner, distance, 1.0, now)
+        machine.met(partner, distance, distance, 1.0, now)
     return met
 
 
@@ -48,7 +49,7 @@ def test_members_follow_one_schedule_until_one_cycle_and_two_near_exchanges_are_
         assert all(partners[partners[me]] == me for me in machines), "pairs"
         assert all(machine.partner[1] == 0.5 and not machine.closeness.over for machine in machines.values())
         for me, machine in machines.items():
-            machine.met(partners[me], FAR if step < 2 else NEAR, 1.0, 0.0)
+            machine.met(partners[me], FAR if step < 2 else NEAR, FAR if step < 2 else NEAR, 1.0, 0.0)
     assert all(machine.closeness.agrees and machine.partner == (b"", 0.0) for machine in machines.values())
 
 
@@ -72,7 +73,7 @@ def test_the_partner_of_a_step_that_was_made_waits_for_the_next_one_in_its_order
 
 
 def test_the_usual_distance_of_a_short_run_is_the_largest_of_the_first_cycle():
-    machine = closing(A, B, C, D, usual=0.1)
+    machine = closing(A, B, C, D, usual=math.nan)
     walk(machine, [0.7, 0.9])
     assert machine.closeness.before == 0.9
     walk(machine, [5.0])
@@ -83,26 +84,28 @@ def test_a_distance_beyond_the_bound_is_no_distance_of_the_others():
     machine = closing(A, B, C, D)
     walk(machine, [FAR, NEAR])
     apart, _ = machine.partner
-    machine.met(apart, 1e9, 1.0, 0.0, apart=True)
+    machine.met(apart, 1e9, 0.0, 1.0, 0.0, outlier=True)
     assert machine.closeness.before == 1.0 and machine.closeness.now == NEAR
-    walk(machine, [NEAR])
-    assert machine.closeness.agrees and machine.closeness.apart == (apart,)
-    machine.met(apart, NEAR, 1.0, 0.0)
-    assert machine.closeness.agrees and machine.closeness.apart == (), "it has come near"
+    while not machine.closeness.over:
+        broken = machine.partner[0] == apart
+        machine.met(machine.partner[0], 1e9 if broken else NEAR, 0.0, 1.0, 0.0, outlier=broken)
+    assert machine.closeness.agrees and machine.closeness.outliers == (apart,)
+    machine.met(apart, NEAR, NEAR, 1.0, 0.0)
+    assert machine.closeness.agrees and machine.closeness.outliers == (), "it has come near"
 
 
 def test_a_peer_that_stands_apart_from_most_members_does_not_agree_with_the_rest():
     machine = closing(A, B, C, D)
     for other in (B, C):
-        machine.met(other.id, 1e9, 1.0, 0.0, apart=True)
+        machine.met(other.id, 1e9, 0.0, 1.0, 0.0, outlier=True)
     for _ in range(4):
-        machine.met(D.id, NEAR, 1.0, 0.0)
+        machine.met(D.id, NEAR, NEAR, 1.0, 0.0)
     assert not machine.closeness.agrees and not machine.closeness.over
 
 
 def test_a_peer_that_stands_apart_from_all_seeks_no_more():
     machine = closing(A, B)
-    machine.met(B.id, 1e9, 1.0, 0.0, apart=True)
+    machine.met(B.id, 1e9, 0.0, 1.0, 0.0, outlier=True)
     assert machine.closeness.over and not machine.closeness.agrees and machine.partner == (b"", 0.0)
 
 
@@ -129,7 +132,7 @@ def test_a_distance_beyond_the_tolerance_makes_a_peer_seek_again():
     machine = closing(A, B)
     walk(machine, [FAR, NEAR, NEAR])
     assert machine.closeness.over
-    machine.met(B.id, FAR, 1.0, 0.0)
+    machine.met(B.id, FAR, FAR, 1.0, 0.0)
     assert not machine.closeness.over and machine.partner[0] == B.id
 
 
@@ -146,7 +149,7 @@ def test_the_usual_distance_is_that_of_training_or_else_the_first_of_the_closing
 def test_a_cut_exchange_is_no_step():
     machine = closing(A, B, C, D)
     partner = machine.partner
-    machine.met(partner[0], math.nan, 1.0, 0.0)
+    machine.met(partner[0], math.nan, 0.0, 1.0, 0.0)
     assert machine.partner == partner and machine.closeness.exchanges == 1
 
 
@@ -163,13 +166,13 @@ def test_an_exchange_with_another_member_is_no_step_and_its_distance_counts():
     machine = closing(A, B, C, D)
     partner, _ = machine.partner
     other = next(one.id for one in (B, C, D) if one.id != partner)
-    machine.met(other, NEAR, 1.0, 0.0)
+    machine.met(other, NEAR, NEAR, 1.0, 0.0)
     assert machine.partner[0] == partner and machine.closeness.now == NEAR
 
 
 def test_an_exchange_of_the_training_counts_for_nothing():
     machine = closing(A, B)
-    machine.met(C.id, NEAR, 1.0, 0.0)
+    machine.met(C.id, NEAR, NEAR, 1.0, 0.0)
     assert machine.closeness.exchanges == 0 and math.isnan(machine.closeness.now)
 
 
@@ -185,7 +188,7 @@ def test_a_partner_that_does_not_come_is_left_out_after_twice_the_patience():
 
 def test_patience_follows_the_longest_exchange():
     machine = closing(A, B)
-    machine.met(B.id, FAR, 100.0, 5.0)
+    machine.met(B.id, FAR, FAR, 100.0, 5.0)
     assert machine.timer() == 5.0 + 2 * LONGER * 100.0
 
 
@@ -204,7 +207,7 @@ def test_no_step_is_left_out_while_an_exchange_lasts():
     assert machine.timer() is None
     machine.handle_timer(50 * PATIENCE)
     assert machine.partner[0] == partner
-    machine.met(partner, FAR, 50 * PATIENCE, 50 * PATIENCE)
+    machine.met(partner, FAR, FAR, 50 * PATIENCE, 50 * PATIENCE)
     assert machine.partner[0] != partner and machine.timer() is not None
 
 
@@ -213,7 +216,7 @@ def test_a_partner_has_its_whole_time_after_an_exchange_with_another_member():
     partner, _ = machine.partner
     other = next(one.id for one in (B, C, D) if one.id != partner)
     machine.began()
-    machine.met(other, FAR, 1.0, 3 * PATIENCE)
+    machine.met(other, FAR, FAR, 1.0, 3 * PATIENCE)
     assert machine.partner[0] == partner and machine.timer() == 5 * PATIENCE
 
 
@@ -222,7 +225,7 @@ def test_peers_that_never_come_near_stop_after_a_bounded_number_of_steps():
     assert machine.most == CYCLES + MORE
     walk(machine, [FAR] * machine.most)
     assert machine.closeness.over and not machine.closeness.agrees and machine.partner == (b"", 0.0)
-    walk_on = [machine.met(B.id, FAR, 1.0, 0.0) for _ in range(machine.most)]
+    walk_on = [machine.met(B.id, FAR, FAR, 1.0, 0.0) for _ in range(machine.most)]
     assert len(walk_on) == machine.most and machine.objection(B.id, 0.0) == DONE
 
 

@@ -164,3 +164,16 @@ def test_orders_of_past_cycles_are_dropped():
     for step in range(50 * schedule.period):
         schedule.partner(schedule.members[0], step)
     assert len(schedule._orders) <= 2
+
+
+@pytest.mark.parametrize("count", [2, 3, 4, 5, 8, 33])
+def test_round_robin_pairs_all_and_nobody_meets_a_member_twice_in_a_row(count):
+    schedule = Schedule([bytes([number]) * 32 for number in range(count)], b"seed")
+    met = {me: [] for me in schedule.members}
+    for step in range(2 * count):
+        for me in schedule.members:
+            other = schedule.opponent(me, step)
+            assert (other == b"" and count % 2) or (other != me and schedule.opponent(other, step) == me)
+            met[me] += [other] if other else []
+    for me, others in met.items():
+        assert set(others[: count - 1]) == set(schedule.members) - {me}

@@ -160,7 +160,7 @@ def test_final_files_name_their_peers_in_one_order_on_all_hosts() -> None:
 def test_a_distance_that_is_not_reached_is_a_notice_and_nothing_is_called_final(closers: Any, caplog: Any) -> None:
     caplog.set_level(logging.INFO, "gossipdp.node")
     rig = Rig()
-    rig.ending.observe(events.Finished(closers, FAR._replace(apart=(OTHER,))), 20.0)
+    rig.ending.observe(events.Finished(closers, FAR._replace(outliers=(OTHER,))), 20.0)
     rig.ending.saved(Path("/checkpoint"))
     rig.written()
     [(code, text)] = rig.notices
