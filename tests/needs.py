@@ -9,8 +9,9 @@ neither its marks nor `EVERYWHERE` name fails: on another machine it would fail 
 
 from __future__ import annotations
 
+import functools
 import os
-import sys
+import subprocess
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -39,7 +40,14 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "needs(*names): programs and abilities without which the test skips")
-    sys.addaudithook(_heard)
+    start = subprocess.Popen.__init__
+
+    @functools.wraps(start)
+    def judged(self: Any, args: Any, *rest: Any, **options: Any) -> None:
+        _judge(args)
+        start(self, args, *rest, **options)
+
+    subprocess.Popen.__init__ = judged  # an audit hook would hear every call of id(), too
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
@@ -66,14 +74,14 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
         pytest.skip(reason)
 
 
-def _heard(event: str, arguments: Sequence[Any]) -> None:
-    """Judge each start of a process. An audit hook hears those of libraries, too."""
-    if event == "subprocess.Popen" and Running.allowed is not None and (name := _not_named(arguments[1])):
+def _judge(argv: Any) -> None:
+    """Judge each start of a process, libraries' too, while a test runs."""
+    words = [argv] if isinstance(argv, (str, bytes, os.PathLike)) else argv
+    if Running.allowed is not None and (name := _not_named([os.fsdecode(word) for word in words])):
         pytest.fail(f"calls `{name}`: name it in the mark `needs` of the test, and in .ci/programs")
 
 
-def _not_named(argv: Sequence[str | os.PathLike[str]]) -> str:
-    words = [os.fsdecode(word) for word in argv]
+def _not_named(words: Sequence[str]) -> str:
     if named := PLACES.get(words[0]):
         if named not in (Running.allowed or ()):
             return named
