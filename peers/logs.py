@@ -7,11 +7,14 @@ peer's lines call `partner`. No secret may be logged.
 
 from __future__ import annotations
 
+import errno
 import json
 import logging
+import os
 import sys
 from datetime import datetime
 from pathlib import Path
+from typing import TextIO
 
 from gossipdp.protocol.wire.messages import printable
 from gossipdp.runtime.observability import audit
@@ -69,6 +72,18 @@ class AuditLines(logging.Formatter):
         return json.dumps({"time": round(record.created, 3), "event": record.msg, **about}, ensure_ascii=False)
 
 
+class StandardError(logging.StreamHandler[TextIO]):
+    """Standard error, until nobody reads it any more: a terminal that has hung up, a pipe whose reader has ended."""
+
+    def handleError(self, record: logging.LogRecord) -> None:
+        if isinstance(error := sys.exception(), OSError) and error.errno in (errno.EIO, errno.EPIPE):
+            # Python would try once more to write the rest at the end, and exit with 120.
+            with open(os.devnull, "wb") as nowhere:
+                os.dup2(nowhere.fileno(), self.stream.fileno())
+        else:
+            super().handleError(record)
+
+
 def audit_file(home: Path) -> Path:
     """The audit log of the peer in `home`."""
     return home / FOLDER / "audit.jsonl"
@@ -79,7 +94,7 @@ def open_audit(home: Path) -> None:
     log = logging.getLogger(audit.LOGGER)
     for before in log.handlers:
         before.close()
-    file = LogFile(audit_file(home), logging.StreamHandler(sys.stderr))
+    file = LogFile(audit_file(home), StandardError(sys.stderr))
     file.setFormatter(AuditLines())
     log.handlers[:] = [file]
 
@@ -98,7 +113,7 @@ def configure(
         file: None for no file.
     """
     formatter = JsonLines(peer, id, process) if style == "json" else Text(peer, process)
-    stream = logging.StreamHandler(sys.stderr)
+    stream = StandardError(sys.stderr)
     handlers = [stream] if file is None else [stream, LogFile(file, stream)]
     for handler in handlers:
         handler.setFormatter(formatter)

@@ -36,6 +36,10 @@ def test_in_a_namespace():
 def test_of_no_table():
     subprocess.run(["figlet"])
 
+def test_of_a_library():
+    code = compile("import subprocess; subprocess.run(['true'])", "/usr/lib/python3/its.py", "exec")
+    exec(code)
+
 def test_on_every_system():
     subprocess.run(["sh", "-c", ":"], check=True)
 """
@@ -77,10 +81,11 @@ def test_option_selects_by_program(pytester: pytest.Pytester, bare: Path) -> Non
 
 
 def test_a_call_that_no_mark_names_fails__there_is_the_program_or_not(pytester: pytest.Pytester, bare: Path) -> None:
-    (bare / "ip").symlink_to("/bin/true")
+    for name in ("ip", "true"):
+        (bare / name).symlink_to("/bin/true")
     pytester.makepyfile(NOT_NAMED)
     ran = pytester.runpytest_subprocess()
-    ran.assert_outcomes(passed=1, failed=3)
+    ran.assert_outcomes(passed=2, failed=3)
     assert re.findall(r"^E +Failed: calls `(\w+)`", ran.stdout.str(), re.M) == ["iptables", "iptables", "figlet"]
 
 

@@ -7,7 +7,10 @@ import logging
 import os
 import re
 import stat
+import subprocess
+import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -29,7 +32,7 @@ def test_a_json_line_has_peer_code_and_exchange(capsys: pytest.CaptureFixture[st
 def test_a_text_line_has_date_offset_level_and_peer(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("TZ", "Asia/Kolkata")
+    monkeypatch.setenv("TZ", "IST-5:30")  # no name that the machine would have to look up
     time.tzset()
     try:
         logs.configure("p1", "text")
@@ -55,6 +58,18 @@ def test_the_file_has_the_lines_of_standard_error_and_no_other_user_may_read_it(
         logging.getLogger("gossipdp.node").info(message)
     assert file.read_text() == capsys.readouterr().err and len(file.read_text().splitlines()) == 2
     assert [stat.S_IMODE(path.stat().st_mode) for path in (file, file.parent)] == [0o600, 0o700]
+
+
+@pytest.mark.parametrize("ends", [os.openpty, os.pipe], ids=["terminal", "pipe"])
+def test_standard_error_that_nobody_reads_any_more_changes_no_exit_code(ends: Callable[[], tuple[int, int]]) -> None:
+    reader, writer = ends()
+    code = "import logging, peers.logs; peers.logs.configure('p1', 'text'); input(); logging.warning('more')"
+    variables = {**os.environ, "PYTHONUNBUFFERED": ""}
+    with subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stderr=writer, env=variables) as process:
+        os.close(writer)
+        os.close(reader)
+        process.communicate(b"\n")
+    assert process.returncode == 0
 
 
 def written(file: LogFile, text: str) -> None:

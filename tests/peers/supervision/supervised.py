@@ -82,6 +82,7 @@ class Running:
         command = [*PYTHON, PRELUDE + training] if isinstance(training, str) else list(training or ())
         variables = {"LISTEN": str(socket_path(home)), "CONTROL": str(control.socket_path(home))}
         variables |= {"GOSSIPDP_INVITE": "a secret", "PRELUDE": PRELUDE}
+        variables["PYTHONUNBUFFERED"] = ""  # as for users: what no write takes is left over at the end
         self._log = tempfile.TemporaryFile()  # noqa: SIM115  (closed by the fixture)
         self.process = subprocess.Popen(
             [*within, sys.executable, "-c", DRIVER, str(home), str(grace), PRELUDE + daemon, *command],
