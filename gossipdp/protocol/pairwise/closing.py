@@ -2,16 +2,16 @@
 
 No outer step moves an anchor any more, and every exchange keeps the sum. So the members follow one schedule
 (`schedule`), and after one cycle each holds the mean but for the rounding of the codec. The steps of a round robin
-follow, in which each meets two others and sees that it is so. A step is over when the
-exchange with its partner has mixed all chunks. A partner that is not free yet is waited for; after that any member will
-do. A member that comes before its step waits, because an exchange out of order makes the cycle inexact. The partner of
-a step that was left out is behind, and others may wait for it, so it is let in much sooner. If members come or go, a
-schedule of those left begins anew.
+follow, in which each meets two others and sees that it is so. A step is over when the exchange with its partner has
+mixed all chunks. A partner that is not free yet is waited for; after that any member will do. A member that comes
+before its step waits, because an exchange out of order makes the cycle inexact. The partner of a step that was left out
+is behind, and others may wait for it, so it is let in much sooner. If members come or go, a schedule of those left
+begins anew.
 
 An exchange mixes every difference that is plausible between two replicas, and nothing of a longer one. Honest peers
-therefore need no second cycle, whatever distance a short run has left between them. Each further cycle halves the
-bound, and with it what a member that lies can move. A member whose difference is beyond the bound is an outlier. The
-others come to their mean without it.
+therefore need no second cycle, whatever distance a short run has left between them. Each further period of exchanges
+halves the bound, and with it what a member that lies can move. A member whose difference is beyond the bound is an
+outlier. The others come to their mean without it.
 
 A peer that agrees (`agreement`) after a whole cycle offers nothing more. It still accepts, because others may need it,
 and a larger distance makes it seek again. No message is sent and no vector is touched here.
@@ -36,11 +36,11 @@ BITS: Final = 16
 """of the modulo codec. With 8 bits the rounding of one cycle leaves about a hundredth of the usual distance, and the
 grid shrinks too slowly to help"""
 CYCLES: Final = 14
-"""cycles after which a peer stops seeking agreement"""
+"""periods of the schedule after which a peer stops seeking agreement"""
 MORE: Final = 12
-"""steps beyond these cycles, because a partner that does not come costs a step"""
+"""steps beyond these, because a partner that does not come costs a step"""
 NARROWER: Final = 0.5
-"""share of the bound that the next cycle keeps: in a cycle without one member, honest peers still come closer"""
+"""share of the bound that is left after a period: in a cycle without one member, honest peers still come closer"""
 BEHIND: Final = 1.0
 """seconds for which a partner is waited for before one of an earlier step may come in its place, at least"""
 LONGER: Final = 4.0
