@@ -80,7 +80,7 @@ def test_more_silent_connections_than_allowed__a_scrape_is_answered_and_one_line
 
 
 def test_request_one_byte_at_a_time__closed_at_its_deadline(capfd: pytest.CaptureFixture[str]) -> None:
-    server = HttpServer("127.0.0.1:0", lambda _, start: [], deadline=0.3)
+    server = HttpServer("127.0.0.1:0", lambda _, start: [start("200 OK", []) and b""][:0], deadline=0.3)
     try:
         with socket.create_connection(server.address) as slow:
             sent = itertools.chain(b"GET / HTTP/1.0\r\nX: ", itertools.repeat(ord("x")))
