@@ -109,6 +109,8 @@ def check(files: Sequence[str]) -> int:
 def run(command: Sequence[str], limit: float) -> tuple[int, bool]:
     """The exit code, and whether time ran out before a test failed."""
     last = ""
+    # A shell that starts jobs in the background has SIGINT ignored, and a process that it starts would ignore it, too.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True) as tests:
         assert tests.stdout is not None
         timer = threading.Timer(limit, tests.send_signal, [signal.SIGINT])
