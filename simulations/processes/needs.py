@@ -83,7 +83,10 @@ def _ipv6() -> None:
 
 def _slurm() -> None:
     """Its daemons listen where this machine's name leads to, and both nodes have to be on loopback."""
-    address = socket.gethostbyname(socket.gethostname())
+    try:
+        address = socket.gethostbyname(socket.gethostname())
+    except OSError:
+        address = "no address"
     if not address.startswith("127."):
         raise OSError(f"this machine's name leads to {address}, not to loopback")
 
