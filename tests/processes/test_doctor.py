@@ -241,9 +241,12 @@ def opens(host: str) -> bool:
     return False
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture
 def behind(scene: Scene) -> Iterator[labs.Host]:
-    """A namespace behind the second host. Its way out is a forwarder to the founder, as an address translation is."""
+    """A namespace behind the second host. Its way out is a forwarder to the founder, as an address translation is.
+
+    It ends with the test: other tests need the second host's port, and workers run tests in any order.
+    """
     inside = labs.Host(0, f"{scene.here.namespace}-in", "192.168.50.2")
     router, way_out = scene.here.namespace, None
     subprocess.run(["ip", "netns", "add", inside.namespace], check=True)
@@ -262,6 +265,8 @@ def behind(scene: Scene) -> Iterator[labs.Host]:
         if way_out is not None:
             way_out.kill()
             way_out.wait()
+        # The kernel removes it some time after the namespace.
+        subprocess.run(["ip", "-n", router, "link", "delete", "in0"], check=False)
         subprocess.run(["ip", "netns", "delete", inside.namespace], check=False)
 
 
