@@ -8,6 +8,7 @@ import random
 import select
 import socket
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import msgspec
@@ -21,7 +22,18 @@ from gossipdp.runtime.network.events import HandshakeRefused, LinkDown, LinkUp, 
 from gossipdp.runtime.network.identity import Identity
 from gossipdp.runtime.network.limits import TransportLimits
 from gossipdp.runtime.network.signed_hello import DiallerHello, ListenerHello, pack
-from tests.runtime.network.transports import PING, RUN, Net, Stranger, answered, dialler, hear, local_peer, name
+from tests.runtime.network.transports import (
+    PATIENT,
+    PING,
+    RUN,
+    Net,
+    Stranger,
+    answered,
+    dialler,
+    hear,
+    local_peer,
+    name,
+)
 
 
 @pytest.mark.parametrize("mechanism", ["null", "plain"])
@@ -223,7 +235,7 @@ def readable(connection: socket.socket) -> bool:
 
 
 def test_member_without_a_hello__its_connection_is_closed_in_time(net: Net) -> None:
-    a = net.peer()
+    a = net.peer(limits=replace(PATIENT, hello=0.3))
     with Stranger(a.port, net.secret, Identity.generate()) as stranger:
         watched = stranger.watch()
         stranger.say([b"\x90not a hello"])

@@ -18,7 +18,7 @@ from gossipdp.runtime.network.identity import Identity
 from gossipdp.runtime.network.limits import TransportLimits
 from gossipdp.runtime.network.signed_hello import pack
 from gossipdp.runtime.network.transport import Transport
-from tests.runtime.network.transports import FAST, PING, Net, at, name
+from tests.runtime.network.transports import FAST, PATIENT, PING, Net, at, name
 
 
 def test_closed_port_is_gd_101_with_the_address_and_dialled_again_later(net: Net, closed_port: int) -> None:
@@ -63,7 +63,7 @@ def test_every_address_of_a_name_is_tried_and_named(
 
 
 def test_full_backlog__timed_out_and_not_refused(net: Net) -> None:
-    a = net.peer(limits=replace(FAST, connect=0.3))
+    a = net.peer(limits=replace(PATIENT, connect=0.3))
     with socket.socket() as full, socket.socket() as first, socket.socket() as second:
         full.bind(("127.0.0.1", 0))
         full.listen(0)
@@ -100,7 +100,7 @@ def test_advertised_host_that_is_no_valid_name_is_gd_101(net: Net, host: str) ->
 
 def test_silent_listener_is_gd_101_after_the_handshake_limit(net: Net) -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent:
-        a = net.peer()
+        a = net.peer(limits=FAST)
         address = f"127.0.0.1:{silent.getsockname()[1]}"
         a.send(b"", address, Lane.CONTROL, PING)
         net.until(lambda: net.events(a, DialFailed))
@@ -155,7 +155,7 @@ def test_busy_port_is_gd_104(net: Net) -> None:
     assert str(a.port) in caught.value.seen and "--listen tcp://*:PORT" in caught.value.do
 
 
-ASKING = replace(FAST, dial_back=0.3)
+ASKING = replace(PATIENT, dial_back=0.3)
 
 
 def dialable(net: Net, transport: Transport) -> list[Dialable]:
@@ -230,7 +230,7 @@ def test_no_member_answers__nothing_is_known(net: Net, monkeypatch: pytest.Monke
 
 def test_asked_too_often_to_dial_back__dials_once(net: Net, closed_port: int) -> None:
     """A member cannot use its peers as port scanners: one dial in a while, and no answer on what is at the port."""
-    asker, other = net.peer(), net.peer()
+    asker, other = net.peer(), net.peer(limits=replace(PATIENT, handshake=5.0))
     net.link(asker, other)
     link = asker._links._links[name(other)]
     with socket.create_server(("127.0.0.1", 0)) as door:
@@ -245,7 +245,7 @@ def test_asked_too_often_to_dial_back__dials_once(net: Net, closed_port: int) ->
 
 
 def test_dial_backs_under_way_are_few_and_leave_room_for_own_dials(net: Net) -> None:
-    answering = net.peer(limits=replace(FAST, handshake=5.0))
+    answering = net.peer(limits=replace(PATIENT, handshake=5.0))
     askers = [net.peer() for _ in range(MAX_DIAL_BACKS + 2)]
     with socket.create_server(("0.0.0.0", 0)) as silent:
         port = silent.getsockname()[1]
@@ -291,7 +291,7 @@ def test_another_member_or_the_dialler_itself_has_the_same_private_address__the_
 def test_all_addresses_are_dead__one_failure_names_each_and_the_pause_grows_with_their_number(
     net: Net, closed_port: int
 ) -> None:
-    a = net.peer(limits=replace(FAST, redial=0.2))
+    a = net.peer(limits=replace(PATIENT, redial=0.2))
     first, second = f"127.0.0.1:{closed_port}", f"127.0.0.2:{closed_port}"
     assert a.send(bytes(32), first, Lane.CONTROL, PING, [second, "bad"])
     net.until(lambda: net.events(a, DialFailed))
@@ -321,7 +321,7 @@ def test_member_names_many_hosts__one_dial_makes_few_attempts(
 
 
 def test_silent_host_of_the_same_private_network__given_up_soon(net: Net, monkeypatch: pytest.MonkeyPatch) -> None:
-    a, b = net.peer(limits=replace(FAST, connect=1000.0)), net.peer()
+    a, b = net.peer(limits=replace(PATIENT, connect=1000.0)), net.peer()
     monkeypatch.setattr(dialling, "NEAR", 0.1)
     with socket.create_server(("127.0.0.1", 0)) as silent:
         near = f"127.0.0.1:{silent.getsockname()[1]}"

@@ -22,7 +22,7 @@ from gossipdp.runtime.network.events import (
 )
 from gossipdp.runtime.network.identity import Identity
 from gossipdp.runtime.network.limits import TransportLimits
-from tests.runtime.network.transports import FAST, PING, RUN, Net, Relay, at, name
+from tests.runtime.network.transports import PATIENT, PING, RUN, Net, Relay, at, name
 
 
 def test_both_lanes_both_ways_over_one_link(net: Net) -> None:
@@ -132,7 +132,7 @@ def test_full_queue_drops_newest_and_keeps_order(net: Net) -> None:
 
 @pytest.mark.parametrize("flooder", ["dialler", "listener"])
 def test_more_messages_than_the_reader_takes__link_closed_and_flooder_kept_out(net: Net, flooder: str) -> None:
-    reads = replace(FAST, queue_messages=60, shun=0.5)
+    reads = replace(PATIENT, queue_messages=60, shun=0.5)
     a, b, other = net.peer(), net.peer(limits=reads), net.peer()
     net.link(*((a, b) if flooder == "dialler" else (b, a)))
     net.link(other, b)

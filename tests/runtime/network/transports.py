@@ -7,6 +7,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from typing import Any, TypeVar
 
 import zmq
@@ -26,7 +27,10 @@ from simulations.processes.progress import until
 RUN = bytes(range(16))
 START = bytes(8)
 PING = encode(Ping(1))
-FAST = TransportLimits(handshake=0.3, hello=0.5, drain=0.2, redial=0.01)
+PATIENT = TransportLimits(handshake=60.0, hello=60.0, drain=0.2, redial=0.01)
+"""for links that are to come up, however busy the machine is"""
+FAST = replace(PATIENT, handshake=0.3, hello=0.5)
+"""for tests that wait for a limit"""
 T = TypeVar("T", bound=TransportEvent)
 
 
@@ -54,7 +58,7 @@ class Net:
             "run": RUN,
             "incarnation": 1,
             "listen": "tcp://127.0.0.1:0",
-            "limits": FAST,
+            "limits": PATIENT,
             "admission": Admission(identity.id, allowed=frozenset(allowed), banned=frozenset(banned)),
         } | changes
         secret = settings.pop("secret", self.secret)
