@@ -61,8 +61,8 @@ $(SITE): $(DEMO_READY)
 	$(PIP) -e '.[docs]'
 	touch $@
 
-demo: $(DEMO_READY)  ## four peers on this machine train a small GPT; ALGORITHM=epidemic, DEMO='--peers 6 --steps 3000'
-	$(BIN)/gossipdp demo $(if $(ALGORITHM),--algorithm $(ALGORITHM)) $(DEMO)
+demo: $(DEMO_READY)  ## four peers on this machine train a small GPT; DEMO='--peers 6 --steps 3000'
+	$(BIN)/gossipdp demo $(DEMO)
 
 test: $(DEV_READY) system  ## all tests except the long ones
 	$(BIN)/python .ci/compile_kernels.py

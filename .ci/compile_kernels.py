@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from gossipdp.algorithms import kernels as ledger_kernels
 from gossipdp.codecs import kernels
-from gossipdp.codecs.increments import kernels as increment_kernels
 
-for module in (kernels, increment_kernels, ledger_kernels):
+for module in (kernels, ledger_kernels):
     module.warm_up()

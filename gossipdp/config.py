@@ -49,17 +49,6 @@ AUTO: Final = "auto"
 DEFAULT_PRESET: Final = "wan"
 AUTO_CLIP: Final = 1.5
 """factor on the clipping bound (algorithms section 3) for `clip = "auto"`"""
-EPIDEMIC_LR: Final = 2.0
-"""alpha of epidemic (algorithms section 4) unless `lr` is set, for runs of tens of rounds; use 1 for hundreds.
-
-A guard limits overshoot (`algorithms.epidemic`). The share of the residual that is sent has no influence on it."""
-COMPRESSORS: Final = (
-    "topk64", "topk128", "topk256", "dct64", "dct128", "dct256", "threshold3", "sign", "twobit", "lowrank4", "whole",
-)  # fmt: skip
-ROBUST_LR: Final = 1.0
-"""alpha of epidemic with a robust rule, which applies increments late"""
-ROBUST_RULES: Final = ("nnm-trimmed", "nnm-median", "median")
-"""robust rules that suit sparse increments (`algorithms.epidemic.robust`)"""
 EARLY_SHARE: Final = 0.4
 """share of a run of known length in which a round makes more than one exchange"""
 
@@ -98,17 +87,11 @@ class Network(Section, frozen=True, kw_only=True):
 class Exchange(Section, frozen=True, kw_only=True):
     """How peers average their replicas."""
 
-    algorithm: Annotated[str, Choice(AUTO, "pairwise", "epidemic")] = AUTO
     mode: Annotated[Literal["async", "overlap", "sync"], Choice("async", "overlap", "sync")] = "async"
     deadline: Annotated[float, Measure(SECONDS, 0.1, 3600, "a time")] = 30.0
     every: Annotated[int, Integer(1, 100_000)] = 50
     codec: Annotated[str, Choice("modulo", "fp32", "bf16", "fp16", "int8")] = "modulo"
     bits: Annotated[int, Integer(2, 16)] = 3
-    compressor: Annotated[str, Choice(*COMPRESSORS)] = "topk256"
-    residual: Annotated[float, Number(0, 1)] = 0.95
-    epoch_steps: Annotated[int, Integer(1, 100_000)] = 50
-    robust: Annotated[str, Choice("off", *ROBUST_RULES)] = "off"
-    robust_share: Annotated[float, Number(0, 0.49)] = 0.2
     warmup_steps: Annotated[int, Integer(0, 10**9)] = 200
     early_steps: Annotated[int, Integer(0, 10**12)] = 1000
     early_exchanges: Annotated[int, Integer(1, 8)] = 3
@@ -121,16 +104,6 @@ class Exchange(Section, frozen=True, kw_only=True):
     window: Annotated[int, Integer(1, 256)] = 8
     apart_rounds: Annotated[int, Integer(1, 10**6)] = 10
     moments: Annotated[bool, Switch()] = True
-
-    @property
-    def strategy(self) -> Literal["pairwise", "epidemic"]:
-        """The chosen algorithm; "auto" is pairwise."""
-        return "epidemic" if self.algorithm == "epidemic" else "pairwise"
-
-    @property
-    def rule(self) -> str:
-        """Name of the robust rule; "" for none."""
-        return "" if self.robust == "off" else self.robust
 
     @property
     def early_until(self) -> int:
@@ -211,19 +184,17 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     preset: str = DEFAULT_PRESET
     origins: dict[str, str] = msgspec.field(default_factory=dict)
     """"section.key" -> origin of its value, for every key that has not its default"""
+    removed: dict[str, str] = msgspec.field(default_factory=dict)
+    """"section.key" -> where it was found, for every key that earlier versions had and that changes nothing"""
 
     @property
     def lr(self) -> float | None:
-        """alpha: `outer.lr`, or the default of epidemic; None if pairwise chooses it."""
-        if isinstance(self.outer.lr, float):
-            return self.outer.lr
-        if self.exchange.strategy == "pairwise":
-            return None
-        return ROBUST_LR if self.exchange.rule else EPIDEMIC_LR
+        """alpha: `outer.lr`; None if peers choose it."""
+        return self.outer.lr if isinstance(self.outer.lr, float) else None
 
     @property
     def momentum(self) -> float | None:
-        """mu: `outer.momentum`; None if pairwise chooses it."""
+        """mu: `outer.momentum`; None if peers choose it."""
         return self.outer.momentum if isinstance(self.outer.momentum, float) else None
 
 
@@ -245,16 +216,14 @@ RULES: Final[dict[str, Rule]] = {
 }
 """Rules by "section.key", in the order of a dump."""
 
+ALGORITHM: Final = {"exchange.algorithm": "pairwise"}
+"""A key that earlier versions had. It stays in the digest, or their peers would refuse this one (GD-303)."""
 AGREED: Final = ("exchange.weight", "exchange.kappa", "exchange.warmup_steps", "outer.lr", "outer.momentum")
-"""Keys with the same value on all peers of a network, beside the algorithm.
+"""Keys with the same value on all peers of a network.
 
 `bits` and `every` may differ: two peers use the finer codec, and a fast host makes more steps per round. `early_steps`,
 `early_exchanges`, `late_exchanges`, `run_steps` and `partners` may differ too: such a peer waits in vain for its
 scheduled partner, and then takes any other. Its momentum rises at another step, if it is "auto"."""
-AGREED_EPIDEMIC: Final = ("exchange.compressor", "exchange.residual", "exchange.epoch_steps", "exchange.warmup_steps")
-"""The same for epidemic, beside the outer lr."""
-AGREED_ROBUST: Final = (*AGREED_EPIDEMIC[:-1], "exchange.robust")
-"""The same for a robust rule, with its share of bad peers. It has no warm start."""
 
 
 # -- agreement and display ---------------------------------------------------------------------------------------
@@ -268,15 +237,7 @@ def value_of(config: Config, key: str) -> Any:
 
 def agreed(config: Config) -> dict[str, Any]:
     """The settings that must be equal on all peers of a network: "section.key" -> value."""
-    strategy = config.exchange.strategy
-    if strategy == "epidemic":
-        keys = AGREED_ROBUST if config.exchange.rule else AGREED_EPIDEMIC
-        shared = {key: value_of(config, key) for key in keys} | {"outer.lr": config.lr}
-        if config.exchange.rule:
-            shared["exchange.robust"] = [config.exchange.rule, config.exchange.robust_share]
-    else:
-        shared = {key: value_of(config, key) for key in AGREED}
-    return {"exchange.algorithm": strategy, **shared}
+    return ALGORITHM | {key: value_of(config, key) for key in AGREED}
 
 
 def settings_digest(config: Config) -> bytes:

@@ -9,7 +9,7 @@ import json
 from collections.abc import Iterator
 from typing import Final, NamedTuple
 
-from gossipdp.config import DEFAULT_PRESET, RULES, SECTIONS, Config, Exchange, agreed, value_of
+from gossipdp.config import AGREED, DEFAULT_PRESET, RULES, SECTIONS, Config, value_of
 from gossipdp.config_loading import variable_of
 
 __all__ = ["HELP", "Help", "Key", "known_keys", "section_help"]
@@ -66,12 +66,6 @@ HELP: Final[dict[str, Help]] = {
         "",
         "Set it if every address in the invite has changed, or if the inviting peer cannot be dialled.",
     ),
-    "exchange.algorithm": Help(
-        '"pairwise" averages the anchors of two peers, at a cost that does not grow with the number of peers. '
-        '"epidemic" sends every increment to all peers, and replicas are identical. "auto" is pairwise.',
-        "",
-        "Use epidemic if a few peers must hold identical replicas, or if you need a robust rule against bad members.",
-    ),
     "exchange.mode": Help(
         "When corrections reach the live parameters: on arrival (async), at the end of the next round (overlap), "
         "or before training continues (sync).",
@@ -79,14 +73,13 @@ HELP: Final[dict[str, Help]] = {
         "Use sync to compare with local SGD or DDP, and overlap if corrections must arrive with a fixed delay.",
     ),
     "exchange.deadline": Help(
-        'With mode "sync": time that training waits for the exchanges of a round. With epidemic it waits for an '
-        "increment of every other publisher.",
+        'With mode "sync": time that training waits for the exchanges of a round.',
         "seconds",
         "Raise it if mode sync misses exchanges on a slow link. Lower it if a lost peer stops training for too long.",
     ),
     "exchange.every": Help(
-        "H: inner steps per round of a host of typical speed. With pairwise in modes async and overlap, other "
-        "hosts make more or fewer according to their speed.",
+        "H: inner steps per round of a host of typical speed. In modes async and overlap, other hosts make more or "
+        "fewer according to their speed.",
         "steps",
         "Raise it if exchanges fill their rounds or bytes are dear. Lower it if replicas drift apart.",
     ),
@@ -100,40 +93,9 @@ HELP: Final[dict[str, Help]] = {
         "bits/parameter",
         "Use 3 if bytes are dear. Use 8 if `status` shows many escalated blocks.",
     ),
-    "exchange.compressor": Help(
-        "Compressor of epidemic's increments. topk256 sends 0.11 bytes per parameter and contributor, topk64 a "
-        "quarter of that.",
-        "",
-        "Use a sparser one if epidemic fills the link, and a denser one if the loss is worse than with pairwise.",
-    ),
-    "exchange.residual": Help(
-        "beta of epidemic: share of the unsent residual that is kept for the next round.",
-        "",
-        "Lower it if the loss of epidemic oscillates: rests of old rounds then count for less.",
-    ),
-    "exchange.epoch_steps": Help(
-        "Length of an epoch of epidemic, in steps of the network's clock. It works best at the length of a round. "
-        "An increment that is more than three epochs late is ignored. A peer that was cut off for longer fetches "
-        "the model.",
-        "steps",
-        "Change it with `every`, and raise it if peers fetch the model again and again after short interruptions.",
-    ),
-    "exchange.robust": Help(
-        'Rule that leaves out outliers among the increments of epidemic. "off" applies increments on arrival. A '
-        "rule waits until the epoch has settled, four to five epochs. It excludes the warm start and mode sync.",
-        "",
-        "Set a rule if you do not trust every member to send honest updates.",
-    ),
-    "exchange.robust_share": Help(
-        "With a robust rule of epidemic: share of publishers that may be bad. 0.2 tolerates one among five.",
-        "",
-        "Raise it if more members than that may be bad. Lower it if the rule leaves out honest peers with unusual "
-        "data.",
-    ),
     "exchange.warmup_steps": Help(
         "End of the warm start, in steps of the network's clock. During it exchanges run back to back, with lr 1 "
-        "and momentum 0. With epidemic, rounds are short, and models of up to about 30 million parameters send "
-        "whole increments.",
+        "and momentum 0.",
         "steps",
         "Set 0 if the network starts from a trained model. Raise it if the learning rate of the script warms up "
         "longer.",
@@ -168,8 +130,8 @@ HELP: Final[dict[str, Help]] = {
         "Set it if you know how many steps the run will make.",
     ),
     "exchange.bandwidth": Help(
-        "Limit of one pairwise exchange, each way. Both peers keep to the lower of their limits. It limits neither "
-        "transfers of the model nor epidemic.",
+        "Limit of one exchange, each way. Both peers keep to the lower of their limits. It does not limit transfers "
+        "of the model.",
         "bytes/second",
         "Set it if exchanges disturb other traffic of the host, or if the provider bills or throttles bursts.",
     ),
@@ -202,10 +164,9 @@ HELP: Final[dict[str, Help]] = {
         "Switch it off if joiners start too late over a slow link, or if the disk is short.",
     ),
     "outer.lr": Help(
-        'alpha: learning rate of the outer step. "auto" is 1, and falls to 0.7 where an exchange fills its round. With '
-        "epidemic it is 2, and 1 in its warm start or with a robust rule.",
+        'alpha: learning rate of the outer step. "auto" is 1, and falls to 0.7 where an exchange fills its round.',
         "",
-        "Set 1 for epidemic in a run of hundreds of rounds. Lower it if the loss rises after outer steps.",
+        "Lower it if the loss rises after outer steps.",
     ),
     "outer.momentum": Help(
         'mu: momentum of the outer step. "auto" is 0.6 in early rounds and 0.8 after them, or less where hosts differ '
@@ -222,7 +183,7 @@ HELP: Final[dict[str, Help]] = {
     "safety.memory": Help(
         'Memory that may wait to be sent, to all peers together. "auto" is a quarter of the memory, at most 1 GiB.',
         "bytes",
-        "Raise it after GD-507. Lower it if the training process needs the host's memory.",
+        "Raise it if links to slow members drop messages. Lower it if the training process needs the host's memory.",
     ),
     "safety.allow": Help(
         "Ids of the only peers that may have a link with this one. If it is empty, all that know the secret may.",
@@ -310,8 +271,8 @@ class Key(NamedTuple):
     variable: str
     """environment variable that sets it"""
     when: str
-    shared_by: str
-    """which peers need the same value: "", "all peers", "peers with pairwise" or "peers with epidemic" """
+    shared: bool
+    """all peers of a network need the same value"""
 
 
 def known_keys() -> Iterator[Key]:
@@ -329,15 +290,4 @@ def section_help(section: str) -> str:
 
 def _key(name: str, allowed: str, default: str) -> Key:
     about = HELP[name]
-    return Key(name, about.meaning, about.unit, allowed, default, variable_of(name), about.when, _shared_by(name))
-
-
-def _shared_by(name: str) -> str:
-    pairwise = name in agreed(Config())
-    epidemic = any(
-        name.removesuffix("_share") in agreed(Config(exchange=Exchange(algorithm="epidemic", robust=rule)))
-        for rule in ("off", "median")
-    )
-    if pairwise and epidemic:
-        return "all peers"
-    return "peers with pairwise" if pairwise else "peers with epidemic" if epidemic else ""
+    return Key(name, about.meaning, about.unit, allowed, default, variable_of(name), about.when, name in AGREED)

@@ -13,6 +13,8 @@ import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final, TypeAlias
 
+import msgspec
+
 from gossipdp.config import DEFAULT_PRESET, RULES, SECTIONS, Config
 from gossipdp.config_rules import Choice
 from gossipdp.errors import ConfigError
@@ -25,6 +27,15 @@ OTHERS: Final = frozenset(
     f"{PREFIX}{name}" for name in ("ATTEMPT", "CHILD", "HOME", "INVITE", "KILL_AT", "OFF", "PRESET")
 )
 """variables that are not keys of the configuration"""
+REMOVED: Final[Mapping[str, Sequence[str]]] = {
+    "exchange.algorithm": ("auto", "pairwise"),
+    "exchange.compressor": ("topk256",),
+    "exchange.residual": ("0.95",),
+    "exchange.epoch_steps": ("50",),
+    "exchange.robust": ("off",),
+    "exchange.robust_share": ("0.2",),
+}
+"""keys of earlier versions -> the values with which these did what this version does"""
 _SERVICE_LINK = re.compile(r"_(SERVICE_(HOST|PORT.*)|PORT(_\d+_.*)?)$")
 """variables that Kubernetes sets in every container for a service with a name such as gossipdp-metrics"""
 _Value: TypeAlias = tuple[str, object, str]
@@ -49,7 +60,7 @@ def load(
         presets: name -> TOML text.
 
     Raises:
-        ConfigError: GD-310 invalid TOML, GD-311 a value out of range, GD-312 an unknown key.
+        ConfigError: GD-310 invalid TOML, GD-311 a value out of range, GD-312 an unknown or removed key.
     """
     name = file or "configuration"
     tables, lines = _parse(text, name)
@@ -62,7 +73,9 @@ def load(
     values += _from_file(tables, lines, name)
     values += _from_environment(environment)
     values += _from_flags(flags)
-    return _checked(_config(values, preset))
+    known = [each for each in values if each[0] in RULES]
+    removed = {key: _harmless(key, value, origin) for key, value, origin in values if key not in RULES}
+    return msgspec.structs.replace(_config(known, preset), removed=removed)
 
 
 def variable_of(key: str) -> str:
@@ -105,17 +118,6 @@ def _config(values: Sequence[_Value], preset: str) -> Config:
     return Config(**sections, preset=preset, origins=origins)  # type: ignore[arg-type]
 
 
-def _checked(config: Config) -> Config:
-    """Refuse a robust rule that would not be applied, or that mode sync would wait for."""
-    exchange, origins = config.exchange, config.origins
-    if exchange.rule and exchange.strategy != "epidemic":
-        allowed = '"off" unless exchange.algorithm = "epidemic"'
-        raise _wrong("exchange.robust", exchange.robust, allowed, origins["exchange.robust"])
-    if exchange.rule and exchange.mode == "sync":
-        raise _wrong("exchange.mode", "sync", '"async" or "overlap" with exchange.robust', origins["exchange.mode"])
-    return config
-
-
 def _parse(text: str, file: str) -> tuple[dict[str, Any], dict[str, int]]:
     try:
         return tomllib.loads(text), _lines(text)
@@ -154,29 +156,44 @@ def _from_file(
         for key, value in table.items():
             full = f"{section}.{key}"
             origin = f"{file}:{lines.get(full, lines.get(section, 1))}"
-            if full not in RULES:
+            if full not in RULES and full not in REMOVED:
                 raise unknown("key", full, [*RULES, "preset"], origin)
             yield full, value, origin if line_in_origin else file
 
 
 def _from_environment(environment: Mapping[str, str]) -> Iterator[_Value]:
-    names = {variable_of(key): key for key in RULES}
+    names = {variable_of(key): key for key in (*RULES, *REMOVED)}
     for variable in sorted(environment):
         if not variable.startswith(PREFIX) or variable in OTHERS or _SERVICE_LINK.search(variable):
             continue
         if variable not in names:
-            raise unknown("variable", variable, [*names, *sorted(OTHERS)], "environment")
+            raise unknown("variable", variable, [*map(variable_of, RULES), *sorted(OTHERS)], "environment")
         key = names[variable]
-        yield key, RULES[key].from_text(environment[variable]), f"environment {variable}"
+        yield key, _from_text(key, environment[variable]), f"environment {variable}"
 
 
 def _from_flags(flags: Mapping[str, str]) -> Iterator[_Value]:
     for key, text in flags.items():
         if key == "preset":
             continue
-        if key not in RULES:
+        if key not in RULES and key not in REMOVED:
             raise unknown("key", key, [*RULES, "preset"], "flag")
-        yield key, RULES[key].from_text(text), "flag"
+        yield key, _from_text(key, text), "flag"
+
+
+def _from_text(key: str, text: str) -> object:
+    return RULES[key].from_text(text) if key in RULES else text
+
+
+def _harmless(key: str, value: object, origin: str) -> str:
+    """The origin of a value of `REMOVED` that changes nothing."""
+    if str(value) not in REMOVED[key]:
+        raise ConfigError(
+            "GD-312",
+            f"{origin}: {key} = {_toml(value)} belongs to an algorithm that this version does not have",
+            do="remove the key: peers average in pairs. A network with that algorithm keeps its version to its end",
+        )
+    return origin
 
 
 def _wrong(key: str, value: object, allowed: str, origin: str) -> ConfigError:

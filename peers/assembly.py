@@ -45,7 +45,7 @@ from peers.log_file import log_file
 from peers.memory import usable
 from peers.router import Router, wants_router
 from peers.services import Control, Signals
-from peers.settings import algorithm_of, memory_plan, peer_config, workers
+from peers.settings import memory_plan, pairwise, peer_config, workers
 from peers.version import SOFTWARE
 
 __all__ = ["build"]
@@ -126,7 +126,7 @@ def build(
     node = Node(
         _node_config(home, config, kept, web, choice.why, trains),
         peer,
-        algorithm_of(config, spill.keep),
+        pairwise(config, spill.keep),
         transport=transport,
         link=LinkServer(home, partial(room.shortage, attaches=True)),
         room=room,
@@ -298,6 +298,9 @@ def _remembered(path: Path) -> tuple[list[Member], str]:
 def _give_notice(node: Node, config: Config, transport: Transport, choice: Choice, kept: _Kept) -> None:
     if transport.scarce:
         node.notice("GD-104", transport.scarce)
+    if config.removed:
+        keys = ", ".join(f"{key} ({origin})" for key, origin in config.removed.items())
+        node.notice("GD-312", f"keys of an earlier version do nothing, and can be removed: {keys}")
     for text in kept.damage:
         node.notice("GD-603", text)
     if foreign := node.peer.admission.foreign:

@@ -26,7 +26,6 @@ from peers.commands.keys import keys
 from peers.commands.members import members
 from peers.commands.plan import plan
 from peers.commands.report import report
-from peers.commands.simulate import simulate
 from peers.commands.start import join, up
 from peers.commands.top import top
 from peers.options import json_option
@@ -138,7 +137,6 @@ for command in (
     checkpoint,
     plan,
     report,
-    simulate,
     version,
 ):
     cli.add_command(command)

@@ -83,7 +83,7 @@ def explained(key: Key, config: Config | None, presets: Mapping[str, str]) -> It
     if key.unit:
         yield from _labelled("unit", key.unit)
     yield from _labelled("default", "; ".join([key.default, *in_presets(key.name, presets)]))
-    yield from _labelled("peers", f"{key.shared_by} need the same value" if key.shared_by else "values may differ")
+    yield from _labelled("peers", "all peers need the same value" if key.shared else "values may differ")
     yield from _labelled("flag", f"--set {key.name}=..." if section else "--preset ...")
     yield from _labelled("variable", key.variable)
     yield from _labelled("run.toml", f"[{section}] {name} = ..." if section else f"{name} = ...")

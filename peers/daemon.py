@@ -15,7 +15,6 @@ from pathlib import Path
 
 from gossipdp.algorithms import kernels as ledger_kernels
 from gossipdp.codecs import kernels
-from gossipdp.codecs.increments import kernels as increment_kernels
 from gossipdp.errors import RETRY, GossipdpError
 from gossipdp.runtime import descriptors
 from gossipdp.runtime.home_paths import expanded
@@ -95,8 +94,6 @@ def run(arguments: argparse.Namespace) -> int:
         with told("the kernels to be loaded; the first start of a version compiles them", log.info):
             ledger_kernels.warm_up()  # before other peers can wait for this one
             kernels.warm_up()
-            if config.exchange.strategy == "epidemic":
-                increment_kernels.warm_up()
         with told("the home to be read and this peer's addresses to be found", log.info):
             node = build(
                 home, config, of_container(os.environ), supervisor=arguments.supervisor, trains=arguments.trains

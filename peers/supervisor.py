@@ -26,7 +26,7 @@ import signal
 import socket
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
@@ -55,9 +55,30 @@ from peers.relay import Relay
 from peers.rest import end_if_killed, end_left
 from peers.supervisor_file import DAEMON, GUARD, TRAINING, SupervisorFile
 from peers.verdict import Verdict, gives_up, not_attached, occupied_by
-from peers.wakeups import wakeups
 
-__all__ = ["run"]
+__all__ = ["run", "wakeups"]
+
+
+@contextlib.contextmanager
+def wakeups() -> Iterator[socket.socket]:
+    """A socket that becomes readable at a signal or the end of a child. Its bytes are the numbers of the signals."""
+    read, write = socket.socketpair()
+    for end in (read, write):
+        end.setblocking(False)
+    numbers = [signal.SIGCHLD, signal.SIGTERM, signal.SIGINT, signal.SIGUSR1]
+    if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # under nohup it stays ignored
+        numbers.append(signal.SIGHUP)
+    before = {number: signal.signal(number, lambda *_: None) for number in numbers}
+    previous = signal.set_wakeup_fd(write.fileno(), warn_on_full_buffer=False)
+    try:
+        yield read
+    finally:
+        signal.set_wakeup_fd(previous)
+        for number, action in before.items():
+            signal.signal(number, action)
+        read.close()
+        write.close()
+
 
 log = logging.getLogger("gossipdp.supervisor")
 

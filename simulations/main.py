@@ -1,5 +1,4 @@
-"""`gossipdp simulate`: plays a scenario and shows the result as a table, as JSON and as a picture; searches for failing
-seeds.
+"""What `python -m simulations` plays: a scenario, told as a table, as JSON and as a picture, or a search for bad seeds.
 
 A run passes if no invariant broke and every mark was met. A broken invariant is shrunk (`shrink`) and told line by
 line.
@@ -15,16 +14,13 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from gossipdp.errors import HardwareError
-from peers.plan.clock import Round, Way
-from peers.plan.network import Network
 from simulations.scenarios import chaos, churn, flash_crowd, mass_kill, partition, shrink, stragglers
 from simulations.scenarios.base import Scenario, play
 from simulations.scenarios.detection.report import detection_report
 from simulations.scenarios.findings import Report
 from simulations.scenarios.reports import cold_start_report, data_report, scale_report
 
-__all__ = ["SCENARIOS", "Entry", "Options", "UnplayableError", "clocked", "laboratory", "simulate"]
+__all__ = ["SCENARIOS", "Entry", "Options", "UnplayableError", "laboratory", "simulate"]
 
 
 class UnplayableError(ValueError):
@@ -122,19 +118,11 @@ def laboratory(suite: str | None, seeds: int | None, jobs: int, *, quick: bool =
 
     Raises:
         UnplayableError: no such suite, or both sizes.
-        HardwareError: GD-504, the laboratory is not installed.
     """
     if quick and full:
         raise UnplayableError("a suite is played --quick or --full")
-    try:
-        from simulations.lab.pages.main import SUITES, SuiteError, lab
-    except ModuleNotFoundError as error:
-        raise HardwareError(
-            "GD-504",
-            "the laboratory is not installed",
-            seen=str(error),
-            do="run this command in a checkout of the sources, installed with `pip install -e '.[dev]'`",
-        ) from None
+    from simulations.lab.pages.main import SUITES, SuiteError, lab
+
     if suite is None:
         for name, entry in SUITES.items():
             print(f"{name:<12} {entry.question}")
@@ -143,16 +131,6 @@ def laboratory(suite: str | None, seeds: int | None, jobs: int, *, quick: bool =
         return lab(suite, seeds=seeds or 3, jobs=jobs, size="quick" if quick else "full" if full else "normal")
     except SuiteError as error:
         raise UnplayableError(str(error)) from None
-
-
-def clocked(network: Network, way: Way, every: int, bits: int) -> Round:
-    """A usual round by the laboratory's clock, for `gossipdp plan`. Arguments as of `plan.clocked.clocked`.
-
-    The laboratory is imported only here, because it needs torch.
-    """
-    from simulations.lab.plan import clocked as clock
-
-    return clock.clocked(network, way, every, bits)
 
 
 def _search(name: str, entry: Entry, options: Options) -> Report | None:
@@ -179,9 +157,9 @@ def _search(name: str, entry: Entry, options: Options) -> Report | None:
 def command(name: str, report: Report, options: Options) -> str:
     """The command that plays the run again."""
     if options.replay is not None:
-        return f"gossipdp simulate {name} --replay {options.replay}"
+        return f"python -m simulations {name} --replay {options.replay}"
     peers = f" --peers {options.peers}" if options.peers is not None else ""
-    return f"gossipdp simulate {name} --seed {report.seed}{peers}"
+    return f"python -m simulations {name} --seed {report.seed}{peers}"
 
 
 def _show(name: str, entry: Entry, report: Report, options: Options) -> int:
@@ -215,7 +193,7 @@ def _smaller(name: str, entry: Entry, report: Report, options: Options, stem: st
     options.out.mkdir(parents=True, exist_ok=True)
     kept = options.out / f"{stem}-small.json"
     kept.write_text(shrink.plan_to_json(small.seed, small.plan))
-    replay = f"gossipdp simulate {name} --replay {kept}"
+    replay = f"python -m simulations {name} --replay {kept}"
     story = shrink.story(small)
     kept.with_suffix(".txt").write_text(f"{story}\n")
     heading = f"\nshrunk in {small.runs} runs, {small.seconds:.0f} s; replay: {replay}\n\n"

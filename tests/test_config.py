@@ -48,7 +48,7 @@ GOLDEN = {
         "GD-312 run.toml:2: unknown key exchange.apart_round\n  do:   did you mean exchange.apart_rounds?"
     ),
     '[exchange]\ncontroller = "on"\n': (
-        "GD-312 run.toml:2: unknown key exchange.controller\n  do:   did you mean exchange.compressor?"
+        "GD-312 run.toml:2: unknown key exchange.controller\n  do:   did you mean exchange.codec?"
     ),
     "[exchange]\nlr = 0.7\n": "GD-312 run.toml:2: unknown key exchange.lr\n  do:   did you mean outer.lr?",
     '[network]\npreset = "lan"\n': "GD-312 run.toml:2: unknown key network.preset\n  do:   did you mean preset?",
@@ -76,9 +76,9 @@ GOLDEN = {
         'GD-311 run.toml:2: network.seeds = ["a:1", "b"] is not allowed\n'
         '  do:   network.seeds must be a list of at most 64, each "host:port"'
     ),
-    "[exchange]\nalgorithm = 'allreduce'\n": (
-        'GD-311 run.toml:2: exchange.algorithm = "allreduce" is not allowed\n'
-        '  do:   exchange.algorithm must be one of "auto", "pairwise", "epidemic"'
+    "[exchange]\npartners = 'nearest'\n": (
+        'GD-311 run.toml:2: exchange.partners = "nearest" is not allowed\n'
+        '  do:   exchange.partners must be one of "hypercube", "base2", "random"'
     ),
     "[safety]\nclip = 0.5\n": (
         "GD-311 run.toml:2: safety.clip = 0.5 is not allowed\n"

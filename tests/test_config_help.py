@@ -8,7 +8,7 @@ import tomllib
 import pytest
 
 from gossipdp import config
-from gossipdp.config import SECTIONS
+from gossipdp.config import SECTIONS, Config, agreed
 from gossipdp.config_help import HELP, Key, known_keys, section_help
 from peers import home
 
@@ -43,11 +43,8 @@ def test_units_belong_to_quantities_only() -> None:
 
 
 def test_keys_that_peers_share_are_those_of_the_digest() -> None:
-    shared = {name: key.shared_by for name, key in KEYS.items() if key.shared_by}
-    everywhere = dict.fromkeys(("exchange.algorithm", "exchange.warmup_steps", "outer.lr"), "all peers")
-    pairwise = dict.fromkeys(("exchange.kappa", "exchange.weight", "outer.momentum"), "peers with pairwise")
-    epidemic = ("compressor", "residual", "epoch_steps", "robust", "robust_share")
-    assert shared == everywhere | pairwise | {f"exchange.{name}": "peers with epidemic" for name in epidemic}
+    shared = {name for name, key in KEYS.items() if key.shared}
+    assert shared == agreed(Config()).keys() - {"exchange.algorithm"}
 
 
 def test_the_presets_are_those_of_the_package() -> None:

@@ -9,8 +9,7 @@ import pytest
 from gossipdp import config
 from gossipdp.config_loading import load
 from gossipdp.errors import ConfigError
-from gossipdp.protocol.wire.messages import Address
-from gossipdp.protocol.wire.messages.base import MAX_ADDRESS
+from gossipdp.protocol.wire.messages import MAX_ADDRESS, Address
 
 
 @pytest.mark.parametrize(

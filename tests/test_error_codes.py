@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from gossipdp import errors
-from gossipdp.error_codes import ADVICE, CODES, EXITS
+from gossipdp.error_codes import ADVICE, CODES, EXITS, RESERVED
 
 ROOT = Path(__file__).parents[1]
 FILES = [path for folder in ("gossipdp", "peers") for path in (ROOT / folder).rglob("*.py")]
@@ -45,7 +45,7 @@ def test_every_class_of_errors_has_an_exit_code_that_is_explained() -> None:
 
 
 def test_entries_are_in_order_and_written_alike() -> None:
-    assert list(CODES) == sorted(CODES)
+    assert list(CODES) == sorted(CODES) and not RESERVED & CODES.keys()
     for entry in CODES.values():
         assert entry.title[0].isupper() or entry.title[0] == "`"
         assert not entry.title.endswith(".") and not entry.do.endswith(".")

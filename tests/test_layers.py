@@ -174,10 +174,8 @@ def test_private_names_stay_in_their_module():
 
 
 PASSING_ON = {
-    "gossipdp.algorithms.registry",
     "gossipdp.protocol.membership.membership",
     "gossipdp.protocol.peer",
-    "gossipdp.protocol.strategies",
 }
 """modules through which other modules may import what these import themselves; packages may, too"""
 
@@ -199,17 +197,9 @@ def test_names_are_imported_from_the_module_that_defines_them():
         assert not detours, f"{path.relative_to(ROOT)} imports {sorted(detours)}"
 
 
-def test_strategies_are_reached_through_their_registries_alone():
-    registries = {"gossipdp.protocol.strategies", "gossipdp.algorithms.registry"}
+def test_what_is_installed_needs_no_simulation():
     for path in [*modules("gossipdp"), *modules("peers")]:
-        if module_of(path) in registries or "epidemic" in path.parts:
-            continue
-        for name in imported(path):
-            assert ".epidemic." not in name, f"{path.relative_to(ROOT)} imports {name}"
-
-
-def test_peer_knows_no_strategy():
-    assert not [name for name in imported(ROOT / "gossipdp/protocol/peer.py") if ".pairwise" in name]
+        assert not [name for name in imported(path) if under(name, {"simulations"})], path
 
 
 def test_protocol_has_no_clock_thread_socket_vector_or_chance_of_its_own():

@@ -88,7 +88,7 @@ def setting(key: Key) -> Iterator[str]:
     yield f"* **When to change it.** {escaped(key.when)}"
     yield f"* **Allowed.** {capital(escaped(key.range))}" + (f"; in {key.unit}." if key.unit else ".")
     yield f"* **Default.** {default}."
-    yield f"* **Peers.** {f'{capital(key.shared_by)} need the same value.' if key.shared_by else 'Values may differ.'}"
+    yield f"* **Peers.** {'All peers need the same value.' if key.shared else 'Values may differ.'}"
     yield f"* **Variable.** `{key.variable}`"
 
 

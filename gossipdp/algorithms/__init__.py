@@ -1,1 +1,1 @@
-"""The arithmetic of averaging: the ledger with its compiled kernels, and one module or package for each strategy."""
+"""The arithmetic of averaging: the ledger with its compiled kernels, and pairwise exchanges on it."""

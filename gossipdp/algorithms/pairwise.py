@@ -16,6 +16,9 @@ the scale. The exchanges of a round share tau, and all exchanges between two own
 
 Both sides know which share of a difference the clipping leaves. Where it is below 1 neither side pulls at its momentum,
 so the sum of v is as exact as the sum of a. This module knows chunks and jobs, not peers or messages.
+
+Jobs on one chunk run in order. Several threads may run jobs on different chunks at once. A job that names no chunk, or
+shares state with other chunks, runs alone.
 """
 
 from __future__ import annotations
@@ -23,17 +26,19 @@ from __future__ import annotations
 import hashlib
 import math
 from dataclasses import dataclass
+from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from gossipdp.algorithms.algorithm import Algorithm
-from gossipdp.algorithms.ledger import Keep, Ledger, block_max, decayed_maximum, in_memory
-from gossipdp.codecs import CODECS
+from gossipdp.algorithms.ledger import Keep, Ledger, block_max, decayed_maximum, in_memory, state_hash
+from gossipdp.codecs import CODECS, moments
 from gossipdp.codecs.base import BLOCK, Buffer, ChunkCodec, PayloadError
 from gossipdp.protocol import jobs
 
 __all__ = ["Pairwise"]
+
+Result = TypeVar("Result")
 
 RANGE_SHARE = 0.6
 RANGE_DECAY = 0.8
@@ -76,22 +81,32 @@ class _Opened:
     """the bound that was announced to the partner"""
 
 
-class Pairwise(Algorithm):
+class Pairwise:
     """The vectors of one peer, and the jobs on them.
 
     Args:
         clip: factor of the clipping bound. Infinity switches clipping off.
-        keep: see `Algorithm`.
+        keep: called with what stays for longer than a job: copies for joiners, moments, what undoes a re-sync.
     """
 
     ledger: Ledger
 
     def __init__(self, *, clip: float = CLIP_FACTOR, keep: Keep = in_memory) -> None:
-        super().__init__(keep)
-        self.clip = clip
+        self.clip, self._keep = clip, keep
         self._open: dict[jobs.ChunkKey, _Opened] = {}
         self._widened: float | None = None
         """during the closing: share of the last Widen"""
+
+    def run(self, job: jobs.Job[Result]) -> Result:
+        """Run one job.
+
+        Returns:
+            What the job's class names. A fault of the partner is part of the result.
+
+        Raises:
+            TypeError: no such job.
+        """
+        return job.typed(self._execute(job))
 
     def _execute(self, job: jobs.Job[object]) -> object:
         match job:
@@ -109,23 +124,56 @@ class Pairwise(Algorithm):
                 for key in keys:
                     self._open.pop(key, None)
                 return None
-            case jobs.OuterStep(chunk, part=part):
-                stepped = super()._execute(job)
-                # Scaled to a usual round: a slow host's short rounds would make the bound too narrow for its partners.
-                self._step[chunk] /= part
-                self._longest[chunk] = decayed_maximum(self._longest[chunk], self._step[chunk])
-                return stepped
+            case jobs.OuterStep():
+                return self._outer_step(job)
             case jobs.Renew():
                 self._mixed[:], self._brought[:] = 0, 0.0
                 return None
             case jobs.Widen(share):
                 self._widened = share
                 return None
+            case jobs.Sample(starts):
+                return self._sample(starts)
+            case jobs.Adopt(chunk, payload, digest):
+                return self._adopted(chunk, self.ledger.adopt(chunk, payload, digest))
+            case jobs.Resync(chunk, payload, digest):
+                return self._adopted(chunk, self.ledger.resync(chunk, payload, digest))
             case jobs.Conclude(chunk, back):
                 self.ledger.conclude(chunk, back=back)
                 self._adopted(chunk, back)
                 return None
-        return super()._execute(job)
+            case jobs.Allocate(size, trainable, chunk_parameters):
+                self.allocate(size, trainable, chunk_parameters)
+                return None
+        return self._of_ledger(job)
+
+    def _of_ledger(self, job: jobs.Job[object]) -> object:
+        """Run a job that needs nothing but the ledger."""
+        match job:
+            case jobs.Check(chunk):
+                return jobs.Checked(self.ledger.check(chunk))
+            case jobs.Seal():
+                return self.ledger.seal()
+            case jobs.Release(slot):
+                self.ledger.release(slot)
+                return None
+            case jobs.Found(chunk):
+                return jobs.Checked(self.ledger.found(chunk))
+            case jobs.Attach(chunk):
+                self.ledger.attach(chunk)
+                return None
+            case jobs.Freeze(chunk):
+                return self.ledger.freeze(chunk)
+            case jobs.HashPiece(_, payload):
+                return jobs.Frozen(payload, state_hash(payload))
+            case jobs.CheckPiece(_, payload, digest):
+                return jobs.Checked(state_hash(payload) == digest)
+            case jobs.Compare(runs, size, payload):
+                return self.ledger.compare(runs, size, payload)
+            case jobs.CheckMoments(_, size, payload, digest):
+                sound = moments.digest(payload) == digest and moments.check(payload, size)
+                return jobs.Frozen(self._keep(payload), digest) if sound else None
+        raise TypeError(f"no such job: {job!r}")
 
     def allocate(self, size: int, trainable: int, chunk_parameters: int) -> None:
         """Make room for a model and drop the one before. Arguments as of `Ledger`."""
@@ -180,13 +228,19 @@ class Pairwise(Algorithm):
             step = NORM_SHARE * math.sqrt(_norm2(self.ledger.a[self.ledger.span(chunk)]))
         return PLAUSIBLE * max(self._usual(chunk), step)
 
-    def _outer_step(self, chunk: int, lr: float, momentum: float, applied: int) -> jobs.Stepped:
-        step = self.ledger.outer_step(chunk, lr, momentum, applied)
+    def _outer_step(self, job: jobs.OuterStep) -> jobs.Stepped:
+        """Take the ledger's outer step, and learn from its length."""
+        chunk = job.chunk
+        step = self.ledger.outer_step(chunk, job.lr, job.momentum, job.applied)
         self.moved[self._blocks(chunk)] += step.largest
-        self._step[chunk], self._mixed[chunk], self._brought[chunk] = math.sqrt(step.movement2), 0, 0.0
+        self._mixed[chunk], self._brought[chunk] = 0, 0.0
+        # Scaled to a usual round: a slow host's short rounds would make the bound too narrow for its partners.
+        self._step[chunk] = math.sqrt(step.movement2) / job.part
+        self._longest[chunk] = decayed_maximum(self._longest[chunk], self._step[chunk])
         return jobs.Stepped(step.pseudo_gradient2, step.movement2)
 
     def _adopted(self, chunk: int, taken: bool) -> jobs.Checked:
+        """If `taken`, `chunk` now holds the state of another peer: forget what was learnt about the old one."""
         if taken:
             self._mixed[chunk], self._brought[chunk] = 0, 0.0
             self._longest[chunk] = self._step[chunk]
@@ -196,6 +250,7 @@ class Pairwise(Algorithm):
         return jobs.Checked(taken)
 
     def _sample(self, starts: tuple[int, ...]) -> jobs.Sampled:
+        """Values of the anchor, its usual distance to other anchors, and its usual movement in a round."""
         chunks = self.ledger.chunks_of(starts)
         spans = [self.ledger.span(chunk) for chunk in chunks]
         parameters = sum(span.stop - span.start for span in spans)

@@ -11,17 +11,20 @@ from typing import Final
 from gossipdp.error_codes import network, running, training
 from gossipdp.error_codes.entry import Code
 
-__all__ = ["ADVICE", "CODES", "EXITS", "Code"]
+__all__ = ["ADVICE", "CODES", "EXITS", "RESERVED", "Code"]
 
 CODES: Final[Mapping[str, Code]] = {**network.CODES, **training.CODES, **running.CODES}
 """code -> entry, in the order of the codes"""
+
+RESERVED: Final = frozenset({"GD-504", "GD-507"})
+"""codes of earlier versions; no new entry takes one"""
 
 ADVICE: Final[Mapping[str, str]] = {code: entry.do for code, entry in CODES.items() if entry.notices}
 """code -> what to do, where the text of the notice does not say so itself"""
 
 EXITS: Final[Mapping[int, str]] = {
     0: "success",
-    1: "`simulate` or a benchmark missed a mark or an invariant; `status --check`: degraded",
+    1: "a simulation or a benchmark missed a mark or an invariant; `status --check`: degraded",
     2: "usage: a wrong option or argument",
     3: "configuration, or a script that cannot be followed",
     4: "cannot reach a peer or a daemon",

@@ -69,13 +69,6 @@ CODES: Final[Mapping[str, Code]] = {
         "call `gossipdp.attach(model, optimizer)` once in each training process, and unset GOSSIPDP_OFF",
         (7,),
     ),
-    "GD-504": Code(
-        "`simulate` and `plan` need the sources",
-        "The installed package holds no simulator and no laboratory.",
-        "in the folder of the sources, run `python -m gossipdp` in place of `gossipdp`, or install them with"
-        " `pip install -e .`",
-        (7,),
-    ),
     "GD-505": Code(
         "The operating system refused something",
         "A disk, a device or a folder of this host cannot be used, such as a home that this user cannot write. A"
@@ -87,13 +80,6 @@ CODES: Final[Mapping[str, Code]] = {
         "The daemon holds more memory than its bounds allow",
         "The daemon's memory exceeds the sum of its limits. A member can cause that with one endless message.",
         "restart the daemon under a memory limit; `gossipdp members ban` puts a member out that does so again",
-        notices=True,
-    ),
-    "GD-507": Code(
-        "Increments do not fit in memory",
-        "With epidemic and a robust rule, the increments of some epochs do not fit in memory until the rule judges"
-        " them.",
-        "raise `[safety] memory` to what all members publish in seven epochs, or take another compressor",
         notices=True,
     ),
     "GD-508": Code(

@@ -29,8 +29,7 @@ CODES: Final[Mapping[str, Code]] = {
     "GD-303": Code(
         "Settings that peers must share differ",
         "The settings of the algorithm differ: the text names the keys. No exchange is made and no model fetched. It"
-        " also says that scripts exclude different tensors, or one that the model does not have. With epidemic,"
-        " replicas that should be identical differ: the smaller group fetches the state.",
+        " also says that scripts exclude different tensors, or one that the model does not have.",
         "give all hosts the same `[exchange]` and `[outer]` settings, and `attach` the same `exclude`",
         (3, 6),
     ),
@@ -88,9 +87,11 @@ CODES: Final[Mapping[str, Code]] = {
     "GD-312": Code(
         "An unknown configuration key",
         "A key, a section or an environment variable that begins with GOSSIPDP_ is not known. The text names the"
-        " nearest.",
-        "correct the name; `gossipdp config show` lists all keys",
+        " nearest. Or it is a key of an earlier version that had a second algorithm; a value of it that changes nothing"
+        " is only noticed.",
+        "correct the name, or remove the key; `gossipdp config show` lists all keys",
         (3,),
+        notices=True,
     ),
     "GD-313": Code(
         "The configuration file cannot be read",

@@ -5,9 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from gossipdp.protocol.membership.config import MembershipConfig
+from gossipdp.protocol.pairwise.config import AveragingConfig
 from gossipdp.protocol.rounds.pacing import PacingConfig
-from gossipdp.protocol.schema import MOST, MOST_EXACT
-from gossipdp.protocol.strategy import StrategyConfig
 from gossipdp.protocol.strikes import QuarantineConfig
 from gossipdp.protocol.transfer.source import TransferConfig
 
@@ -17,8 +16,7 @@ __all__ = ["PeerConfig"]
 @dataclass(frozen=True, kw_only=True)
 class PeerConfig:
     membership: MembershipConfig
-    strategy: StrategyConfig
-    """one of `strategies`, with its own settings"""
+    averaging: AveragingConfig
     settings: bytes
     """digest of what peers must agree on, 16 bytes (`settings_digest`)"""
     keys: tuple[str, ...] = ()
@@ -54,16 +52,6 @@ class PeerConfig:
     """seconds that the exchange under way may take before this peer says goodbye"""
 
     @property
-    def algorithm(self) -> str:
-        """The strategy's name."""
-        return self.strategy.name
-
-    @property
-    def most_chunk(self) -> int:
-        """Parameters a chunk, at most."""
-        return MOST_EXACT if self.strategy.exact else MOST
-
-    @property
     def pacing(self) -> PacingConfig:
         return PacingConfig(
             every=self.every,
@@ -72,5 +60,4 @@ class PeerConfig:
             warmup_steps=self.warmup_steps,
             early_steps=self.early_steps,
             sync=self.sync,
-            by_clock=self.strategy.exact,
         )

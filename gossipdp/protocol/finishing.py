@@ -2,7 +2,7 @@
 
 The peer's own record tells its `Phase`, signed and gossiped like all of it. A peer whose training has ended waits for
 live members that still train. At the end of its wait, or when no such member is left, it closes with those whose
-training is over too: the strategy brings their states together. One that closes takes the waiting ones with it. A peer
+training is over too: exchanges bring their states together. One that closes takes the waiting ones with it. A peer
 that is done stays until all are, because they may need it as a partner, and until no news of progress comes. No wait
 is without end, and a member that fails or leaves at any moment is not waited for.
 
@@ -16,8 +16,8 @@ from collections.abc import Callable, Mapping
 from typing import Final, NamedTuple
 
 from gossipdp.protocol.events import FinishBegan, Finished, FinishPhase
-from gossipdp.protocol.strategy import Strategy
-from gossipdp.protocol.terms import Terms
+from gossipdp.protocol.pairwise.averaging import Averaging
+from gossipdp.protocol.parts import Parts
 from gossipdp.protocol.wire.messages import Member, Phase, State
 
 __all__ = ["FinishProgress", "Finishing"]
@@ -54,21 +54,20 @@ class Finishing:
 
     def __init__(
         self,
-        terms: Terms,
-        strategy: Strategy,
+        parts: Parts,
+        averaging: Averaging,
         *,
         over: Callable[[], bool],
         ready: Callable[[], bool],
         current: Callable[[], bool],
         apart: Callable[[], Mapping[bytes, int]],
     ) -> None:
-        self._membership, self._progress, self._outputs = terms.membership, terms.progress, terms.outputs
-        self._strikes, self._strategy = terms.strikes, strategy
+        self._membership, self._progress, self._outputs = parts.membership, parts.progress, parts.outputs
+        self._strikes, self._averaging = parts.strikes, averaging
         self._over, self._ready, self._current, self._apart = over, ready, current, apart
-        self._wait, self._follows = terms.config.finish_wait, terms.config.finish_follow
-        self._exact = terms.config.strategy.exact
-        self._period = terms.membership.config.join_interval
-        self._quiet = QUIET * terms.membership.config.probe_interval
+        self._wait, self._follows = parts.config.finish_wait, parts.config.finish_follow
+        self._period = parts.membership.config.join_interval
+        self._quiet = QUIET * parts.membership.config.probe_interval
         self.begun = False
         """the run of this peer ends: it does not train any more once its training process is gone"""
         self._ended = False
@@ -79,7 +78,7 @@ class Finishing:
         self._look_at = self._over_at = math.inf
         """when to look at the members next, and when training was over"""
         self._others: tuple[bytes, ...] | None = None
-        """the other members that close, as the strategy knows them"""
+        """the other members that close, as averaging knows them"""
         self._come: tuple[tuple[bytes, ...], float] = (), -math.inf
         """the other members that close, and when that last changed"""
         self._late = 0
@@ -128,7 +127,7 @@ class Finishing:
         if not self.begun or self._ended:
             return
         news = self._phase is Phase.RUNNING and self._over() and self._until == math.inf
-        news = news or (self._phase >= Phase.CLOSING and self._strategy.closeness.over != (self._phase is Phase.DONE))
+        news = news or (self._phase >= Phase.CLOSING and self._averaging.closeness.over != (self._phase is Phase.DONE))
         if news or now >= self._look_at:
             self._look_at = now + self._period
             self._look(now)
@@ -167,8 +166,8 @@ class Finishing:
         if ids != self._others and now >= self._come[1] + self._period:
             self._late += comes
             self._others = ids
-            self._strategy.close(others, now)
-        over = self._strategy.closeness.over
+            self._averaging.close(others, now)
+        over = self._averaging.closeness.over
         if over != (self._phase is Phase.DONE):
             self._enter(Phase.DONE if over else Phase.CLOSING, now)
         taken_in = {*ids} <= {*(self._others or ())}
@@ -178,25 +177,25 @@ class Finishing:
             self._told = told, now
         quiet = not ids or now >= self._told[1] + self._quiet
         if over and (now >= self._until or (all_done and quiet)):
-            closeness = self._strategy.closeness
+            closeness = self._averaging.closeness
             holders = sorted((self._gone | {*ids}) - {*closeness.outliers}) if closeness.agrees else []
             self._end((self._membership.me.id, *holders))
 
     def _end(self, closers: tuple[bytes, ...]) -> None:
         self._ended = True
         self.clock, *_ = self._count()
-        self._outputs.emit(Finished(closers, self._strategy.closeness))
+        self._outputs.emit(Finished(closers, self._averaging.closeness))
 
     def _count(self) -> tuple[int, int, int]:
         """Clock, steps and samples, without those of members that train on: the closers are done at different times."""
-        apart = () if self._exact else self.trainers()
+        apart = self.trainers()
         reports = [report for report in self._progress.reports() if report.id not in apart]
         clock = max((report.clock for report in reports), default=0)
         return clock, sum(report.steps for report in reports), sum(report.samples for report in reports)
 
     def _enter(self, phase: Phase, now: float) -> None:
         if phase is not Phase.WAITING:
-            wait = max(self._wait, self._strategy.needed)
+            wait = max(self._wait, self._averaging.needed)
             self._until = now + wait if phase is Phase.DONE else math.inf
         self._membership.finish(phase, self._membership.me.calls, now)
         self._outputs.emit(FinishPhase(phase))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from gossipdp.protocol.carried_state import NOTHING, Carried
-from gossipdp.protocol.schema import MOST, Schema, chunk_parameters
+from gossipdp.protocol.schema import Schema, chunk_parameters
 
 __all__ = ["Model", "Outer"]
 
@@ -29,8 +29,6 @@ class Model:
     settings: bytes
     clock: int
     rounds: int
-    most: int = MOST
-    """parameters a chunk, at the most"""
     carried: Carried = NOTHING
     """what goes with it and is not averaged"""
 
@@ -39,7 +37,6 @@ class Model:
         cls,
         schema_bytes: bytes,
         settings: bytes,
-        most: int,
         clock: int,
         rounds: int,
         carried: Carried = NOTHING,
@@ -50,14 +47,13 @@ class Model:
             settings=settings,
             clock=clock,
             rounds=rounds,
-            most=most,
             carried=carried,
         )
 
     @property
     def chunk_parameters(self) -> int:
-        return chunk_parameters(self.schema.size, self.most)
+        return chunk_parameters(self.schema.size)
 
     @property
     def chunks(self) -> int:
-        return len(self.schema.spans(self.most))
+        return len(self.schema.spans())

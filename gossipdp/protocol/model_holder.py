@@ -8,8 +8,9 @@ from dataclasses import replace
 from gossipdp.protocol.carried_state import Carried
 from gossipdp.protocol.events import StateReady, StateRenewed, TookOver
 from gossipdp.protocol.model import Model
+from gossipdp.protocol.parts import Parts
+from gossipdp.protocol.round_machines import RoundMachines
 from gossipdp.protocol.rounds.attachment import Founding
-from gossipdp.protocol.terms import RoundMachines, Terms
 from gossipdp.protocol.transfer.arrived import Arrived, Origin
 from gossipdp.protocol.transfer.claims import Live
 from gossipdp.protocol.transfers import Transfers
@@ -27,16 +28,14 @@ class ModelHolder:
     daemon, and `replaced` takes another peer's model.
     """
 
-    def __init__(self, terms: Terms, machines: RoundMachines, transfers: Transfers) -> None:
-        self._config, self._outputs, self._progress = terms.config, terms.outputs, terms.progress
-        self._contribution, self._pacing, self._strategy, self._rounds = machines
+    def __init__(self, parts: Parts, machines: RoundMachines, transfers: Transfers) -> None:
+        self._config, self._outputs, self._progress = parts.config, parts.outputs, parts.progress
+        self._contribution, self._pacing, self._averaging, self._rounds = machines
         self._transfers = transfers
         self.model: Model | None = None
         self.giver = b""
         """the last source of the first model; b"" for this peer's own"""
         self._remembered: Sequence[Member] = ()
-        self._own = False
-        """the model is this peer's own, from before its start"""
 
     def remember(self, members: Sequence[Member]) -> None:
         """This peer knew `members` before its start. If its model is its own, they may be lost since."""
@@ -61,17 +60,16 @@ class ModelHolder:
 
     def arrived(self, came: Arrived, now: float) -> None:
         """A model is here for the first time."""
-        settings, most = self._config.settings, self._config.most_chunk
-        self.model = Model.of(came.schema, settings, most, came.clock, came.rounds, came.carried)
-        self.giver, self._own = came.giver, came.own
+        self.model = Model.of(came.schema, self._config.settings, came.clock, came.rounds, came.carried)
+        self.giver = came.giver
         schema = self.model.schema
-        self._rounds.allocate(self.model.chunks, schema.trainable, schema.averaged(most))
+        self._rounds.allocate(self.model.chunks, schema.trainable, schema.averaged())
         self._rounds.resume(came.rounds)
         # Some parts of the model may be older than the last source's.
         self._contribution.came(max(came.clock, came.begun), came.rounds)
         at = self._contribution.own_clock
         self._transfers.came(came, at)
-        self._strategy.ready(self.model, came.summary, at)
+        self._averaging.ready(self.model)
         self._pacing.began(came.rounds, fresh=came.origin is not Origin.FOUNDED)
         self._contribution.report(self._rounds.rounds)
         self._outputs.emit(StateReady(came.origin.value, at))
@@ -90,14 +88,10 @@ class ModelHolder:
             self.model = replace(self.model, carried=replace(self.model.carried, state=state))
         self._transfers.standby.stepped(self._contribution.added(clock, steps, samples))
         self._contribution.report(self._rounds.rounds)
-        self._strategy.submitted(samples, steps, self._contribution.clock)
 
     def keeps(self, live: Live) -> bool:
         """Whether a live training process may keep its parameters, now that a model is here."""
-        if not self._config.strategy.exact:
-            return live.clock + 2 * self._config.every >= self._contribution.clock
-        # All replicas hold the same bits. Its steps since the checkpoint may be added only if nothing else was.
-        return self._own and self._pacing.fresh and live.clock >= self._contribution.clock
+        return live.clock + 2 * self._config.every >= self._contribution.clock
 
     def kept(self, live: Live, carried: Carried) -> None:
         """The parameters of a live training process become the model."""
@@ -106,18 +100,16 @@ class ModelHolder:
         self._progress.recover(live.steps, live.samples)
         self.trained(live.clock, 0, 0, carried.state)
         self._transfers.kept()
-        self._strategy.submitted(live.samples, live.steps, self._contribution.clock)
 
     # -- another peer's ---------------------------------------------------------------------------------------
 
     def replaced(self, came: Arrived, duration: float) -> None:
         """Another peer's model has replaced this peer's. duration: seconds that it took."""
-        self._own = False
         ahead = max(0, came.rounds - self._rounds.rounds)
         self._contribution.replaced(max(came.clock, came.begun), ahead)
         clock = self._contribution.clock
         if self.model is not None:
-            self._strategy.adopt(self.model, came.summary or b"", clock)
+            self._averaging.fetched()
             self.model = replace(self.model, carried=came.carried)
             if memoryview(came.carried.state).nbytes:
                 self._outputs.emit(StateRenewed())

@@ -24,10 +24,10 @@ from gossipdp.protocol.membership.membership import Membership, MembershipMessag
 from gossipdp.protocol.membership.progress import ProgressBoard
 from gossipdp.protocol.membership.signatures import Signer
 from gossipdp.protocol.outputs import Envelope, Outputs
+from gossipdp.protocol.parts import Parts
 from gossipdp.protocol.replica import Replica
 from gossipdp.protocol.rounds.speed import Speed
 from gossipdp.protocol.strikes import Strikes
-from gossipdp.protocol.terms import Terms
 from gossipdp.protocol.transfer.claims import Held
 from gossipdp.protocol.wire import encoding as wire
 from gossipdp.protocol.wire.encoding import Buffer
@@ -82,7 +82,7 @@ class Peer:
             excluded=self.admission.excluded,
         )
         self._spreading = Spreading(self.admission, self.membership, random=random, outputs=self._outputs, now=now)
-        terms = Terms(
+        parts = Parts(
             config=config,
             membership=self.membership,
             progress=self.progress,
@@ -94,8 +94,8 @@ class Peer:
             verify=verify,
             now=now,
         )
-        self.replica = replica = Replica(terms, wake=self._wake, settle=self._step)
-        self.training, self.strategy, self.moments = replica.training, replica.strategy, replica.moments
+        self.replica = replica = Replica(parts, wake=self._wake, settle=self._step)
+        self.training, self.averaging, self.moments = replica.training, replica.averaging, replica.moments
         self.rounds, self.pacing, self.contribution = replica.rounds, replica.pacing, replica.contribution
         self.leasing = Leasing(
             self.membership, incarnation=me.incarnation, random=random, outputs=self._outputs, now=now
@@ -186,7 +186,6 @@ class Peer:
     def link_down(self, peer: bytes, reason: str, now: float) -> None:
         """The transport has lost its link to `peer`."""
         self.membership.link_down(peer, reason, now)
-        self.strategy.link_down(peer, now)
         self._step(now)
 
     def advertise(self, addresses: Sequence[str], now: float) -> None:
@@ -266,7 +265,7 @@ class Peer:
             self._admitted = self.admission.changes
             self.membership.put_out(now)
         if decided or any(event.pause for event in struck):
-            self.strategy.reputation_changed(now)
+            self.averaging.step(now)
         while self._member_events:
             news = self._member_events.popleft()
             self._outputs.emit(news)
@@ -277,7 +276,7 @@ class Peer:
                 self.leasing.member_changed(now)
         self.replica.step(now)
         leaving = self._leaving_at is not None and not self._left
-        if leaving and (self.strategy.at_rest or now >= (self._leaving_at or now)):
+        if leaving and (self.averaging.at_rest or now >= (self._leaving_at or now)):
             self._left = True
             self.membership.leave(now)
             self._outputs.emit(Left())

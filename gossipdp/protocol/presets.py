@@ -10,7 +10,6 @@ from gossipdp.protocol.membership import config as membership
 from gossipdp.protocol.membership.config import MembershipConfig
 from gossipdp.protocol.pairwise.exchange import Deadlines
 from gossipdp.protocol.pairwise.matching import MatchingConfig
-from gossipdp.protocol.strategies import BroadcastConfig
 from gossipdp.protocol.transfer.source import TransferConfig
 
 __all__ = ["LAN", "LOCAL", "PRESETS", "SIMULATED", "SIMULATED_LINK", "WAN", "TimingPreset"]
@@ -25,8 +24,6 @@ class TimingPreset:
     """of one exchange"""
     matching: MatchingConfig = field(default_factory=MatchingConfig)
     transfer: TransferConfig = field(default_factory=TransferConfig)
-    broadcast: BroadcastConfig = field(default_factory=BroadcastConfig)
-    """of epidemic"""
     resume_after: float = 30.0
     """see `PeerConfig`"""
 
@@ -36,13 +33,11 @@ LOCAL: Final = TimingPreset(
     deadlines=Deadlines(ask=0.5, silence=4.0, doubt=1.0),
     matching=MatchingConfig(answer=0.5, pause=0.02, longest_pause=0.5),
     transfer=TransferConfig(manifest=10.0, chunk=1.0, silence=4.0, witness=2.0),
-    broadcast=BroadcastConfig(again=1.0, wait=0.3, patience=1.5, sync=1.0),
     resume_after=10.0,
 )
 """One machine."""
 LAN: Final = TimingPreset(
     deadlines=Deadlines(ask=1.0, silence=10.0, doubt=3.0),
-    broadcast=BroadcastConfig(again=2.0, wait=0.5, patience=3.0, sync=2.0),
 )
 """One site, round trips of milliseconds."""
 WAN: Final = TimingPreset(
@@ -57,7 +52,6 @@ SIMULATED: Final = TimingPreset(
     deadlines=Deadlines(ask=0.6, silence=4.0, doubt=1.0),
     matching=MatchingConfig(answer=0.6),
     transfer=TransferConfig(manifest=4.0, chunk=1.5, silence=5.0, window=3, witness=3.0),
-    broadcast=BroadcastConfig(again=1.0, wait=0.5, patience=1.5, sync=1.0),
     resume_after=5.0,
 )
 """Simulated networks of many peers. Short times put many timeouts into a short run."""

@@ -1,6 +1,6 @@
 """The replica of one peer: its model, and the machines that change it.
 
-Rounds of the training process, exchanges of the strategy and transfers of the model meet here. `peer` owns this object
+Rounds of the training process, exchanges and transfers of the model meet here. `peer` owns this object
 and passes on what concerns it.
 """
 
@@ -15,13 +15,13 @@ from gossipdp.protocol.contribution import Contribution
 from gossipdp.protocol.finishing import Finishing
 from gossipdp.protocol.model import Model
 from gossipdp.protocol.model_holder import ModelHolder
+from gossipdp.protocol.pairwise.averaging import Averaging
 from gossipdp.protocol.partition.reasons import Reason
+from gossipdp.protocol.parts import Parts
+from gossipdp.protocol.round_machines import RoundMachines
 from gossipdp.protocol.rounds.attachment import Attachment
 from gossipdp.protocol.rounds.pacing import Pacing
 from gossipdp.protocol.rounds.rounds import Rounds
-from gossipdp.protocol.strategies import STRATEGIES
-from gossipdp.protocol.strategy import Surroundings
-from gossipdp.protocol.terms import RoundMachines, Terms
 from gossipdp.protocol.training import Training
 from gossipdp.protocol.transfer.arrived import Arrived
 from gossipdp.protocol.transfer.claims import Held
@@ -43,39 +43,47 @@ class Replica:
         settle: as in `Training`.
     """
 
-    def __init__(self, terms: Terms, *, wake: Callable[[float], None], settle: Callable[[float], None]) -> None:
-        config, outputs, membership = terms.config, terms.outputs, terms.membership
-        self._membership, self._strikes, self._exact = membership, terms.strikes, config.strategy.exact
-        self.contribution = Contribution(terms.progress)
+    def __init__(self, parts: Parts, *, wake: Callable[[float], None], settle: Callable[[float], None]) -> None:
+        config, outputs, membership = parts.config, parts.outputs, parts.membership
+        self._membership, self._strikes = membership, parts.strikes
+        self.contribution = Contribution(parts.progress)
         self.pacing = Pacing(
             config.pacing,
             outputs,
-            terms.speed,
+            parts.speed,
             clock=lambda: self.contribution.clock,
             changed=self._paced,
         )
-        self.strategy = STRATEGIES[type(config.strategy)](config.strategy, self._surroundings(terms))
-        self.rounds = Rounds(outputs, self.strategy.steps, config.ahead)
+        self.rounds = Rounds(outputs, config.ahead)
+        self.averaging = Averaging(
+            parts,
+            self.pacing,
+            self.rounds,
+            apart=lambda: self._transfers.reunion.apart,
+            drift=lambda: self._transfers.standby.drift,
+            began=self._exchange_began,
+            ended=self._exchange_ended,
+        )
         self.moments = MomentsHolder(
             config.transfer,
             outputs,
-            sign=terms.sign,
-            verify=terms.verify,
-            random=terms.random,
+            sign=parts.sign,
+            verify=parts.verify,
+            random=parts.random,
             incarnation=membership.me.incarnation,
             enabled=config.moments,
         )
         self.finishing = Finishing(
-            terms,
-            self.strategy,
+            parts,
+            self.averaging,
             over=lambda: self.rounds.at_rest,
             ready=lambda: self.ready,
             current=lambda: self.whole and not self._transfers.outdated,
             apart=lambda: self._transfers.reunion.apart,
         )
-        machines = RoundMachines(self.contribution, self.pacing, self.strategy, self.rounds)
+        machines = RoundMachines(self.contribution, self.pacing, self.averaging, self.rounds)
         self._transfers = Transfers(
-            terms,
+            parts,
             machines,
             self.finishing,
             waits=lambda: self._attachment.waits,
@@ -83,44 +91,18 @@ class Replica:
             arrived=self._arrived,
             replaced=self._replaced,
         )
-        self._holder = ModelHolder(terms, machines, self._transfers)
+        self._holder = ModelHolder(parts, machines, self._transfers)
         self._attachment = Attachment(
             self.rounds,
             self.moments,
             outputs,
-            config.most_chunk,
             founds=lambda: self.founds,
             held=lambda: self._transfers.held,
             keeps=self._holder.keeps,
             kept=self._holder.kept,
         )
         self.training = Training(
-            terms, machines, self._transfers, self._attachment, self._holder, wake=wake, settle=settle
-        )
-
-    def _surroundings(self, terms: Terms) -> Surroundings:
-        """What the strategy may read of this peer and report to it."""
-        return Surroundings(
-            membership=terms.membership,
-            progress=terms.progress,
-            outputs=terms.outputs,
-            pacing=self.pacing,
-            random=terms.random,
-            now=terms.now,
-            sign=terms.sign,
-            verify=terms.verify,
-            settings=terms.config.settings,
-            keys=terms.config.keys,
-            sync=terms.config.sync,
-            shuns=terms.strikes.shuns,
-            apart=lambda: self._transfers.reunion.apart,
-            trains=lambda: self.rounds.trains,
-            attached=lambda: self.rounds.open,
-            drift=lambda: self._transfers.standby.drift,
-            began=self._exchange_began,
-            ended=self._exchange_ended,
-            applied=self._increment_applied,
-            refounded=self._refounded,
+            parts, machines, self._transfers, self._attachment, self._holder, wake=wake, settle=settle
         )
 
     # -- commands ---------------------------------------------------------------------------------------------
@@ -135,7 +117,7 @@ class Replica:
     def stop(self, now: float) -> None:
         """This peer leaves. Begin no more exchanges or transfers."""
         self._transfers.reunion.stop(now)
-        self.strategy.stop(now)
+        self.averaging.stop(now)
 
     # -- inputs -----------------------------------------------------------------------------------------------
 
@@ -158,12 +140,12 @@ class Replica:
             case _:
                 if model is None and isinstance(message, Offer):
                     transfers.bootstrap.offered(source, now)
-                self.strategy.receive(message, buffers, source, size, now)
+                self.averaging.receive(message, buffers, source, size, now)
 
     def member_changed(self, member: Member, now: float) -> None:
         """Membership has news of `member`."""
         self.finishing.member_changed(member, now)
-        self.strategy.member_changed(member, now)
+        self.averaging.member_changed(member, now)
         self._transfers.bootstrap.member_changed(member, now)
         self._transfers.reunion.member_changed(member, now)
         if member.state in (State.FAILED, State.LEFT):
@@ -171,14 +153,14 @@ class Replica:
 
     def slept(self, seconds: float, now: float) -> None:
         """This peer did not run for `seconds`."""
-        self.strategy.slept(seconds)
+        self.averaging.slept(seconds)
         self.pacing.slept(now)
 
     def job_done(self, job: jobs.Job[object], result: object, now: float) -> None:
         """The driver has carried out a job."""
         match job:
-            case _ if isinstance(job, jobs.OfExchange | jobs.OfIncrement):
-                self.strategy.job_done(job, result, now)
+            case _ if isinstance(job, jobs.OfExchange):
+                self.averaging.job_done(job, result, now)
             case _ if isinstance(job, TransferJob):
                 self._transfers.job_done(job, result, self._current_model(), now)
             case jobs.CheckMoments():
@@ -189,14 +171,14 @@ class Replica:
     def timer(self) -> float:
         """When `handle_timer` wants to be called next, or infinity."""
         transfers = self._transfers
-        machines = (self.strategy, transfers.source, transfers.bootstrap, transfers.reunion, self.moments, self.pacing)
+        machines = (self.averaging, transfers.source, transfers.bootstrap, transfers.reunion, self.moments, self.pacing)
         times = [machine.timer() for machine in machines]
         return min([time for time in (*times, self.finishing.timer()) if time is not None], default=math.inf)
 
     def handle_timer(self, now: float) -> None:
         """The time that `timer` named has come."""
         transfers = self._transfers
-        for machine in (self.strategy, transfers.source, transfers.bootstrap, transfers.reunion, self.moments):
+        for machine in (self.averaging, transfers.source, transfers.bootstrap, transfers.reunion, self.moments):
             machine.handle_timer(now)
 
     def step(self, now: float) -> None:
@@ -204,8 +186,7 @@ class Replica:
         self._transfers.bootstrap.step(now)
         self._transfers.trains(self.rounds.trains)
         self.pacing.watch(self.rounds.open, now)
-        self.strategy.advance(self.clock, now)
-        self._transfers.reunion.step(now, self.strategy.strays)
+        self._transfers.reunion.step(now)
         self.training.step(lambda: self._trusted(now), now)
         self.finishing.step(now)
 
@@ -223,11 +204,11 @@ class Replica:
     def _take_over(self) -> None:
         self._attachment.found()
 
-    def _paced(self) -> None:
-        self.strategy.paced()
-
     def _exchange_began(self) -> None:
         self._transfers.reunion.began()
+
+    def _paced(self) -> None:
+        self.averaging.paced()
 
     def _exchange_ended(self, chunks: int, duration: float, distance: float, now: float) -> None:
         if chunks:
@@ -236,13 +217,6 @@ class Replica:
             self.pacing.mixed(duration, distance)
         else:
             self.pacing.in_vain()
-
-    def _increment_applied(self) -> None:
-        self.rounds.mixed()
-        self.pacing.applied()
-
-    def _refounded(self) -> None:
-        self._transfers.source.forget()
 
     # -- what it is -------------------------------------------------------------------------------------------
 
@@ -299,7 +273,7 @@ class Replica:
         """
         if self.finishing.clock is not None:
             return self.finishing.clock
-        return self.clock if self._exact else self._transfers.standby.clock
+        return self._transfers.standby.clock
 
     def _current_model(self) -> Model | None:
         if self.model is None:

@@ -21,7 +21,7 @@ from msgspec import Meta, Struct
 
 from gossipdp.errors import RemoteProtocolError
 
-__all__ = ["MOST", "MOST_EXACT", "Dtype", "Entry", "Frozen", "Kind", "Schema", "chunk_parameters", "chunk_spans"]
+__all__ = ["MOST", "Dtype", "Entry", "Frozen", "Kind", "Schema", "chunk_parameters", "chunk_spans"]
 
 MAX_BYTES: Final = 4 << 20
 """most bytes of a schema; it travels as one buffer of a manifest"""
@@ -42,8 +42,6 @@ _LEAST: Final = 8_192
 """... unless they would be smaller than this, 4 KiB of payload at 4 bits"""
 MOST: Final = 1_048_576
 """most parameters of a chunk: 256 KiB of payload at 4 bits"""
-MOST_EXACT: Final = 262_144
-"""most parameters of a chunk of exact state: it takes up to 8 bytes each, and has to fit one message"""
 
 Dtype: TypeAlias = Literal["bfloat16", "float16", "float32", "float64"]
 """dtype of the model's own tensor; the flat vector is fp32 throughout"""
@@ -182,13 +180,13 @@ class Schema:
         """Offset of the first buffer; `size` if there is none."""
         return next((entry.offset for entry in self.entries if entry.kind == "buffer"), self.size)
 
-    def spans(self, most: int = MOST) -> list[slice]:
-        """Chunks of at most `most` parameters."""
-        return chunk_spans(self.size, self.trainable, chunk_parameters(self.size, most))
+    def spans(self) -> list[slice]:
+        """The chunks, see `chunk_parameters`."""
+        return chunk_spans(self.size, self.trainable, chunk_parameters(self.size))
 
-    def averaged(self, most: int = MOST) -> int:
+    def averaged(self) -> int:
         """Number of chunks that hold buffers. They are the last ones."""
-        return -(-(self.size - self.trainable) // chunk_parameters(self.size, most))
+        return -(-(self.size - self.trainable) // chunk_parameters(self.size))
 
     @cached_property
     def padding(self) -> slice:
@@ -304,10 +302,10 @@ def _check(entries: tuple[Entry, ...]) -> None:
         before = entry
 
 
-def chunk_parameters(size: int, most: int = MOST) -> int:
-    """Parameters per chunk of a model of `size` parameters: size / 16, rounded up to 256, within 8,192 and `most`."""
+def chunk_parameters(size: int) -> int:
+    """Parameters per chunk of a model of `size` parameters: size / 16, rounded up to 256, within 8,192 and `MOST`."""
     sixteenth = -(-size // _CHUNKS)
-    return min(max(-(-sixteenth // ALIGNMENT) * ALIGNMENT, _LEAST), most)
+    return min(max(-(-sixteenth // ALIGNMENT) * ALIGNMENT, _LEAST), MOST)
 
 
 def chunk_spans(size: int, trainable: int, width: int) -> list[slice]:

@@ -6,9 +6,9 @@ left to `partner_history`. A refused payload is proof, because it is checked aga
 to. `EXCUSED` lists the refusals that prove nothing. Signed or undecodable data of another software version proves
 nothing either, because it may hold fields that this version does not know.
 
-This peer does not average with a member that is set aside, fetches no state from it and ignores its epidemic messages.
-Its rumours still arrive through other members. In all other respects it stays a member: it is probed, its gossip counts
-and its data leases hold. No other peer is told, or a liar could have honest members set aside.
+This peer does not average with a member that is set aside, and fetches no state from it. In all other respects it stays
+a member: it is probed, its gossip counts and its data leases hold. No other peer is told, or a liar could have honest
+members set aside.
 """
 
 from __future__ import annotations
@@ -114,7 +114,7 @@ class Strikes:
     """Turns events of this peer into strikes, and says which members it shuns.
 
     Args:
-        me: id of this peer. Its own rumours come back to it, so it never strikes itself.
+        me: id of this peer, which never strikes itself.
         akin: whether a member runs the software version of this peer.
         admits: whether the operator lets this peer deal with a member.
     """

@@ -10,9 +10,10 @@ from gossipdp.protocol import jobs
 from gossipdp.protocol.carried_state import NOTHING, Carried
 from gossipdp.protocol.events import RoundSettled, SnapshotTaken
 from gossipdp.protocol.model_holder import ModelHolder
+from gossipdp.protocol.parts import Parts
+from gossipdp.protocol.round_machines import RoundMachines
 from gossipdp.protocol.rounds.attachment import Attachment
 from gossipdp.protocol.rounds.rounds import Done
-from gossipdp.protocol.terms import RoundMachines, Terms
 from gossipdp.protocol.transfer.claims import Live
 from gossipdp.protocol.transfers import Transfers
 from gossipdp.protocol.wire.encoding import Buffer
@@ -30,7 +31,7 @@ class Training:
 
     def __init__(
         self,
-        terms: Terms,
+        parts: Parts,
         machines: RoundMachines,
         transfers: Transfers,
         attachment: Attachment,
@@ -39,8 +40,8 @@ class Training:
         wake: Callable[[float], None],
         settle: Callable[[float], None],
     ) -> None:
-        self._config, self._outputs = terms.config, terms.outputs
-        self._contribution, self._pacing, self._strategy, self._rounds = machines
+        self._config, self._outputs = parts.config, parts.outputs
+        self._contribution, self._pacing, self._averaging, self._rounds = machines
         self._transfers, self._attachment, self._holder = transfers, attachment, holder
         self._wake, self._settle = wake, settle
         self._unsettled = 0
@@ -132,7 +133,7 @@ class Training:
             self._attachment.let_in(self._holder.model)
         if done is Done.ROUND:
             self._pacing.round_done(self._rounds.rounds, self._rounds.movement, self._rounds.open, now)
-            self._strategy.round_done(now)
+            self._averaging.round_done(now)
 
     def step(self, candidates: Callable[[], Sequence[bytes]], now: float) -> None:
         """Draw conclusions after any input. candidates: members that may have an optimizer's moments."""
@@ -147,6 +148,6 @@ class Training:
             else:
                 rounds.mixed()
                 self._attachment.let_in(model)
-        if self._unsettled and rounds.handed_out and self._strategy.satisfied:
+        if self._unsettled and rounds.handed_out and self._averaging.satisfied:
             self._outputs.emit(RoundSettled(self._unsettled))
             self._unsettled = 0

@@ -7,16 +7,16 @@ in its place. `standby` knows how old the model is while this peer does not trai
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 
 from gossipdp.protocol import jobs
 from gossipdp.protocol.finishing import Finishing
 from gossipdp.protocol.model import Model
 from gossipdp.protocol.partition.reasons import Reason
-from gossipdp.protocol.partition.reunion import NEVER, Reunion
+from gossipdp.protocol.partition.reunion import Reunion
+from gossipdp.protocol.parts import Parts
+from gossipdp.protocol.round_machines import RoundMachines
 from gossipdp.protocol.rounds.pacing import WARMUP_EVERY
 from gossipdp.protocol.rounds.standby import Standby
-from gossipdp.protocol.terms import RoundMachines, Terms
 from gossipdp.protocol.transfer.arrived import Arrived
 from gossipdp.protocol.transfer.bootstrap import Bootstrap
 from gossipdp.protocol.transfer.joiner import Joiner
@@ -52,7 +52,7 @@ class Transfers:
 
     def __init__(
         self,
-        terms: Terms,
+        parts: Parts,
         machines: RoundMachines,
         finishing: Finishing,
         *,
@@ -61,25 +61,23 @@ class Transfers:
         arrived: Callable[[Arrived, float], None],
         replaced: Callable[[Arrived, Reason, float], None],
     ) -> None:
-        config, membership = terms.config, terms.membership
-        contribution, pacing, strategy, rounds = machines
-        self._terms, self._strategy, self._exact = terms, strategy, config.strategy.exact
+        config, membership = parts.config, parts.membership
+        contribution, pacing, averaging, rounds = machines
+        self._parts, self._averaging = parts, averaging
         self.source = Source(
             config.transfer,
-            terms.outputs,
-            terms.sign,
-            strategy.shared,
+            parts.outputs,
+            parts.sign,
             ahead=config.ahead,
             incarnation=membership.me.incarnation,
         )
         self.bootstrap = Bootstrap(
             membership,
             self._joiner,
-            random=terms.random,
-            outputs=terms.outputs,
+            random=parts.random,
+            outputs=parts.outputs,
             resume_after=config.resume_after,
             tolerance=2 * config.every,
-            exact=self._exact,
             adopt=arrived,
             take_over=take_over,
         )
@@ -96,18 +94,17 @@ class Transfers:
         )
         self.reunion = Reunion(
             membership,
-            terms.progress,
+            parts.progress,
             lambda newer_than: self._joiner(resync=True, newer_than=newer_than),
-            random=terms.random,
-            outputs=terms.outputs,
+            random=parts.random,
+            outputs=parts.outputs,
             apart_rounds=config.apart_rounds,
-            every=NEVER if self._exact else config.every,
+            every=config.every,
             me=lambda: pacing.own(contribution.own_clock),
-            hold=strategy.hold,
+            hold=averaging.hold,
             done=replaced,
             finishing=lambda: finishing.begun,
-            # Where all peers apply the same increments, an idle peer is as far as the others.
-            standby=None if self._exact else self.standby,
+            standby=self.standby,
         )
 
     def _joiner(
@@ -118,25 +115,25 @@ class Transfers:
         fetched: Callable[[float], None] = lambda now: None,
     ) -> Joiner:
         """The fetching side of one transfer."""
-        terms = self._terms
+        parts = self._parts
         return Joiner(
-            replace(terms.config.transfer, exact=self._exact),
-            terms.outputs,
-            terms.verify,
-            terms.random,
-            settings=terms.config.settings,
-            keys=terms.config.keys,
+            parts.config.transfer,
+            parts.outputs,
+            parts.verify,
+            parts.random,
+            settings=parts.config.settings,
+            keys=parts.config.keys,
             resync=resync,
-            shuns=terms.strikes.shuns,
-            clock=terms.progress.clock,
+            shuns=parts.strikes.shuns,
+            clock=parts.progress.clock,
             newer_than=newer_than,
-            came=self._strategy.chunk_received,
+            came=self._averaging.chunk_received,
             fetched=fetched,
         )
 
     def _givers(self) -> list[bytes]:
         """Members to fetch the model from: those of this peer's side."""
-        apart, members = self.reunion.apart, self._terms.membership
+        apart, members = self.reunion.apart, self._parts.membership
         return [member.id for member in members.alive() if member.id not in apart and members.reaches(member.id)]
 
     # -- how old the model is ---------------------------------------------------------------------------------
@@ -144,7 +141,7 @@ class Transfers:
     @property
     def spare(self) -> bool:
         """No training process has made a round, and the model does not change."""
-        return self.standby.idle and not self._exact
+        return self.standby.idle
 
     @property
     def held(self) -> bool:

@@ -18,8 +18,7 @@ import msgspec
 from msgspec import Meta
 
 from gossipdp.errors import DataError
-from gossipdp.protocol.wire.messages import MAX_OTHERS
-from gossipdp.protocol.wire.messages.base import MAX_ADDRESS
+from gossipdp.protocol.wire.messages import MAX_ADDRESS, MAX_OTHERS
 from gossipdp.runtime.descriptors import spare
 
 if TYPE_CHECKING:

@@ -17,7 +17,7 @@ from gossipdp.protocol.schema import chunk_parameters
 __all__ = ["MemoryPlan", "Need"]
 
 VECTORS: Final = 8
-"""bytes a parameter: anchor and momentum, or anchor and residual, in fp32"""
+"""bytes a parameter: anchor and momentum, in fp32"""
 SHARED: Final = 2 * 4
 """the buffers shared with the training process, in fp32"""
 MOMENTS: Final = 4
@@ -28,12 +28,6 @@ GIVEN: Final = 2
 """encoded moments that joiners fetch, while newer ones are held"""
 RESYNC: Final = 4
 """what a re-sync has changed, until it is accepted"""
-EXACT: Final = 8
-"""epidemic: the anchor in fixed point"""
-EXACT_COPIES: Final = 8
-"""epidemic: the exact copy that joiners fetch; a re-sync keeps as much"""
-LEAD: Final = 8
-"""a robust rule: own movement that the shared state does not have, in fixed point"""
 PROCESS: Final = 90 * 10**6
 """the interpreter, compiled kernels, buffers of sockets"""
 OPEN: Final = 10
@@ -78,23 +72,18 @@ class MemoryPlan:
     """The settings on which the need depends.
 
     Args:
-        exact: all peers share the state bit for bit, as with epidemic.
-        robust: a robust rule judges epochs.
         moments: the daemon keeps the optimizer's moments.
         window: chunks of one exchange in flight.
         workers: compute threads.
     """
 
-    exact: bool = False
-    robust: bool = False
     moments: bool = True
     window: int = 8
     workers: int = 1
 
     def on_disk(self, parameters: int) -> int:
         """Bytes of disk at the peak, beside the checkpoints."""
-        frozen, undo = (EXACT_COPIES, EXACT_COPIES) if self.exact else (FROZEN, RESYNC)
-        return (max(frozen + GIVEN * self.moments, undo) + MOMENTS * self.moments) * parameters
+        return (max(FROZEN + GIVEN * self.moments, RESYNC) + MOMENTS * self.moments) * parameters
 
     def need(self, parameters: int, disk: float = math.inf) -> Need:
         """Bytes of memory at the peak.
@@ -106,7 +95,7 @@ class MemoryPlan:
         chunk = TEMPORARY + OPEN * self.window + WORKER * (self.workers - 1)
         return Need(
             shared=SHARED * parameters,
-            vectors=(VECTORS + EXACT * self.exact + LEAD * self.robust) * parameters,
+            vectors=VECTORS * parameters,
             unspilled=int(max(0.0, self.on_disk(parameters) - disk)),
             working=PROCESS + chunk * chunk_parameters(parameters),
         )

@@ -5,14 +5,17 @@ A step that turns out to have been skipped is taken back some steps later.
 
 from __future__ import annotations
 
-import torch
+from collections import deque
+from typing import NamedTuple
 
-from gossipdp.training.grad_scaler import SkippedSteps
+import torch
+from torch import Tensor
+
 from gossipdp.training.optimizer_state.adam import AdamMoments
 from gossipdp.training.session import Session
 from gossipdp.training.uncounted import Uncounted
 
-__all__ = ["StepCounter"]
+__all__ = ["Skipped", "SkippedSteps", "StepCounter"]
 
 
 class StepCounter:
@@ -44,3 +47,41 @@ class StepCounter:
     def close(self) -> None:
         """End the watch."""
         self._uncounted.close()
+
+
+# -- skipped steps -------------------------------------------------------------------------------------------------
+
+
+class Skipped(NamedTuple):
+    """What was counted and did not happen."""
+
+    steps: int
+    samples: int
+
+
+class SkippedSteps:
+    """Flags of the last steps, on their way from the device."""
+
+    def __init__(self) -> None:
+        self._flags: deque[tuple[Tensor, torch.cuda.Event | None, int]] = deque()
+        """per step: flag, event after which it can be read, samples"""
+
+    def look(self, optimizer: torch.optim.Optimizer | None, samples: int) -> Skipped:
+        """After a step of `samples`: the skipped steps that have become known since the last call."""
+        found = getattr(optimizer, "found_inf", None)
+        if isinstance(found, Tensor):
+            if found.is_cuda:
+                flag = torch.empty(1, dtype=torch.float32, device="cpu", pin_memory=True)
+                flag.copy_(found.detach().reshape(-1)[:1], non_blocking=True)
+                self._flags.append((flag, torch.cuda.current_stream(found.device).record_event(), samples))
+            else:
+                self._flags.append((found.detach().reshape(-1)[:1].clone(), None, samples))
+        skipped = Skipped(0, 0)
+        while self._flags:
+            flag, event, of_step = self._flags[0]
+            if event is not None and not event.query():
+                break
+            self._flags.popleft()
+            if flag.item() != 0.0:
+                skipped = Skipped(skipped.steps + 1, skipped.samples + of_step)
+        return skipped

@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from peers.demo.options import ALGORITHMS, MOST_PEERS, SIZES, Options
+from peers.demo.options import MOST_PEERS, SIZES, Options
 
 __all__ = ["demo"]
 
@@ -29,8 +29,6 @@ def _count(name: str, text: str) -> Callable[[Callable[..., Any]], Callable[...,
               help="Parameters of the model.")  # fmt: skip
 @_count("batch", "Windows of text per step and replica.")
 @_count("every", "Steps per round (H).")
-@click.option("--algorithm", type=click.Choice(ALGORITHMS), default=DEFAULTS.algorithm, show_default=True,
-              help="Averaging algorithm.")  # fmt: skip
 @click.option("--out", metavar="DIR", type=click.Path(path_type=Path), default=DEFAULTS.out, show_default=True,
               help="Folder for the files of this demo only.")  # fmt: skip
 @click.option("--no-live", is_flag=True, help="Print plain lines instead of a live table.")

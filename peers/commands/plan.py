@@ -36,7 +36,7 @@ def plan(
 ) -> None:
     """Compare ways to train on a network, and choose settings.
 
-    The laboratory's clock plays the rounds of each. `every` is the number of steps of a round: the default, or as many
+    A simulated clock plays the rounds of each. `every` is the number of steps of a round: the default, or as many
     as an exchange of gossip needs, or as few as keep the others' loss of time below --accept-lost, up to 1000. `lost`
     is the share of all hosts' time in which they compute nothing, `links` that of the slowest host, which waits for
     the network alone. `sent/h` is what a host sends in an hour; it receives as much. GB are 10^9 bytes.
@@ -46,14 +46,13 @@ def plan(
     momentum and difference in fp32, and at 4 bits the codes sent and received. Local SGD: a copy to reduce. DDP:
     buckets of gradients.
 
-    The clock counts links and steps. It does not count cores, lost packets or the start of a run. The laboratory is in
-    a checkout of the sources: where gossipdp is installed alone, run `python -m gossipdp plan` in their folder.
+    The clock counts links and steps. It does not count cores, lost packets or the start of a run.
     """
     from peers import tables
-    from peers.checkout import of_a_checkout
     from peers.plan import show
     from peers.plan.advice import advice_for
     from peers.plan.choice import plan_for
+    from peers.plan.clock import clocked
     from peers.plan.network import network_of, read
     from peers.plan.running import running
 
@@ -62,8 +61,6 @@ def plan(
     taken = running(find_home(ctx), given) if from_running else {}
     known: dict[str, Any] = {name: each.value for name, each in taken.items()}
     network = network_of(known | given, {name: each.how for name, each in taken.items()})
-    with of_a_checkout("the laboratory, whose clock a plan needs,"):
-        from simulations.main import clocked
     made = plan_for(network, clocked, accept_lost / 100.0)
     advice = advice_for(made, failures, price)
     if as_json:

@@ -76,8 +76,6 @@ class Demo:
         command = [sys.executable, "-P", "-m", "peers.cli", "--home", str(home)]
         command += ["up", "--network", "demo"] if invite is None else ["join", f"@{invite}"]
         settings = {"network.peer": name, "exchange.every": chosen.every, "exchange.run_steps": chosen.steps}
-        if chosen.algorithm != "auto":
-            settings |= {"exchange.algorithm": chosen.algorithm, "exchange.epoch_steps": chosen.every}
         for key, value in settings.items():
             command += ["--set", f"{key}={value}"]
         return self.start(name, [*command, "--preset", "local", "--", *self.training_command(name, number)], home, {})

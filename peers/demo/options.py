@@ -5,11 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import NamedTuple
 
-__all__ = ["ALGORITHMS", "MOST_PEERS", "SIZES", "Options"]
+__all__ = ["MOST_PEERS", "SIZES", "Options"]
 
 SIZES = ("0.25M", "1M", "3M", "11M")
 """sizes of byte_gpt, which is not imported because it imports torch"""
-ALGORITHMS = ("auto", "pairwise", "epidemic")
 MOST_PEERS = 32
 
 
@@ -24,7 +23,6 @@ class Options(NamedTuple):
     """windows per step"""
     every: int = 30
     """H, steps per round"""
-    algorithm: str = "auto"
     out: Path = Path("runs/demo")
     live: bool = True
     """a live table on a terminal"""

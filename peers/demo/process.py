@@ -29,8 +29,6 @@ class Process:
     home: Path | None
     child: subprocess.Popen[bytes]
     status: dict[str, Any] = field(default_factory=dict)
-    fingerprints: dict[str, str] = field(default_factory=dict)
-    """with epidemic: epoch -> fingerprint of its replica at the end of the epoch"""
     _restarts: int = 0
     _read: int = 0
     """bytes of `log` that `restarts` has read"""
@@ -73,7 +71,6 @@ class Process:
         if self.home is not None and self.child.poll() is None:
             with contextlib.suppress(GossipdpError, OSError):
                 self.status = ask(self.home, "status", timeout=2.0)
-                self.fingerprints.update(self.status.get("fingerprints", {}))
 
     def restarts(self) -> int:
         """Number of restarts of the daemon and the training command, as the supervisor logged them."""

@@ -11,7 +11,7 @@ import operator
 import platform
 import textwrap
 import time
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -45,17 +45,8 @@ MARKS = {
     "off_average": Mark("nats/byte between a final model and their average, at most", 0.001, operator.le, ".4f"),
     "escalated_median": Mark("of the blocks escalated in the median exchange, at most", 0.10, operator.le, ".1%"),
     "bytes_off_formula": Mark("between the bytes measured and the formula's, at most", 0.05, operator.le, ".1%"),
-    "identical_epochs": Mark("of the closed epochs with the same bits everywhere, at least", 1.0, operator.ge, ".0%"),
 }
 """Marks that a demo of the default length reaches on any machine. A very short demo misses some."""
-JUDGED = {
-    "pairwise": ("gain_over_alone", "off_average", "escalated_median", "bytes_off_formula"),
-    "epidemic": ("gain_over_alone", "off_average", "identical_epochs", "bytes_off_formula"),
-}
-"""Marks by algorithm.
-
-epidemic escalates nothing, and its replicas must be identical. They are compared at the ends of epochs.
-"""
 LOST = """\
 Time lost is the time of training processes in gossipdp's hook after a step.
 The work of daemons on the same cores is not counted."""
@@ -88,7 +79,6 @@ def summarize(processes: Sequence[Process], options: Options, seconds: float) ->
         "size": options.size,
         "steps": options.steps,
         "every": options.every,
-        "algorithm": options.algorithm,
         "batch": options.batch,
         "seconds": round(seconds, 1),
         "rounds": max((status.get("round", 0) for status in statuses), default=0),
@@ -96,7 +86,6 @@ def summarize(processes: Sequence[Process], options: Options, seconds: float) ->
         "validation_loss": _validation_loss(processes, options.size),
         "closing": _closing([process.final() for process in peers]),
         **_traffic(statuses),
-        "closed_epochs": _epochs([process.fingerprints for process in peers]),
         "received_bytes": [status.get("received_bytes", 0) for status in statuses],
         "stall_share": _ratio(sum(stalls), len(stalls), 6),
         "machine": _machine(),
@@ -154,7 +143,7 @@ def _traffic(statuses: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     medians = sorted(status["escalated_median"] for status in statuses if status.get("escalated_median") is not None)
     return {
         "bytes_per_parameter_per_exchange": {
-            "measured": _ratio(total("exchanged_bytes") * _copies(statuses), total("exchanged_parameters"), 4),
+            "measured": _ratio(total("exchanged_bytes"), total("exchanged_parameters"), 4),
             "formula": _ratio(total("formula_bytes"), total("exchanged_parameters"), 4),
         },
         "escalated_blocks": {
@@ -165,9 +154,8 @@ def _traffic(statuses: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
 
 
 def judge(summary: dict[str, Any]) -> dict[str, dict[str, Any]]:
-    """Each mark of the algorithm: its value, the mark, and whether it is reached. A missing value (None) is not."""
+    """Each mark: its value, the mark, and whether it is reached. A missing value (None) is not."""
     losses, sent = summary["validation_loss"], summary["bytes_per_parameter_per_exchange"]
-    names = JUDGED["epidemic" if _is_epidemic(summary) else "pairwise"]
     values: dict[str, float | None] = dict.fromkeys(MARKS)
     if None not in (*losses["replicas"], losses["alone"]):
         mean = sum(losses["replicas"]) / len(losses["replicas"])
@@ -177,39 +165,14 @@ def judge(summary: dict[str, Any]) -> dict[str, dict[str, Any]]:
     values["escalated_median"] = summary["escalated_blocks"]["median_exchange"]
     if sent["measured"] is not None and sent["formula"]:
         values["bytes_off_formula"] = round(abs(sent["measured"] / sent["formula"] - 1), 4)
-    if _is_epidemic(summary):
-        epochs = summary["closed_epochs"]
-        values["identical_epochs"] = _ratio(epochs["identical"], epochs["compared"], 4)
     return {
         name: {
             "value": values[name],
             "mark": MARKS[name].mark,
             "reached": _holds(name, values[name]),
         }
-        for name in names
+        for name in MARKS
     }
-
-
-def _is_epidemic(summary: Mapping[str, Any]) -> bool:
-    return summary.get("algorithm") == "epidemic"
-
-
-def _copies(statuses: Sequence[Mapping[str, Any]]) -> float:
-    """Mean number of copies of a received increment: 1 plus what the broadcast tree repeats."""
-    kinds: Counter[str] = Counter()
-    for status in statuses:
-        kinds.update(status.get("rumour_bytes", {}))
-    return kinds.total() / kinds["payload"] if kinds["payload"] else 1.0
-
-
-def _epochs(replicas: Sequence[Mapping[str, str]]) -> dict[str, int]:
-    """Counts of closed epochs with at least two reported fingerprints, and of those whose fingerprints are equal."""
-    reported: defaultdict[str, list[str]] = defaultdict(list)
-    for fingerprints in replicas:
-        for epoch, value in fingerprints.items():
-            reported[epoch].append(value)
-    compared = [values for values in reported.values() if len(values) > 1]
-    return {"compared": len(compared), "identical": sum(len(set(values)) == 1 for values in compared)}
 
 
 def _holds(name: str, value: float | None) -> bool:
@@ -256,20 +219,10 @@ def _text(summary: dict[str, Any]) -> str:
     escalated, marks = summary["escalated_blocks"], summary["marks"]
     gain, off = _shown(marks["gain_over_alone"]["value"], ".3f"), _shown(marks["off_average"]["value"], ".4f")
     closing = summary["closing"]
-    closed = f"{closing['peers']} peers, with the same increments"
-    if not _is_epidemic(summary):
-        left = _shown(closing["relative_distance"], ".0e")
-        closed = f"{closing['peers']} peers in {closing['exchanges']} exchanges; {left} of their usual distance left"
+    left = _shown(closing["relative_distance"], ".0e")
+    closed = f"{closing['peers']} peers in {closing['exchanges']} exchanges; {left} of their usual distance left"
     exchanges = ", ".join(f"{count} {result}" for result, count in sorted(summary["exchanges"].items()))
-    if _is_epidemic(summary):
-        epochs = summary["closed_epochs"]
-        agreement = (
-            "replicas identical, bit for bit",
-            f"at the end of {epochs['identical']} of {epochs['compared']} epochs",
-        )
-    else:
-        median = _shown(escalated["median_exchange"], ".1%")
-        agreement = ("blocks escalated", f"{_shown(escalated['share'], '.1%')}, median exchange {median}")
+    median = _shown(escalated["median_exchange"], ".1%")
     rows = [
         (
             "validation loss of each final model",
@@ -281,10 +234,10 @@ def _text(summary: dict[str, Any]) -> str:
         ("the peers closed", closed),
         ("rounds; exchanges (both ends)", f"{summary['rounds']}; {exchanges or 'none'}"),
         (
-            f"bytes/parameter/{'increment' if _is_epidemic(summary) else 'exchange'} received",
+            "bytes/parameter/exchange received",
             f"{_shown(sent['measured'], '.3f')} measured, {_shown(sent['formula'], '.3f')} by the formula",
         ),
-        agreement,
+        ("blocks escalated", f"{_shown(escalated['share'], '.1%')}, median exchange {median}"),
         ("training time lost to gossip", _shown(summary["stall_share"], ".2%")),
         ("seconds", f"{summary['seconds']:.0f}"),
     ]

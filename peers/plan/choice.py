@@ -11,15 +11,16 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
+from gossipdp.codecs.base import BLOCK
 from gossipdp.config import Config
 from gossipdp.config_loading import load
 from gossipdp.protocol.schema import chunk_parameters
+from gossipdp.runtime.memory_need import MemoryPlan
 from peers.home import presets
-from peers.plan.clock import DDP, FOUR_BITS, GOSSIP, WAYS, Clock, Round, Way
-from peers.plan.memory import memory
+from peers.plan.clock import DDP, DILOCO, FOUR_BITS, GOSSIP, LOCAL_SGD, OVERLAPPED, WAYS, Clock, Round, Way
 from peers.plan.network import Network
 
-__all__ = ["CROWDED", "FULLEST", "MOST_STEPS", "Plan", "Row", "plan_for", "usual_config"]
+__all__ = ["CROWDED", "FULLEST", "MOST_STEPS", "Plan", "Row", "memory", "plan_for", "usual_config"]
 
 FULLEST: Final = 0.9
 """share of a round that an exchange may fill (docs/choosing.md, `every`)"""
@@ -186,3 +187,32 @@ class Planner:
 def _share(value: float) -> float:
     """A share of time without the error of its sums."""
     return max(0.0, round(value, 9))
+
+
+# -- memory --------------------------------------------------------------------------------------------------------
+
+COPY: Final = 4.0
+"""one fp32 vector, bytes a parameter"""
+CODES: Final = 0.5 + 2.0 / BLOCK
+"""a vector in 4 bits, with a bf16 scale a block"""
+KEPT: Final[Mapping[str, float]] = {
+    DILOCO: 3 * COPY,
+    FOUR_BITS: 3 * COPY + 2 * CODES,
+    # The snapshot waits for the mean. The difference goes straight to codes.
+    OVERLAPPED: 3 * COPY + 2 * CODES,
+    LOCAL_SGD: COPY,
+    DDP: COPY,
+}
+"""bytes a parameter: DiLoCo's theta, v and Delta; DDP's buckets (torch keeps them unless gradient_as_bucket_view)"""
+
+
+def memory(way: str, parameters: int, window: int) -> float:
+    """Bytes on a host.
+
+    Args:
+        way: a title of `WAYS`.
+        window: chunks of an exchange in flight.
+    """
+    if way == GOSSIP:
+        return float(MemoryPlan(window=window).need(parameters).total)
+    return KEPT[way] * parameters

@@ -1,14 +1,48 @@
-"""Rounds by the laboratory's clock. It alone says how long a round lasts and how many bytes it moves."""
+"""How long a usual round of each way to train lasts on a network, and how many bytes it moves."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, Protocol
 
+from gossipdp.protocol.schema import MOST
+from peers.plan.collectives import (
+    FLOAT,
+    Overlap,
+    all_reduce,
+    compute_seconds,
+    four_bit_all_reduce,
+    own_pace,
+    step_with_all_reduce,
+)
 from peers.plan.network import Network
+from peers.plan.pairs import CountedPairs, PairOptions
+from peers.plan.timeline import Link, Setting, Timeline
 
-__all__ = ["DDP", "DILOCO", "FOUR_BITS", "GOSSIP", "LOCAL_SGD", "OVERLAPPED", "WAYS", "Clock", "Round", "Way"]
+__all__ = [
+    "DDP",
+    "DILOCO",
+    "FOUR_BITS",
+    "GOSSIP",
+    "LOCAL_SGD",
+    "OVERLAPPED",
+    "WAYS",
+    "Clock",
+    "Round",
+    "Way",
+    "clocked",
+    "setting_of",
+]
+
+UNUSUAL: Final = 8
+"""rounds before a usual one: the first has finer codes, what overlaps lands later, and exchanges learn their length"""
+ROUNDS: Final = 8
+"""rounds whose mean counts, because exchanges that do not fit end in a later round"""
+CHUNK_TURNS: Final = 2048
+"""chunks of a round to play, roughly, over all hosts. A larger model is scaled down with its link"""
+LEAST_CHUNKS: Final = 16
 
 
 @dataclass(frozen=True)
@@ -59,3 +93,121 @@ class Round:
 class Clock(Protocol):
     def __call__(self, network: Network, way: Way, every: int, bits: int) -> Round:
         """A usual round of `every` steps of the slowest host, with `bits` a parameter in exchanges of pairs."""
+
+
+def clocked(network: Network, way: Way, every: int, bits: int) -> Round:
+    """A usual round. Arguments as of `Clock`."""
+    setting, parameters = setting_of(network, every)
+    timeline = Timeline(setting)
+    rounds: CountedPairs | Collective
+    if way.method == "pairwise":
+        rounds = pairs = CountedPairs(PairOptions(**way.options, bits=bits), parameters)
+        pairs.begin(timeline)
+    else:
+        rounds = COLLECTIVES[way.method](parameters)
+    for _ in range(UNUSUAL):
+        rounds.round(timeline)
+    seconds, steps, received = timeline.seconds, timeline.steps.copy(), timeline.received.copy()
+    for _ in range(ROUNDS):
+        rounds.round(timeline)
+    grown = network.parameters / parameters
+    return Round(
+        seconds=(timeline.seconds - seconds) / ROUNDS,
+        steps=tuple(float(count) / ROUNDS for count in timeline.steps - steps),
+        received=float((timeline.received - received).mean()) * grown / ROUNDS,
+        exchange=rounds.exchange_seconds,
+    )
+
+
+def setting_of(network: Network, every: int) -> tuple[Setting, int]:
+    """The conditions of a run, and the parameters of the model that is counted.
+
+    A large model is counted as one of fewer chunks of the same length, on a link that is narrower in proportion. A
+    transfer of n bytes per parameter then lasts as long. Headers do not shrink, so they cost more here.
+    """
+    chunks = max(LEAST_CHUNKS, CHUNK_TURNS // network.hosts)
+    parameters = min(network.parameters, chunks * MOST)
+    # In these steps, because floating-point numbers round.
+    bandwidth = network.bandwidth / 125_000.0 * 125_000.0 * parameters / network.parameters
+    setting = Setting(
+        peers=network.hosts,
+        every=every,
+        rounds=UNUSUAL + ROUNDS,
+        link=Link(bandwidth=bandwidth, latency=1000.0 * network.latency / 1000.0),
+        step_seconds=network.step_time,
+        speeds=network.speeds,
+    )
+    return setting, parameters
+
+
+class Collective(ABC):
+    """Rounds in which a collective of all hosts carries a model of `parameters`."""
+
+    exchange_seconds = 0.0
+
+    def __init__(self, parameters: int) -> None:
+        self.parameters = parameters
+
+    @abstractmethod
+    def round(self, timeline: Timeline) -> None:
+        """Play one round."""
+
+
+class Ddp(Collective):
+    """An all-reduce of gradients in bf16 each step."""
+
+    def round(self, timeline: Timeline) -> None:
+        for _ in range(timeline.setting.every):
+            timeline.tick(None)
+            step_with_all_reduce(timeline, 0.5 * FLOAT * self.parameters)
+
+
+class LocalSgd(Collective):
+    """An all-reduce of parameters after steps that all hosts make equally many of."""
+
+    def round(self, timeline: Timeline) -> None:
+        every = timeline.setting.every
+        timeline.steps += every
+        timeline.elapse(compute_seconds(timeline, every) + all_reduce(timeline, FLOAT * self.parameters))
+
+
+class DiLoCo(Collective):
+    """An all-reduce of differences after a round in which each host makes the steps that it can."""
+
+    def round(self, timeline: Timeline) -> None:
+        timeline.steps += own_pace(timeline)
+        timeline.elapse(compute_seconds(timeline, timeline.setting.every))
+        self._reduce(timeline)
+
+    def _reduce(self, timeline: Timeline) -> None:
+        timeline.elapse(all_reduce(timeline, FLOAT * self.parameters))
+
+
+class FourBitDiLoCo(DiLoCo):
+    """The same in 4 bits."""
+
+    def _reduce(self, timeline: Timeline) -> None:
+        timeline.elapse(four_bit_all_reduce(timeline, self.parameters))
+
+
+class OverlappedDiLoCo(FourBitDiLoCo):
+    """The same, while the next round trains."""
+
+    def __init__(self, parameters: int) -> None:
+        super().__init__(parameters)
+        self._overlap = Overlap()
+
+    def round(self, timeline: Timeline) -> None:
+        timeline.steps += own_pace(timeline)
+        self._overlap.end_training(timeline, timeline.seconds, compute_seconds(timeline, timeline.setting.every))
+        self._overlap.reduce(timeline, lambda: self._reduce(timeline))
+
+
+COLLECTIVES: Final[Mapping[str, Callable[[int], Collective]]] = {
+    "ddp": Ddp,
+    "local-sgd": LocalSgd,
+    "diloco": DiLoCo,
+    "diloco-4bit": FourBitDiLoCo,
+    "diloco-4bit-overlapped": OverlappedDiLoCo,
+}
+"""by the laboratory's name of the method"""

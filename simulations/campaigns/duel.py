@@ -17,9 +17,7 @@ from gossipdp.codecs.base import BLOCK
 from gossipdp.protocol import jobs
 from gossipdp.protocol.config import PeerConfig
 from gossipdp.protocol.events import Event, Left, SessionRefused
-from gossipdp.protocol.pairwise.config import PairwiseConfig
-from gossipdp.protocol.pairwise.strategy import PairwiseStrategy
-from gossipdp.protocol.peer import Peer
+from gossipdp.protocol.pairwise.config import AveragingConfig
 from gossipdp.protocol.presets import SIMULATED_LINK
 from gossipdp.protocol.schema import Schema
 from gossipdp.protocol.wire.messages import Accept, Ack, Ask, Data, End, Message, Miss, Offer, Ranges, Refuse, Void
@@ -82,11 +80,6 @@ class Wire(Network):
         super()._deliver(sender, target, frames, message)
 
 
-def pairwise(peer: Peer) -> PairwiseStrategy:
-    assert isinstance(peer.strategy, PairwiseStrategy)
-    return peer.strategy
-
-
 class Duel:
     """One run of the watched exchange.
 
@@ -137,7 +130,7 @@ class Duel:
         return PeerConfig(
             membership=SIMULATED_LINK.membership,
             settings=b"settings of duels"[:16],
-            strategy=PairwiseConfig(
+            averaging=AveragingConfig(
                 fineness={name: codec.fineness for name, codec in CODECS.items()},
                 window=self.setting.window,
                 matching=SIMULATED_LINK.matching,
@@ -165,7 +158,7 @@ class Duel:
         network.at(0.2, "start", None, lambda: self._start(two))
         network.run(FORMED)
         assert all(host.running.replica.ready for host in network.hosts), "the network has not formed"
-        while any(host.running.strategy.partner or not host.running.rounds.trains for host in network.hosts):
+        while any(host.running.averaging.partner or not host.running.rounds.trains for host in network.hosts):
             assert network.now < FORMED + PATIENCE, "a peer does not train, or an exchange does not end"
             network.run(network.now + 0.01)
         for host in network.hosts:
@@ -174,7 +167,7 @@ class Duel:
         self._waits = True
         offering = network.hosts if self.setting.crossing else network.hosts[:1]
         for host in offering:
-            network.command(host, "want", lambda peer: pairwise(peer).want(1, network.now))
+            network.command(host, "want", lambda peer: peer.averaging.want(1, network.now))
         network.run(network.now + 0.6)
         assert self.watched, "no exchange has begun"
         self._calm()

@@ -30,7 +30,6 @@ from gossipdp.protocol import jobs
 from gossipdp.protocol.config import PeerConfig
 from gossipdp.protocol.events import Event, ExchangeEnded, ExchangeStarted, Struck
 from gossipdp.protocol.outputs import Envelope
-from gossipdp.protocol.pairwise.config import PairwiseConfig
 from gossipdp.protocol.pairwise.exchange import Deadlines
 from gossipdp.protocol.strikes import QuarantineConfig
 from gossipdp.protocol.wire.messages import (
@@ -135,9 +134,8 @@ class Siege(Cluster):
         exchanges count as two."""
         config = super()._config()
         deadlines = Deadlines(ask=0.3, silence=1.0, doubt=0.5)
-        assert isinstance(config.strategy, PairwiseConfig)
-        strategy = dataclasses.replace(config.strategy, deadlines=deadlines)
-        return dataclasses.replace(config, strategy=strategy, quarantine=QuarantineConfig(together=0.1))
+        averaging = dataclasses.replace(config.averaging, deadlines=deadlines)
+        return dataclasses.replace(config, averaging=averaging, quarantine=QuarantineConfig(together=0.1))
 
     def begin(self) -> None:
         """Form the network. Then the culprit begins to misbehave."""

@@ -9,7 +9,7 @@ machine does not count. This module knows no method (see `baselines`, `methods`)
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
 
@@ -18,11 +18,10 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from peers.plan.timeline import FREE, Counts, Link, Timeline
 from simulations.lab.inner import INNER, InnerTerms
 
 __all__ = ["INNER", "Curve", "Lab", "Link", "Method", "Point", "Problem", "Score", "Setting", "play"]
-
-Counts = NDArray[np.int64]
 
 
 class Score(NamedTuple):
@@ -74,20 +73,6 @@ class Problem(Protocol):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Link:
-    """The connection of every peer to the network."""
-
-    bandwidth: float = float("inf")
-    """bytes per second, each way"""
-    latency: float = 0.0
-    """seconds, one way"""
-
-    def seconds(self, size: float, turns: int = 1) -> float:
-        """Seconds of a transfer of `size` bytes in `turns` messages, each of which waits for the one before."""
-        return size / self.bandwidth + turns * self.latency
-
-
-@dataclass(frozen=True, kw_only=True)
 class Setting:
     peers: int
     """N"""
@@ -105,7 +90,7 @@ class Setting:
     """whether the learning rate follows a cosine down to a tenth of `lr`"""
     warmup: int = 0
     """synchronous steps before the first round; all replicas then train as one (algorithms section 6)"""
-    link: Link = Link()
+    link: Link = FREE
     step_seconds: float = 1.0
     """seconds of one inner step of a peer of speed 1"""
     speeds: tuple[float, ...] = (1.0,)
@@ -186,26 +171,20 @@ class Curve:
 
 
 @dataclass
-class Lab:
-    """Replicas, their inner optimizers, a clock and counts of steps and bytes."""
+class Lab(Timeline):
+    """Replicas and their inner optimizers on a clock, with counts of steps and bytes."""
 
     problem: Problem
     setting: Setting
     x: Tensor = field(init=False)
     """live parameters, shape (N, P), fp32. The tensor object never changes, because methods hold views of its rows"""
-    seconds: float = field(default=0.0, init=False)
-    received: NDArray[np.float64] = field(init=False)
-    """bytes received by each peer, shape (N,)"""
-    steps: Counts = field(init=False)
-    """inner steps of each peer, shape (N,)"""
-    random: np.random.Generator = field(init=False)
-    """for methods: partners and the rounding of codecs"""
     attackers: int = field(default=0, init=False)
     """the first peers are attackers; figures leave them out"""
     progress: float = field(default=0.0, init=False)
     """share of the run that is over, 0 to 1; the learning rate follows it"""
 
     def __post_init__(self) -> None:
+        super().__init__(self.setting)
         count = self.setting.peers
         self.x = self.problem.start(self.setting.seed).expand(count, -1).clone(memory_format=torch.contiguous_format)
         terms = InnerTerms(
@@ -215,17 +194,10 @@ class Lab:
             embeddings=self.problem.embeddings,
         )
         self.inner = INNER[self.setting.inner](self.x, terms)
-        self.steps = np.zeros(count, np.int64)
-        self.received = np.zeros(count, np.float64)
-        self.random = np.random.default_rng((self.setting.seed, 0x6C6162))
         self._slowest = int(np.argmin(self.setting.all_speeds))
         self._passed: float | None = None
         """steps of a peer of speed 1 since `start`; None before"""
         self._losses = torch.func.vmap(self.problem.loss)
-
-    @property
-    def peers(self) -> int:
-        return self.setting.peers
 
     @property
     def mean(self) -> Tensor:
@@ -271,17 +243,9 @@ class Lab:
         for _, due in self.ticks(counts):
             self.update(self.gradients(due), due)
 
-    def ticks(self, counts: int | Counts) -> Iterator[tuple[float, Counts | None]]:
-        """Spread `counts` steps of every peer evenly over one period, because all peers share one learning rate.
-
-        Returns:
-            Per tick: the share of the period that has passed, and the peers that step (None for all).
-        """
-        each = np.broadcast_to(np.asarray(counts, np.int64), (self.peers,))
-        most, equal = int(each.max()), bool((each == each[0]).all())
-        for tick in range(most):
-            due = None if equal else np.flatnonzero((tick + 1) * each // most > tick * each // most)
-            yield tick / most, None if due is None or len(due) == self.peers else due
+    def tick(self, peers: Counts | None) -> None:
+        """One inner step of these peers on their next batches; None for all."""
+        self.update(self.gradients(peers), peers)
 
     def start(self) -> None:
         """Begin the run: from here on the learning rate falls."""
@@ -293,21 +257,9 @@ class Lab:
             self._passed += steps
             self.progress = min(1.0, self._passed / (self.setting.every * self.setting.rounds))
 
-    def elapse(self, seconds: float) -> None:
-        """Advance the clock by `seconds`."""
-        self.seconds += seconds
-
-    def set_clock(self, seconds: float) -> None:
-        """Set the clock to this simulated time."""
-        self.seconds = seconds
-
     def exclude(self, attackers: int) -> None:
         """Leave the first `attackers` peers out of every figure."""
         self.attackers = attackers
-
-    def receive(self, size: float | NDArray[np.float64]) -> None:
-        """Add `size` bytes, one number or one per peer, to what each peer received."""
-        self.received += size
 
     def distance(self) -> float:
         """The consensus distance of the honest replicas."""

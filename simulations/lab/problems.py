@@ -19,7 +19,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from simulations.lab.core import Counts, Problem, Score
+from peers.plan.timeline import Counts
+from simulations.lab.core import Problem, Score
 from simulations.lab.data import Mixture, digits, normal, text
 
 __all__ = ["PROBLEMS", "ByteMlp", "ByteTransformer", "Consensus", "DigitsCnn", "DigitsMlp", "Quadratic"]

@@ -29,7 +29,6 @@ from numpy.typing import NDArray
 
 from gossipdp.protocol.config import PeerConfig
 from gossipdp.protocol.events import Event, ExchangeEnded, RoundDone
-from gossipdp.protocol.pairwise.config import PairwiseConfig
 from simulations.scenarios.observed import ObservedCluster
 from simulations.simulator.cluster import Plan
 from simulations.simulator.conditions import Conditions
@@ -90,10 +89,8 @@ class Crowded(ObservedCluster):
 
     def _config(self) -> PeerConfig:
         config = super()._config()
-        strategy = config.strategy
-        assert isinstance(strategy, PairwiseConfig)
-        matching = replace(strategy.matching, schedule=self._policy)
-        return replace(config, warmup_steps=0, early_steps=0, strategy=replace(strategy, matching=matching))
+        averaging = replace(config.averaging, matching=replace(config.averaging.matching, schedule=self._policy))
+        return replace(config, warmup_steps=0, early_steps=0, averaging=averaging)
 
     def run(self) -> None:
         network = self.network

@@ -22,7 +22,7 @@ from gossipdp.protocol.data.blocks import DataSet, Lease
 from gossipdp.protocol.events import DataKnown, Event, Left
 from gossipdp.protocol.membership.config import PRESETS
 from gossipdp.protocol.outputs import Envelope
-from gossipdp.protocol.pairwise.config import PairwiseConfig
+from gossipdp.protocol.pairwise.config import AveragingConfig
 from gossipdp.protocol.peer import Peer, PeerConfig
 from gossipdp.protocol.wire.messages import Coverage
 from simulations.simulator.host import Host
@@ -145,7 +145,7 @@ class _Run:
         self.crashes = self.departures = self.counted = 0
         self.network = _Metered(seed, conditions, listen=self._heard)
         config = PeerConfig(
-            membership=PRESETS[preset], strategy=PairwiseConfig(fineness={"modulo4": 4}), settings=SETTINGS
+            membership=PRESETS[preset], averaging=AveragingConfig(fineness={"modulo4": 4}), settings=SETTINGS
         )
         for _ in range(peers):
             self.network.add(config)

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 from gossipdp.protocol.membership.probing import MAX_PINGS
-from gossipdp.protocol.pairwise import link_load as load
+from gossipdp.protocol.pairwise import terms
 from gossipdp.protocol.rounds import speed
 from simulations.simulator.host import Host
 
@@ -22,8 +22,8 @@ ROOM: Final = 16
 """entries that any container may have, in the smallest network"""
 DECLARED: Final[Mapping[str, int]] = {
     "Prober.sent": MAX_PINGS,  # an answer may take as long as it likes
-    "PairwiseConfig.fineness": 64,  # codecs
-    "LinkLoad._times": load.REMEMBERED,
+    "AveragingConfig.fineness": 64,  # codecs
+    "LinkLoad._times": terms.REMEMBERED,
     "Speed._rounds": speed.MOST,  # of the last minute
 }
 CONTAINERS: Final = (dict, list, set, frozenset, tuple, deque)

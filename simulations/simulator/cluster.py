@@ -244,7 +244,7 @@ def run_seed(seed: int, *, plan: Plan | None = None, trace: Callable[[Record], N
         cluster.run()
     except Exception as error:
         when = f"seed {seed}, {plan.peers} peers, at {cluster.network.now:.3f} s"
-        small = f"gossipdp simulate chaos --seed {seed}"
+        small = f"python -m simulations chaos --seed {seed}"
         play = f"python -m simulations.simulator.cluster --seed {seed} --trace"
         replay = f"shrunk and told: {small}\n  replay: {play}"
         told = f"{type(error).__name__}: {error}\n  {when}"

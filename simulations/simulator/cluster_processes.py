@@ -19,7 +19,7 @@ from gossipdp.protocol.events import (
 from gossipdp.protocol.jobs import Job
 from gossipdp.protocol.membership.config import PRESETS
 from gossipdp.protocol.outputs import Envelope
-from gossipdp.protocol.pairwise.config import PairwiseConfig
+from gossipdp.protocol.pairwise.config import AveragingConfig
 from gossipdp.protocol.presets import SIMULATED
 from gossipdp.protocol.schema import Dtype, Kind, Schema
 from gossipdp.protocol.wire.messages import Message
@@ -100,7 +100,7 @@ class ClusterProcesses:
         return PeerConfig(
             membership=PRESETS[plan.preset],
             settings=SETTINGS,
-            strategy=PairwiseConfig(
+            averaging=AveragingConfig(
                 fineness={name: codec.fineness for name, codec in CODECS.items()},
                 window=plan.window,
                 matching=SIMULATED.matching,

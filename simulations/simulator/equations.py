@@ -46,8 +46,9 @@ def outer_step(host: Host, job: jobs.OuterStep, a: NDArray[np.float32], v: NDArr
 def grid_of(host: Host, key: jobs.ChunkKey) -> Grid | None:
     """The grid of the chunk's codec; None for a codec without one."""
     opened = host.algorithm._open.get(key)
-    step = None if opened is None else getattr(opened.side, "_step", None)
-    return None if step is None else Grid(step, opened.side._codec.bits)
+    side: Any = None if opened is None else opened.side
+    step = getattr(side, "_step", None)
+    return None if step is None else Grid(step, side._codec.bits)
 
 
 def same(one: NDArray[np.float32], other: NDArray[np.float32]) -> bool:

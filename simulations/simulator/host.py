@@ -6,12 +6,10 @@ import hashlib
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
 
 from gossipdp.algorithms.pairwise import Pairwise
-from gossipdp.algorithms.registry import ALGORITHMS
 from gossipdp.codecs.base import Vector
 from gossipdp.protocol import jobs
 from gossipdp.protocol.peer import Peer, PeerConfig
@@ -69,8 +67,7 @@ class Host:
     incarnation: int = 0
     life: int = 0
     peer: Peer | None = None
-    algorithm: Any = field(default_factory=Pairwise)
-    """algorithm of the configured strategy"""
+    algorithm: Pairwise = field(default_factory=Pairwise)
     checkpoint: Checkpoint | None = None
     remembered: tuple[Member, ...] = ()
     decisions: tuple[Decision, ...] = ()
@@ -142,10 +139,10 @@ class Host:
         if pinned:
             self.pinned.append(self.checkpoint)
 
-    def unbind(self) -> object:
+    def unbind(self) -> None:
         """The ledger no longer works on shared memory."""
         self.bound = None
-        return self.algorithm.ledger.unbind()
+        self.algorithm.ledger.unbind()
 
     def tear(self, older: Checkpoint | None) -> None:
         """The last checkpoint is damaged: the one before takes its place."""
@@ -162,7 +159,7 @@ class Host:
 
     def forget(self) -> None:
         """Drop all vectors, as a new process does."""
-        self.algorithm = ALGORITHMS[self.config.algorithm]()
+        self.algorithm = Pairwise()
         self.bound = self.region = None
 
     @property
@@ -180,9 +177,11 @@ def perform(host: Host, job: jobs.Job[object]) -> object:
     match job:
         case jobs.Bind():
             assert host.bound is not None
-            return host.algorithm.ledger.bind(host.bound.buffers)
+            host.algorithm.ledger.bind(host.bound.buffers)
+            return None
         case jobs.Unbind():
-            return host.unbind()
+            host.unbind()
+            return None
         case jobs.Restore():
             return _restore(host)
         case jobs.Keep(reason):
@@ -196,7 +195,7 @@ def _restore(host: Host) -> jobs.Restored | None:
     if saved is None:
         return None
     schema = Schema.from_bytes(saved.schema)
-    host.algorithm.allocate(schema.size, schema.trainable, chunk_parameters(schema.size, host.config.most_chunk))
+    host.algorithm.allocate(schema.size, schema.trainable, chunk_parameters(schema.size))
     host.algorithm.ledger.a[:] = saved.a
     host.algorithm.ledger.v[:] = saved.v
     return jobs.Restored(saved.schema, saved.clock, saved.rounds)

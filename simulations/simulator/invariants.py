@@ -13,7 +13,6 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from gossipdp.algorithms.epidemic.fixed_point import FixedLedger
 from gossipdp.protocol import jobs
 from gossipdp.protocol.events import (
     ChunksInDoubt,
@@ -196,12 +195,8 @@ class Books:
                 self._stepped(host, chunk)
             case jobs.DecodeAndMix() | jobs.Mix() if (turn := job.typed(result)).mixed:
                 self._compare_mix(host, job, turn.share, before)
-            case jobs.Publish() if job.typed(result).payload:
-                self._stepped(host, chunk)
-            case jobs.Found() | jobs.Adopt() | jobs.Resync() | jobs.Conclude() | jobs.Apply() | jobs.ApplyEpoch():
+            case jobs.Found() | jobs.Adopt() | jobs.Resync() | jobs.Conclude():
                 pass
-            case jobs.Freeze() if isinstance(ledger, FixedLedger):
-                pass  # it settles what is shared first
             case _:
                 assert same(after, before.anchor), f"I1 {host.name}: {type(job).__name__} moved the anchor"
                 return False
@@ -286,7 +281,7 @@ class Books:
         for host in up:
             peer = host.running
             assert not peer.replica.resyncing and not peer.replica.apart, f"I15 {host.name}: two sides are still apart"
-            assert peer.strategy.in_doubt == 0 or len(up) < len(self._hosts), f"I2 {host.name}: still in doubt"
+            assert peer.averaging.in_doubt == 0 or len(up) < len(self._hosts), f"I2 {host.name}: still in doubt"
             if peer.replica.ready:
                 self.check(host, range(host.algorithm.ledger.chunks))
         self.rested = True

@@ -15,7 +15,6 @@ from numpy.typing import NDArray
 
 from gossipdp.codecs.base import BLOCK
 from gossipdp.protocol import jobs
-from gossipdp.protocol.pairwise.config import PairwiseConfig
 from simulations.simulator.equations import RELATIVE, Grid
 from simulations.simulator.host import Host
 from simulations.simulator.lives import Life, life_of
@@ -128,9 +127,7 @@ class Mixes:
         initiator = next(other.index for other in self._hosts if other.id == key.initiator)
         self._one_sided[key] = OneSided((initiator, key.exchange >> 32), life_of(responder), moved, self._clock())
         alone = sum(each[:2] == key[:2] for each in self._one_sided)
-        strategy = responder.config.strategy
-        assert isinstance(strategy, PairwiseConfig)
-        assert alone <= strategy.window, (
+        assert alone <= responder.config.averaging.window, (
             f"I2 {responder.name}: {alone} chunks of one exchange mixed on one side alone, the last {_named(key)}"
         )
 

@@ -167,7 +167,7 @@ class Trainer:
                     self.since[:] = 0.0
                     self.x[:] = self.region.buffers[0]
                 self._every = self.host.running.pacing.every
-                self._spans = self._schema.spans(self.host.config.most_chunk)
+                self._spans = self._schema.spans()
                 self._done(self, "load", tuple(range(self.host.algorithm.ledger.chunks)))
                 self._inherit(self.host.running.moments.held)
                 free = self.region.free

@@ -5,7 +5,6 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from gossipdp.algorithms.epidemic.epidemic import Epidemic
 from gossipdp.algorithms.pairwise import Pairwise
 from gossipdp.codecs import CODECS
 from gossipdp.protocol import jobs
@@ -59,17 +58,6 @@ def test_constants_beside_moving_averages_after_many_exchanges_are_zero_to_the_l
     for peer in peers:
         assert peer.constants.tobytes() == bytes(peer.constants.nbytes)
         assert peer.algorithm.ledger.a[TRAINABLE:][~STILL].all(), "changing elements are averaged"
-
-
-def test_constants_beside_moving_averages_after_many_increments_are_zero_to_the_last_bit():
-    peers = [Peer(Epidemic(), seed) for seed in (1, 2)]
-    for _ in range(50):
-        for mine, other in (peers, peers[::-1]):
-            mine.train()
-            sent = mine.algorithm.run(jobs.Publish(BUFFERS, "topk128", 2.0, 0.95, 0.5, 1 << 40, 1))
-            assert other.algorithm.run(jobs.Apply(BUFFERS, "topk128", sent.payload, 2.0, 0.5)).sound
-    for peer in peers:
-        assert not peer.constants.any() and peer.algorithm.ledger.a[TRAINABLE:][~STILL].all()
 
 
 def test_huge_values_of_buffers_bound_no_chunk_of_parameters():

@@ -99,7 +99,7 @@ def test_help_of_every_command_loads_nothing_heavy() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT, check=False)
     assert done.returncode == 0, done.stderr
-    assert {"demo", "up", "simulate", "checkpoint export"} <= set(done.stdout.splitlines())
+    assert {"demo", "up", "plan", "checkpoint export"} <= set(done.stdout.splitlines())
 
 
 # -- the folder --------------------------------------------------------------------------------------------------

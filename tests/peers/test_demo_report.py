@@ -115,36 +115,6 @@ def test_summary_of_two_peers_and_one_alone(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("few_windows")
-def test_with_epidemic_replicas_are_compared_at_the_ends_of_epochs_and_repeated_bytes_count(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    told = {"blocks": 0, "escalated_blocks": 0, "escalated_median": None, "exchanges": {"increment": 9}}
-    rumours = {"payload": 600_000, "repeated": 6_000, "unasked": 0}
-    statuses = [status(**told, exchanged_bytes=600_000, rumour_bytes=rumours) for _ in range(3)]
-    processes = a_run(tmp_path, statuses, [1, 2, 3, 4])
-    processes[0].fingerprints = {"3": "aa", "4": "bb", "5": "cc"}
-    processes[1].fingerprints = {"4": "bb", "5": "cc", "6": "dd"}
-    processes[2].fingerprints = {"5": "cc"}
-    chosen = Options(peers=3, steps=40, algorithm="epidemic")
-    summary = summarize(processes, chosen, 1.0)
-    assert summary["closed_epochs"] == {"compared": 2, "identical": 2}
-    assert summary["bytes_per_parameter_per_exchange"] == {"measured": 0.606, "formula": 0.59}
-    marks = summary["marks"]
-    assert set(marks) == {"gain_over_alone", "off_average", "identical_epochs", "bytes_off_formula"}
-    assert marks["identical_epochs"] == {"value": 1.0, "mark": 1.0, "reached": True}
-    assert marks["bytes_off_formula"]["reached"]
-    write(summary, tmp_path)
-    text = capsys.readouterr().out
-    assert "at the end of 2 of 2 epochs" in text and "escalated" not in text
-    processes[2].fingerprints = {"5": "c0"}
-    other = summarize(processes, chosen, 1.0)
-    assert other["closed_epochs"] == {"compared": 2, "identical": 1}
-    assert not other["marks"]["identical_epochs"]["reached"]
-    processes[1].fingerprints = processes[2].fingerprints = {}
-    assert not summarize(processes, chosen, 1.0)["marks"]["identical_epochs"]["reached"], "nothing was compared"
-
-
-@pytest.mark.usefixtures("few_windows")
 def test_average_is_that_of_the_weights(tmp_path: Path) -> None:
     summary = summarize(a_run(tmp_path, [status(), status()], [1, 2, 1]), Options(peers=2), 1.0)
     one, two = (byte_gpt.build_model("0.25M", seed) for seed in (1, 2))

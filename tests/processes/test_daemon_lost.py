@@ -23,12 +23,11 @@ SETTINGS = "[exchange]\nevery = 50\nwarmup_steps = 0\n"
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("algorithm", ["pairwise", "epidemic"])
 def test_daemon_of_a_lone_peer_killed_far_from_its_checkpoint__no_step_is_lost(
-    network: Callable[..., Network], tmp_path: Path, algorithm: str
+    network: Callable[..., Network], tmp_path: Path
 ) -> None:
     out, stop = tmp_path / "weights.safetensors", tmp_path / "stop"
-    [host] = network(1, settings=f'{SETTINGS}algorithm = "{algorithm}"\n').hosts
+    [host] = network(1, settings=SETTINGS).hosts
     host.start_supervised([sys.executable, str(SCRIPT), str(out), str(stop)])
     until("it has trained on past its checkpoint", lambda: host.status().get("round", 0) >= 3, [host])
     before = host.status()

@@ -7,7 +7,7 @@ from random import Random
 
 from gossipdp.codecs import CODECS
 from gossipdp.protocol.membership.config import LOCAL
-from gossipdp.protocol.pairwise.config import PairwiseConfig
+from gossipdp.protocol.pairwise.config import AveragingConfig
 from gossipdp.protocol.peer import Peer, PeerConfig
 from gossipdp.protocol.schema import Schema
 from gossipdp.protocol.transfer.source import TransferConfig
@@ -24,7 +24,7 @@ OTHER = Schema.of([("w", (8192 + 100,), "float32", "parameter")])
 def configured(**changes):
     options = {
         "membership": LOCAL,
-        "strategy": PairwiseConfig(fineness={name: codec.fineness for name, codec in CODECS.items()}),
+        "averaging": AveragingConfig(fineness={name: codec.fineness for name, codec in CODECS.items()}),
         "settings": b"the settings....",
         "transfer": TransferConfig(manifest=2.0, chunk=1.0, silence=3.0),
         "every": 5,

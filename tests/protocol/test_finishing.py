@@ -9,11 +9,10 @@ import pytest
 
 from gossipdp.codecs import CODECS
 from gossipdp.protocol.events import ExchangeEnded, FinishBegan, Finished, FinishPhase, OfferRefused, RoundDone
-from gossipdp.protocol.pairwise.config import PairwiseConfig
+from gossipdp.protocol.pairwise.config import AveragingConfig
 from gossipdp.protocol.wire.messages import Phase, State
 from tests.protocol.finish_rig import MARK, Ending, distance
 from tests.protocol.peer_rig import configured
-from tests.simulations.simulator.epidemic_network import config as epidemic_config
 
 
 @pytest.mark.parametrize("peers", [2, 3, 5, 8, 16])
@@ -218,7 +217,7 @@ def test_a_peer_that_is_done_waits_for_a_partner_but_not_for_ever():
     town.finish(0, 1, 2, wait=8.0)
     while not all(town.of(index, FinishPhase)[-1:] == [FinishPhase(Phase.CLOSING)] for index in (0, 1, 2)):
         town.run(0.01)
-    town.hosts[2].peer.strategy._averaging.closing._agreement.usual = 0.0  # it never agrees
+    town.hosts[2].peer.averaging._closing._agreement.usual = 0.0  # it never agrees
     reports = town.finished(0, 1)
     assert all(report.closeness.agrees for report in reports)
     assert town.net.now < 5.5 + 8.0 + 8.0 + 2.0
@@ -263,7 +262,7 @@ def test_replicas_further_apart_than_usual_come_together_at_once():
     town.run(1.0)
     before = town.anchors(0, 1)
     town.hosts[0].algorithm.ledger.a += np.float32(0.6)
-    usual = town.peer(0).strategy.closeness.before
+    usual = town.peer(0).averaging.closeness.before
     town.finish(0, 1)
     reports = town.finished(0, 1)
     assert usual < 0.2 and all(report.closeness.agrees for report in reports)
@@ -363,27 +362,9 @@ def test_a_peer_that_trains_offers_nothing_to_one_whose_training_is_over():
 def test_other_codecs_close_as_finely():
     fineness = {name: codec.fineness for name, codec in CODECS.items()}
     for codec in ("fp32", "int8"):
-        town = Ending.trained(2, strategy=PairwiseConfig(fineness=fineness, codec=codec))
+        town = Ending.trained(2, averaging=AveragingConfig(fineness=fineness, codec=codec))
         town.finish(0, 1)
         assert all(report.closeness.agrees for report in town.finished(0, 1))
-
-
-@pytest.mark.parametrize("rule", ["", "nnm-trimmed"])
-def test_epidemic_peers_end_with_equal_bits(rule):
-    config = epidemic_config()
-    town = Ending.trained(
-        3,
-        seconds=8.0,
-        **{
-            **{field.name: getattr(config, field.name) for field in dataclasses.fields(config)},
-            "strategy": dataclasses.replace(config.strategy, rule=rule),
-        },
-    )
-    town.finish(0, calls=True)
-    reports = town.finished(0, 1, 2)
-    assert all(report.closeness.agrees for report in reports)
-    anchors = town.anchors(0, 1, 2)
-    assert (anchors == anchors[0]).all()
 
 
 def test_members_that_come_again_and_again_do_not_keep_the_others_from_their_end():

@@ -27,7 +27,7 @@ def sought(town):
         assert town.net.now < 90.0, "some never agree"
         town.run(0.02)
         for host in town.hosts:
-            closeness = host.peer.strategy.closeness
+            closeness = host.peer.averaging.closeness
             if closeness.over:
                 counts.setdefault(host.index, closeness.exchanges)
     return counts
@@ -115,7 +115,7 @@ class Liar:
         self.before = town.anchors(*self.honest)
         self.usual = math.sqrt(2.0) * distance(self.before)
         host = town.hosts[-1]
-        algorithm, offers = host.algorithm, host.peer.strategy._averaging._offers
+        algorithm, offers = host.algorithm, host.peer.averaging._offers
         random, begin = np.random.default_rng(0), offers.begin
 
         def lies():

@@ -122,9 +122,9 @@ def test_a_new_training_process_is_not_told_of_a_round_of_its_predecessor():
         town.train(number)
     town.run(10.0)
     peer, until = town.peer(1), town.net.now + 20.0
-    while not (peer.training._unsettled and peer.strategy.partner) and town.net.now < until:
+    while not (peer.training._unsettled and peer.averaging.partner) and town.net.now < until:
         town.run(0.001)
-    assert peer.training._unsettled and peer.strategy.partner
+    assert peer.training._unsettled and peer.averaging.partner
     town.trainers[1].die()
     town.run(2.0)
     town.events[1].clear()
@@ -139,11 +139,11 @@ def test_process_that_has_not_made_a_round__is_waited_for_in_mode_sync_alone(syn
     town = founded(2, sync=sync)
     town.start(1)
     town.run(3.0)
-    assert town.peer(1).strategy._averaging._offers.rests() == IDLE
+    assert town.peer(1).averaging._offers.rests() == IDLE
     town.train(1)
     end = town.net.now + 20.0
     while not town.peer(1).rounds.open and town.net.now < end:
         town.run(0.001)
-    assert town.peer(1).strategy._averaging._offers.rests() == until
+    assert town.peer(1).averaging._offers.rests() == until
     town.run(10.0)
-    assert town.peer(1).strategy._averaging._offers.rests() == ""
+    assert town.peer(1).averaging._offers.rests() == ""

@@ -16,7 +16,7 @@ KEYS = tuple(SETTINGS)
         ({}, []),
         ({"lr": "0.6"}, ["lr"]),
         ({"weight": "0.4", "momentum": "0"}, ["weight", "momentum"]),
-        ({"algorithm": "epidemic", "lr": "2"}, ["algorithm"]),
+        ({"algorithm": "another", "lr": "2"}, ["algorithm"]),
     ],
 )
 def test_keys_whose_values_differ_are_found_in_the_digests(changes: dict[str, str], apart: list[str]) -> None:

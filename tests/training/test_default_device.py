@@ -13,9 +13,9 @@ import torch
 from torch import nn
 
 import gossipdp
-from gossipdp.training.grad_scaler import SkippedSteps
 from gossipdp.training.optimizer_state.adam import AdamMoments
 from gossipdp.training.optimizer_state.state_dict import optimizer_tensors, restore_optimizer
+from gossipdp.training.step_counter import SkippedSteps
 from gossipdp.training.tensors.layout import Layout
 from tests.training.ledger_daemon import PumpedDaemon
 from tests.training.optimizer_state.inheritance import handed, inherited

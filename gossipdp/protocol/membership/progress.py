@@ -13,10 +13,9 @@ best rounds of all peers would add up. And the peer must have known its value be
 many steps, as after a sleep of the daemon, counts at most twice the steps of the report before.
 
 A member that lies about its own progress is believed; its signature tells afterwards which member it was. One false
-report takes the clock of every peer ahead for good. Learning rates that follow the clock then change too early, and
-epochs close before their increments have come. Other peers count on from there, as from any standing clock. At LARGEST
-no epoch begins any more, and nothing is published. A limit on the gain of a clock in some time would not help: a peer
-that has just started, or was cut off for long, cannot know the true clock.
+report takes the clock of every peer ahead for good. Learning rates that follow the clock then change too early. Other
+peers count on from there, as from any standing clock. A limit on the gain of a clock in some time would not help: a
+peer that has just started, or was cut off for long, cannot know the true clock.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ __all__ = ["LARGEST", "MAX_REPORTS", "Own", "ProgressBoard"]
 MAX_REPORTS = 16_384
 """peers with a report; past it, peers that are not live make room for live ones"""
 LARGEST = (1 << 32) - (1 << 16)
-"""largest clock in steps: epochs are numbered in 32 bits and may last one step. A report beyond it is refused"""
+"""largest clock in steps; a report beyond it is refused"""
 MOST_COUNTED = 1 << 56
 """largest number of steps, or samples, of one peer"""
 SOME: Final = 2

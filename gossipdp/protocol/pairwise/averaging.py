@@ -1,7 +1,9 @@
-"""All exchanges of one peer: the one under way, and those still to be settled.
+"""Pairwise averaging of one peer: in each round it exchanges compressed differences with one random partner, or a few.
 
-`offers` finds partners, `exchange` knows one dialogue. This machine joins them and routes messages and job results. A
-peer takes part in one exchange at a time, as initiator or responder. An initiator whose partner fell silent is kept
+`timetable` says how many exchanges a round has, `terms` on what terms they are offered. `offers` finds partners,
+`exchange` knows one dialogue. This machine joins them, and routes messages and results of jobs.
+
+A peer takes part in one exchange at a time, as initiator or responder. An initiator whose partner fell silent is kept
 while chunks are in doubt. A responder is kept as the log of what it mixed, until the initiator settles or makes a new
 offer.
 """
@@ -9,21 +11,23 @@ offer.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
 from gossipdp.protocol import jobs
-from gossipdp.protocol.events import ExchangeStarted
+from gossipdp.protocol.events import Closeness, ExchangeStarted
 from gossipdp.protocol.model import Model
-from gossipdp.protocol.pairwise.config import PairwiseConfig
 from gossipdp.protocol.pairwise.initiator import Initiator
 from gossipdp.protocol.pairwise.matching import BUSY
 from gossipdp.protocol.pairwise.offers import Offers
 from gossipdp.protocol.pairwise.responder import Responder
 from gossipdp.protocol.pairwise.schedule import Schedule
 from gossipdp.protocol.pairwise.terms import ExchangeTerms
+from gossipdp.protocol.pairwise.timetable import Timetable
 from gossipdp.protocol.pairwise.timing import Timing
-from gossipdp.protocol.strategy import Surroundings
+from gossipdp.protocol.parts import Parts
+from gossipdp.protocol.rounds.pacing import Pacing
+from gossipdp.protocol.rounds.rounds import Rounds
 from gossipdp.protocol.wire.encoding import Buffer
 from gossipdp.protocol.wire.messages import (
     Accept,
@@ -52,26 +56,42 @@ FORGOTTEN: Final = 3600.0
 
 
 class Averaging:
-    """All exchanges of one peer.
+    """All exchanges of one peer: the one under way, and those still to be settled.
 
     Args:
-        terms: what this peer offers, and accepts at least; chosen again between rounds.
-        ended: called once for each exchange that ended: chunks mixed, seconds, distance (NaN: unknown), now.
+        apart: members that nothing is exchanged with until one side has fetched the model of the other.
+        drift: steps of the network's clock that the model has missed.
+        began: called when an exchange begins.
+        ended: called once for each exchange that ended: chunks mixed, seconds, RMS distance per parameter (NaN:
+            unknown), now.
     """
 
     def __init__(
         self,
-        config: PairwiseConfig,
-        surroundings: Surroundings,
-        terms: ExchangeTerms,
+        parts: Parts,
+        pacing: Pacing,
+        rounds: Rounds,
         *,
+        apart: Callable[[], Mapping[bytes, int]],
+        drift: Callable[[], int],
+        began: Callable[[], None],
         ended: Callable[[int, float, float, float], None],
     ) -> None:
-        self._config, self._surroundings, self._ended = config, surroundings, ended
-        self._membership, self._outputs = surroundings.membership, surroundings.outputs
+        config = parts.config.averaging
+        self._membership, self._outputs = parts.membership, parts.outputs
         self._me, self._incarnation = self._membership.me.id, self._membership.me.incarnation
-        self._offers = Offers(config, surroundings, terms)
-        self.closing = self._offers.closing
+        self._config, self._pacing, self._began, self._over = config, pacing, began, ended
+        self._terms = ExchangeTerms(config.codec, config.bits, config.window, config.kappa, config.deadlines.ask)
+        self._timetable = Timetable(
+            parts.membership,
+            parts.progress,
+            pacing,
+            policy=config.matching.schedule,
+            early=config.early_exchanges,
+            late=config.late_exchanges,
+        )
+        self._offers = Offers(parts, pacing, rounds, self._terms, apart=apart, drift=drift)
+        self._closing = self._offers.closing
         self._timing = Timing(config.deadlines.ask)
         self._active: Initiator | Responder | None = None
         self._settling: dict[int, Initiator] = {}
@@ -87,6 +107,27 @@ class Averaging:
         """The model is here: exchanges may begin."""
         self._model = model
         self._offers.ready(model)
+        self._terms.fetched()
+
+    def fetched(self) -> None:
+        """The model has been replaced by another peer's."""
+        self._terms.fetched()
+
+    def chunk_received(self, now: float) -> None:
+        """A chunk of the model that this peer fetches has arrived."""
+        self._terms.chunk_received(now)
+
+    def paced(self) -> None:
+        """The pacing has changed: H, the outer step, or whether training makes rounds."""
+        self._terms.choose(self._pacing)
+
+    def round_done(self, now: float) -> None:
+        """The outer step of a round is made: the exchanges of the round may begin."""
+        assert self._model is not None
+        members = 1 + len(self.company)
+        if members > 1:
+            plan = self._timetable.plan(members, self._model.schema.digest, now)
+            self.want(plan.exchanges, now, plan.number, plan.schedule, plan.patience)
 
     def want(
         self, exchanges: int, now: float, number: int = 0, schedule: Schedule | None = None, patience: float = 0.0
@@ -120,17 +161,34 @@ class Averaging:
         self.step(now)
         return self._active is None
 
-    def close(self, others: Sequence[Member], seed: bytes, now: float) -> None:
-        """Training is over: exchange with `others` alone, until all hold the mean (see `closing`)."""
-        if not self.closing.begun:
+    def close(self, others: Sequence[Member], now: float) -> None:
+        """Training is over: exchange with `others` alone, until all hold the mean. Called when they change, too."""
+        assert self._model is not None
+        self._terms.close(self._pacing)
+        if not self._closing.begun:
             self._timing = Timing(self._config.deadlines.ask)  # finer codes take longer
-        self._offers.close(others, seed, now)
+        self._offers.close(others, self._model.schema.digest, now)
         self.step(now)
+
+    @property
+    def closeness(self) -> Closeness:
+        """How close the states are by now, in the closing."""
+        return self._closing.closeness
+
+    @property
+    def needed(self) -> float:
+        """Seconds for which another member may be busy before it needs this peer in the closing."""
+        return self._closing.needed
 
     def slept(self, seconds: float) -> None:
         """This peer did not run for `seconds`. They are no part of the exchange under way."""
         if self._active is not None:
             self._active.slept(seconds)
+
+    def _ended(self, chunks: int, duration: float, distance: float, now: float) -> None:
+        assert self._model is not None
+        self._terms.exchanged(chunks, self._model.chunks)
+        self._over(chunks, duration, distance, now)
 
     def _break_off(self, now: float, reason: str) -> None:
         self._offers.withdraw()
@@ -226,7 +284,7 @@ class Averaging:
             late = side.ended and turn.mixed
             side.job_done(job, turn, now)
             if late:
-                self.closing.disturbed(now)
+                self._closing.disturbed(now)
                 self._ended(1, 0.0, math.nan, now)
         self.step(now)
 
@@ -321,7 +379,7 @@ class Averaging:
             size=self._model.schema.trainable,
             now=now,
             timing=self._timing,
-            until=math.inf if self.closing.begun else now + self._surroundings.pacing.room,
+            until=math.inf if self._closing.begun else now + self._pacing.room,
         )
         self._start(initiator, source)
 
@@ -341,7 +399,7 @@ class Averaging:
         self._active = side
         side.round = self._offers.round
         self._offers.met(partner, initiator=side.initiator)
-        self._surroundings.began()
+        self._began()
         terms = side.terms
         self._outputs.emit(ExchangeStarted(partner, terms.exchange, side.initiator, terms.codec))
 

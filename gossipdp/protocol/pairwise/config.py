@@ -1,24 +1,20 @@
-"""Settings of the `pairwise` strategy."""
+"""Settings of averaging."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import ClassVar
 
 from gossipdp.protocol.pairwise.exchange import Deadlines
 from gossipdp.protocol.pairwise.matching import MatchingConfig
 from gossipdp.protocol.pairwise.timetable import EARLY, LATE
 
-__all__ = ["PairwiseConfig"]
+__all__ = ["AveragingConfig"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class PairwiseConfig:
-    name: ClassVar[str] = "pairwise"
-    exact: ClassVar[bool] = False
-
+class AveragingConfig:
     fineness: Mapping[str, int]
     """the codecs this peer speaks; of two wishes the finer one holds"""
     codec: str = "modulo"

@@ -6,7 +6,7 @@ round where peers follow one. The exchanges themselves are in `averaging`.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Final
 
 from gossipdp.protocol import jobs
@@ -14,14 +14,15 @@ from gossipdp.protocol.events import Notice, OfferRefused
 from gossipdp.protocol.membership.view import LIVE
 from gossipdp.protocol.model import Model
 from gossipdp.protocol.pairwise.closing import Closing
-from gossipdp.protocol.pairwise.config import PairwiseConfig
 from gossipdp.protocol.pairwise.exchange import Side, Terms, keeps_to
 from gossipdp.protocol.pairwise.matching import BUSY, DONE, IDLE, Matching, guests_per_round, out_of_reach
 from gossipdp.protocol.pairwise.partner_history import PartnerHistory
 from gossipdp.protocol.pairwise.schedule import Schedule, SchedulePosition
 from gossipdp.protocol.pairwise.terms import ExchangeTerms
+from gossipdp.protocol.parts import Parts
+from gossipdp.protocol.rounds.pacing import Pacing
+from gossipdp.protocol.rounds.rounds import Rounds
 from gossipdp.protocol.settings_digest import difference
-from gossipdp.protocol.strategy import Surroundings
 from gossipdp.protocol.wire.messages import Accept, End, Member, Offer, Refuse, State, short
 
 __all__ = ["IDLE_FOR", "Offers"]
@@ -35,19 +36,33 @@ class Offers:
 
     Args:
         terms: what this peer offers, and accepts at least; chosen again between rounds.
+        apart: members that nothing is exchanged with until one side has fetched the model of the other.
+        drift: steps of the network's clock that the model has missed.
     """
 
-    def __init__(self, config: PairwiseConfig, surroundings: Surroundings, terms: ExchangeTerms) -> None:
-        self._config, self._surroundings, self._terms = config, surroundings, terms
-        self._membership, self._outputs = surroundings.membership, surroundings.outputs
+    def __init__(
+        self,
+        parts: Parts,
+        pacing: Pacing,
+        rounds: Rounds,
+        terms: ExchangeTerms,
+        *,
+        apart: Callable[[], Mapping[bytes, int]],
+        drift: Callable[[], int],
+    ) -> None:
+        config = parts.config.averaging
+        self._membership, self._outputs, self._shuns = parts.membership, parts.outputs, parts.strikes.shuns
+        self._config, self._pacing, self._rounds, self._terms = config, pacing, rounds, terms
+        self._settings, self._keys, self._sync = parts.config.settings, parts.config.keys, parts.config.sync
+        self._apart, self._drift = apart, drift
         me = self._membership.me
         self._me, self._incarnation = me.id, me.incarnation
-        self._matching = Matching(config.matching, surroundings.random)
+        self._matching = Matching(config.matching, parts.random)
         self._position = SchedulePosition(me.id)
         self._known = PartnerHistory()
         self._idle: dict[bytes, float] = {}
         """members without a training process, and when each is asked again"""
-        self.closing = Closing(me, surroundings.random, config.deadlines.silence)
+        self.closing = Closing(me, parts.random, config.deadlines.silence)
         self._closes = False
         """the exchange under way is one of the closing"""
         self._counter = me.incarnation << 32
@@ -101,18 +116,17 @@ class Offers:
         Without a training process it needs none once this round's are made, or while its model is old. With mode sync
         the others wait for the first round of a training process that has begun.
         """
-        around, phase = self._surroundings, self._membership.me.phase
-        if phase:
+        if self._membership.me.phase:
             return "" if self.closing.begun else IDLE
-        if around.trains() or (self.wants and around.drift() <= around.pacing.usual_every):
+        if self._rounds.trains or (self.wants and self._drift() <= self._pacing.usual_every):
             return ""
-        return BUSY if around.sync and around.attached() else IDLE
+        return BUSY if self._sync and self._rounds.open else IDLE
 
     def barred(self, peer: bytes, now: float) -> str:
         """Why nothing is exchanged with this peer, or ""."""
-        if peer in self._surroundings.apart():
+        if peer in self._apart():
             return "apart"
-        return "aside" if self._surroundings.shuns(peer, now) else ""
+        return "aside" if self._shuns(peer, now) else ""
 
     # -- own offers -------------------------------------------------------------------------------------------
 
@@ -159,7 +173,7 @@ class Offers:
         self._out = Offer(
             self._counter,
             self._model.schema.digest,
-            self._surroundings.settings,
+            self._settings,
             self._terms.codec,
             self._wish(partner),
             self._terms.pull,
@@ -175,8 +189,8 @@ class Offers:
         excluded = out_of_reach(self._membership.me, alive, self._membership.linked) | dict(unsettled)
         excluded |= {member.id: "finishing" for member in alive if member.phase}
         excluded |= dict.fromkeys(self._idle, IDLE)
-        excluded |= dict.fromkeys(self._surroundings.apart(), "apart")
-        excluded |= {member.id: "aside" for member in alive if self._surroundings.shuns(member.id, now)}
+        excluded |= dict.fromkeys(self._apart(), "apart")
+        excluded |= {member.id: "aside" for member in alive if self._shuns(member.id, now)}
         rest = (member.id for member in alive if member.id not in excluded)
         return excluded | self._known.left_alone(rest, now)
 
@@ -280,10 +294,9 @@ class Offers:
         assert self._model is not None
         if offer.schema != self._model.schema.digest:
             return "schema"
-        around = self._surroundings
-        if offer.settings != around.settings:
+        if offer.settings != self._settings:
             if self._known.differs(source, self.round):
-                told = difference(f"member {short(source)}", around.settings, offer.settings, around.keys)
+                told = difference(f"member {short(source)}", self._settings, offer.settings, self._keys)
                 self._outputs.emit(Notice("GD-303", told))
             return "settings"
         return "" if offer.codec in self._config.fineness else "codec"

@@ -25,12 +25,12 @@ from gossipdp.protocol.wire.encoding import Buffer
 
 __all__ = ["WANTED", "Follower"]
 
-DRY: Final = {Reason.APART: 32, Reason.LAG: 4, Reason.DIVERGED: 16, Reason.IDLE: 4, Reason.LATE: 4}
+DRY: Final = {Reason.APART: 32, Reason.LAG: 4, Reason.IDLE: 4, Reason.LATE: 4}
 """Periods without any source after which the peer gives up. A peer that lags can be averaged as it is. A peer held
 apart has to follow some day, so it waits longer."""
 WANTED: Final = 4
 """The same, once another peer asks for the model that is given up: there may be no other model."""
-STALLED: Final = {Reason.APART: 128, Reason.LAG: 128, Reason.DIVERGED: 16, Reason.IDLE: 64, Reason.LATE: 64}
+STALLED: Final = {Reason.APART: 128, Reason.LAG: 128, Reason.IDLE: 64, Reason.LATE: 64}
 """Periods with sources that all refuse, after which the peer gives up; times 1 to 2 at random. Two peers may have begun
 to follow each other. One of them must stop first."""
 

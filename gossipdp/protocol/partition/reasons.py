@@ -15,8 +15,6 @@ class Reason(StrEnum):
     """Its side has met a greater one after a long partition."""
     LAG = "lag"
     """It was cut off and has fallen behind."""
-    DIVERGED = "diverged"
-    """Its state is not the one that the network agreed on."""
     IDLE = "idle"
     """It has no training process, and its model is old."""
     LATE = "late"

@@ -41,14 +41,12 @@ from gossipdp.protocol.transfer.arrived import Arrived
 from gossipdp.protocol.transfer.joiner import Joiner
 from gossipdp.protocol.wire.messages import Line, Lineage, Member, State, StateAsk, StateProbe, StateRequest
 
-__all__ = ["NEVER", "Reunion"]
+__all__ = ["Reunion"]
 
 TELLS: Final = 4
 """Members of each side that are told per period."""
 GREETED: Final = 32
 """Members told at once by a peer that has changed sides."""
-NEVER: Final = 1 << 40
-"""Steps of a round with which no member is ever apart or lags. `epidemic` finds divergence by digests instead."""
 
 
 class Reunion:
@@ -77,7 +75,7 @@ class Reunion:
         me: Callable[[], Own],
         hold: Callable[[bool, float], bool],
         done: Callable[[Arrived, Reason, float], None],
-        standby: Standby | None = None,
+        standby: Standby,
         finishing: Callable[[], bool] = lambda: False,
     ) -> None:
         self._membership, self._random, self._outputs = membership, random, outputs
@@ -95,11 +93,9 @@ class Reunion:
             apart_rounds=apart_rounds,
             period=self._period,
             me=me,
-            trains=lambda: standby is None or standby.counts,
+            trains=lambda: standby.counts,
         )
         self._course = Machine(COURSE, Course.JOINING, self._course_actions())
-        self._astray: Sequence[bytes] = ()
-        """Holders of the state that the network has agreed on, if this peer's differs."""
         self._number = 0
         """Of the last message sent."""
         self._wanted = NO_LINE
@@ -116,7 +112,6 @@ class Reunion:
             Action.TRUST: self._trust,
             Action.FOLLOW_SIDE: self._follow_side,
             Action.FOLLOW_NETWORK: self._follow_network,
-            Action.FOLLOW_AGREED: self._follow_agreed,
             Action.RENEW: self._renew,
             Action.TURN: self._turn,
             Action.ADOPT: self._adopt,
@@ -221,8 +216,8 @@ class Reunion:
 
     def receive(self, word: Lineage, source: bytes, now: float) -> None:
         """`source` says which line it holds."""
-        # Without sides no peer is apart. What was said to an earlier life of this peer is void: its side may differ.
-        void = word.apart and (self._steps >= NEVER or word.life != self._membership.me.incarnation)
+        # What was said to an earlier life of this peer is void: its side may differ.
+        void = word.apart and word.life != self._membership.me.incarnation
         if void or not self._sides.hear(word, source) or self._course.state is Course.JOINING:
             return
         if self._sides.place(word, source, self.line):
@@ -272,13 +267,8 @@ class Reunion:
         if present or asking or self.reason is Reason.LAG:
             self._tell_some(self._sides.own())
 
-    def step(self, now: float, astray: Sequence[bytes] = ()) -> None:
-        """Draw conclusions after any input.
-
-        Args:
-            astray: Holders of the state that the network has agreed on, if this peer's differs.
-        """
-        self._astray = astray
+    def step(self, now: float) -> None:
+        """Draw conclusions after any input."""
         if self._course.state is Course.JOINING:
             return
         if self._sides.take_noticed():
@@ -289,9 +279,7 @@ class Reunion:
             self._course.fire(Event.OUTRANKED, now)
         elif self.reason:
             self._fetch(now)
-        if not self.reason and self._astray:
-            self._course.fire(Event.DIVERGED, now)
-        elif not self.reason and self._standby is not None and self._standby.reason:
+        if not self.reason and self._standby.reason:
             self._course.fire(Event.OUTDATED, now)
         elif not self.reason and not self._finishing():
             self._watch_lag(now)
@@ -342,12 +330,9 @@ class Reunion:
     def _follow_network(self, now: float) -> None:
         self._follow(Reason.LAG, now)
 
-    def _follow_agreed(self, now: float) -> None:
-        self._follow(Reason.DIVERGED, now)
-
     def _renew(self, now: float) -> None:
         standby = self._standby
-        assert standby is not None and standby.reason is not None
+        assert standby.reason is not None
         self._follow(standby.reason, now, behind=standby.age, newer_than=standby.clock, keep=standby.trained)
 
     def _turn(self, now: float) -> None:
@@ -368,9 +353,7 @@ class Reunion:
             return self._conclude(now)
         if self.reason is Reason.LAG:
             wanted: Sequence[bytes] = self._lag.vouchers
-        elif self.reason is Reason.DIVERGED:
-            wanted = self._astray
-        elif self._standby is not None and self.reason in SPARE:
+        elif self.reason in SPARE:
             wanted = self._standby.givers()
         else:
             wanted = self._holders()
@@ -394,9 +377,7 @@ class Reunion:
 
     def _end(self, now: float) -> None:
         # A peer that gave up does not try again at once: `step` says when.
-        self._astray = ()
-        if self._standby is not None:
-            self._standby.tried(self.reason, complete=self.follower.complete)
+        self._standby.tried(self.reason, complete=self.follower.complete)
         self._lag.fetched(now)
         self.follower.end(now)
         for peer in self._sides.own()[:GREETED]:

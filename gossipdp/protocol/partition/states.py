@@ -50,7 +50,6 @@ class Event(enum.Enum):
     VOUCHED = "two vouchers, and still behind"
     UNVOUCHED = "ASKING periods without two vouchers"
     OUTRANKED = "a greater line is proven"
-    DIVERGED = "the network has agreed on another state"
     OUTDATED = "no training here, and the model is old"
     FETCHED = "the other model is complete"
     GAVE_UP = "no source for DRY or STALLED periods"
@@ -67,7 +66,6 @@ class Action(enum.Enum):
     TRUST = "count as in step, exchange again"
     FOLLOW_SIDE = "follow that line (apart)"
     FOLLOW_NETWORK = "follow the vouchers (lag)"
-    FOLLOW_AGREED = "follow its holders (diverged)"
     RENEW = "fetch it anew (idle, late)"
     TURN = "follow that line in place of its own side (idle, late)"
     ADOPT = "take over model and line"
@@ -96,8 +94,6 @@ COURSE: Final[Table[Course, Event, Action]] = {
     (Course.ASKING, Event.VOUCHED): (Course.FOLLOWING, Action.FOLLOW_NETWORK),
     (Course.CURRENT, Event.OUTRANKED): (Course.FOLLOWING, Action.FOLLOW_SIDE),
     (Course.ASKING, Event.OUTRANKED): (Course.FOLLOWING, Action.FOLLOW_SIDE),
-    (Course.CURRENT, Event.DIVERGED): (Course.FOLLOWING, Action.FOLLOW_AGREED),
-    (Course.ASKING, Event.DIVERGED): (Course.FOLLOWING, Action.FOLLOW_AGREED),
     (Course.CURRENT, Event.OUTDATED): (Course.FOLLOWING, Action.RENEW),
     (Course.ASKING, Event.OUTDATED): (Course.FOLLOWING, Action.RENEW),
     (Course.FOLLOWING, Event.OUTRANKED): (Course.FOLLOWING, Action.TURN),

@@ -38,7 +38,6 @@ class Attachment:
     """Decides when a training process gets its session, and with which model.
 
     Args:
-        most_chunk: parameters a chunk, at most.
         founds: whether this peer gives the network its model.
         held: whether the model is being replaced, or too old to begin with.
         keeps: whether a live process may keep its parameters, now that a model is here.
@@ -50,14 +49,13 @@ class Attachment:
         rounds: Rounds,
         moments: MomentsHolder,
         outputs: Outputs,
-        most_chunk: int,
         founds: Callable[[], bool],
         held: Callable[[], bool],
         keeps: Callable[[Live], bool],
         kept: Callable[[Live, Carried], None],
     ) -> None:
         self._rounds, self._moments, self._outputs = rounds, moments, outputs
-        self._most_chunk, self._founds, self._held, self._keeps, self._kept = most_chunk, founds, held, keeps, kept
+        self._founds, self._held, self._keeps, self._kept = founds, held, keeps, kept
         self._waiting: bytes | None = None
         """schema of the waiting process; None if none waits"""
         self._brings: Carried = NOTHING
@@ -134,10 +132,8 @@ class Attachment:
         self.founding = Founding(self._waiting, self._brings, self._live)
         self._waiting, self._brings = None, NOTHING
         schema, live = Schema.from_bytes(self.founding.schema), self.founding.live
-        width = chunk_parameters(schema.size, self._most_chunk)
-        self._outputs.ask(jobs.Allocate(schema.size, schema.trainable, width))
-        most = self._most_chunk
-        self._rounds.allocate(len(schema.spans(most)), schema.trainable, schema.averaged(most))
+        self._outputs.ask(jobs.Allocate(schema.size, schema.trainable, chunk_parameters(schema.size)))
+        self._rounds.allocate(len(schema.spans()), schema.trainable, schema.averaged())
         self._rounds.attach(found=True, keep=None if live is None else live.clock)
 
     def unusable(self) -> None:

@@ -1,7 +1,7 @@
 """How long the rounds of one peer are, and how strong its outer steps.
 
 Both follow from how far the network has come, what the last exchanges achieved, and how long they took. The terms of an
-exchange are the strategy's. No message or vector is handled here.
+exchange are in `pairwise.terms`. No message or vector is handled here.
 """
 
 from __future__ import annotations
@@ -60,8 +60,6 @@ class PacingConfig:
     """steps of the network's clock that count as early, while the learning rate is high"""
     sync: bool
     """rounds wait for each other"""
-    by_clock: bool
-    """H does not depend on a peer's speed, because the strategy counts in steps of the network's clock"""
 
 
 class Pacing:
@@ -191,7 +189,7 @@ class Pacing:
 
     def watch(self, attached: bool, now: float) -> None:
         """Notice a training process that has stopped making rounds. Call after every input, and at `timer`."""
-        if not attached or self._config.by_clock:
+        if not attached:
             self._still_at = math.inf
         elif self._still_at == math.inf:
             self._still_at = now + STANDS_STILL * self.usual_round
@@ -213,7 +211,7 @@ class Pacing:
         # A round has at least one step, and a training process may have an H of its own. The speed known until now
         # decided the length of this round.
         self._share = max(self.speed, 1.0 / usual) * max(1.0, steps / self.every)
-        if timed and not self._config.by_clock and not self._config.sync:
+        if timed and not self._config.sync:
             self._speed.trained(self._step_time, now)
         self._submitted_at, self._unsure = now, max(0, self._unsure - 1)
 
@@ -254,11 +252,6 @@ class Pacing:
         self.set()
         self._still_at = now + STANDS_STILL * self.usual_round
         self._changed()
-
-    def applied(self) -> None:
-        """An increment of another peer has moved the anchor."""
-        self._alone = 0
-        self._fresh = False
 
     def in_vain(self) -> None:
         """An exchange has mixed nothing."""

@@ -11,36 +11,17 @@ from __future__ import annotations
 import enum
 import math
 from collections.abc import Callable
-from typing import Final, Protocol
+from typing import Final
 
 from gossipdp.protocol import jobs
 from gossipdp.protocol.events import RoundDone, SessionOpened, SessionRefused, SlotSealed, SnapshotTaken
 from gossipdp.protocol.model import Outer
 from gossipdp.protocol.outputs import Outputs
 
-__all__ = ["Done", "Rounds", "Steps"]
+__all__ = ["Done", "Rounds"]
 
 NO_SNAPSHOT: Final = 0
 """number of what a live training process wrote when it attached; its snapshots count from 1"""
-
-
-class Steps(Protocol):
-    """The outer step of a strategy that does not use the plain one."""
-
-    def begin(self, run: Callable[[Outer | None], None]) -> None:
-        """A snapshot stands in x. Call `run`, now or later, with the step to make.
-
-        With None the round is left out. Its progress stays in x and counts for the next round.
-        """
-
-    def job(self, chunk: int, applied: int) -> jobs.OuterStep | jobs.Publish:
-        """The outer step of `chunk`. Until `end`, only this round may change the state."""
-
-    def published(self, chunk: int, result: jobs.Published) -> None:
-        """The result of `chunk`'s job, if it was a Publish."""
-
-    def end(self) -> None:
-        """The outer step of all chunks is made."""
 
 
 class Done(enum.Enum):
@@ -64,12 +45,11 @@ class Rounds:
     """Sequences whole-vector work as passes of chunk jobs, a few at a time, so that exchanges interleave with it.
 
     Args:
-        steps: how the strategy makes outer steps, one chunk at a time; None for the plain one.
         ahead: most jobs of a pass that are asked for and not done.
     """
 
-    def __init__(self, outputs: Outputs, steps: Steps | None = None, ahead: int = 1) -> None:
-        self._outputs, self._steps, self._ahead = outputs, steps, ahead
+    def __init__(self, outputs: Outputs, ahead: int = 1) -> None:
+        self._outputs, self._ahead = outputs, ahead
         self._job: Callable[[int], jobs.Job[object]] = jobs.Check
         """of the pass under way, by chunk"""
         self._asked = self._end = 0
@@ -244,10 +224,10 @@ class Rounds:
             self._dirty, self._sealing = False, True
             self._outputs.ask(jobs.Seal())
 
-    def _begin(self, job: Callable[[int], jobs.Job[object]], ahead: int = 0) -> None:
+    def _begin(self, job: Callable[[int], jobs.Job[object]]) -> None:
         """Begin a pass over all chunks. It ends when `_over` says so."""
         self._job, self._asked, self._end, self._sound = job, 0, self._chunks, True
-        for _ in range(ahead or self._ahead):
+        for _ in range(self._ahead):
             self._ask()
 
     def _ask(self) -> None:
@@ -291,13 +271,7 @@ class Rounds:
                 if self._over(chunk, sound=job.typed(result).finite):
                     self._checked()
             case jobs.OuterStep(chunk):
-                stepped = job.typed(result)
-                return self._stepped(chunk, stepped.pseudo_gradient2, stepped.movement2)
-            case jobs.Publish(chunk):
-                assert self._steps is not None
-                published = job.typed(result)
-                self._steps.published(chunk, published)
-                return self._stepped(chunk, published.pseudo_gradient2, published.movement**2)
+                return self._stepped(chunk, job.typed(result))
         return None
 
     def _open_session(self) -> None:
@@ -326,33 +300,18 @@ class Rounds:
         else:
             self._phase = _Phase.STEPPING
             self._accepted()
-            if self._steps is None:
-                self._begin(self._step)
-            else:
-                self._steps.begin(self._begin_steps)
-
-    def _begin_steps(self, outer: Outer | None) -> None:
-        if outer is None:
-            self._phase = _Phase.IDLE
-            self._taken()
-            return self._idle()
-        self._outer = outer
-        self._begin(self._step, ahead=1)
+            self._begin(self._step)
 
     def _step(self, chunk: int) -> jobs.Job[object]:
-        if self._steps is not None:
-            return self._steps.job(chunk, self._applied)
         outer = self._outer
         return jobs.OuterStep(chunk, outer.lr, outer.momentum, self._applied, outer.part)
 
-    def _stepped(self, chunk: int, pseudo_gradient2: float, movement2: float) -> Done | None:
+    def _stepped(self, chunk: int, step: jobs.Stepped) -> Done | None:
         if chunk < self._counted:
-            self._sums[0] += pseudo_gradient2
-            self._sums[1] += movement2
+            self._sums[0] += step.pseudo_gradient2
+            self._sums[1] += step.movement2
         if not self._over(chunk):
             return None
-        if self._steps is not None:
-            self._steps.end()
         self._phase = _Phase.IDLE
         self.rounds += 1
         self.made += 1

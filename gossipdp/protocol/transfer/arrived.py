@@ -36,8 +36,6 @@ class Arrived:
     """what goes with the model and is not averaged"""
     begun: int = 0
     """the network's clock when the last source began to send; some parts of the model may be older"""
-    summary: bytes | None = None
-    """what a received exact state contains; None for a state of this peer's own"""
     giver: bytes = b""
     """the last source of a received model"""
 

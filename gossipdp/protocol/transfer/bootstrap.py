@@ -12,9 +12,10 @@ more than `tolerance` later.
 
 from __future__ import annotations
 
+import enum
 from collections.abc import Callable, Iterable
 from random import Random
-from typing import Protocol
+from typing import Final, Protocol
 
 from gossipdp.protocol import jobs
 from gossipdp.protocol.carried_state import Carried
@@ -23,17 +24,72 @@ from gossipdp.protocol.membership.membership import Membership
 from gossipdp.protocol.membership.view import LIVE
 from gossipdp.protocol.model import Model
 from gossipdp.protocol.outputs import Outputs
-from gossipdp.protocol.state_machine import Machine
+from gossipdp.protocol.state_machine import Machine, Table, diagram
 from gossipdp.protocol.transfer.arrived import Arrived, Origin
 from gossipdp.protocol.transfer.claims import Held, Live
 from gossipdp.protocol.transfer.election import Election
 from gossipdp.protocol.transfer.joiner import Joiner
-from gossipdp.protocol.transfer.phases import BOOTSTRAP, Action, Event, Phase
 from gossipdp.protocol.transfer.source import Giving
 from gossipdp.protocol.wire.encoding import Buffer
 from gossipdp.protocol.wire.messages import Member, Standing, State
 
-__all__ = ["Bootstrap", "NewJoiner"]
+__all__ = ["BOOTSTRAP", "Action", "Bootstrap", "Event", "NewJoiner", "Phase", "bootstrap_diagram"]
+
+
+class Phase(enum.Enum):
+    WAITING = "Waiting"
+    """The daemon has not said yet whether this peer founds or joins."""
+    FOUNDING = "Founding"
+    """The first training process gives the network its model, or has given it."""
+    SEEKING = "Seeking"
+    """The peer fetches, or waits for members that may have something later than its own."""
+    RESTORING = "Restoring"
+    """The driver reads the newest checkpoint."""
+    TAKING_OVER = "TakingOver"
+    """The parameters of a live training process are read."""
+    READY = "Ready"
+    """The model is here."""
+
+
+class Event(enum.Enum):
+    FOUND = "told to found"
+    JOIN = "told to join"
+    FETCHED = "the model of a member is complete"
+    CHECKPOINT_WINS = "no member's model goes before its checkpoint"
+    PROCESS_WINS = "no member's model goes before its live training process"
+    RESTORED = "the checkpoint is read"
+    EARLIER = "only an earlier checkpoint could be read, and a member's may go before it"
+    UNREADABLE = "no checkpoint could be read"
+    TAKEN = "the parameters are read"
+    NOT_FINITE = "the parameters have NaN or Inf"
+
+
+class Action(enum.Enum):
+    RESTORE = "read it"
+    TAKE_OVER = "read its parameters"
+    RESTART = "drop what was fetched"
+    FORGET = "claim no checkpoint"
+    DISMISS = "claim no process"
+    END = "stop asking"
+
+
+BOOTSTRAP: Final[Table[Phase, Event, Action]] = {
+    (Phase.WAITING, Event.FOUND): (Phase.FOUNDING, None),
+    (Phase.WAITING, Event.JOIN): (Phase.SEEKING, None),
+    (Phase.SEEKING, Event.FETCHED): (Phase.READY, Action.END),
+    (Phase.SEEKING, Event.CHECKPOINT_WINS): (Phase.RESTORING, Action.RESTORE),
+    (Phase.SEEKING, Event.PROCESS_WINS): (Phase.TAKING_OVER, Action.TAKE_OVER),
+    (Phase.RESTORING, Event.RESTORED): (Phase.READY, Action.END),
+    (Phase.RESTORING, Event.EARLIER): (Phase.SEEKING, Action.RESTART),
+    (Phase.RESTORING, Event.UNREADABLE): (Phase.SEEKING, Action.FORGET),
+    (Phase.TAKING_OVER, Event.TAKEN): (Phase.READY, Action.END),
+    (Phase.TAKING_OVER, Event.NOT_FINITE): (Phase.SEEKING, Action.DISMISS),
+}
+
+
+def bootstrap_diagram() -> str:
+    """The table as a Mermaid diagram."""
+    return "\n".join(["stateDiagram-v2", *("    " + line for line in diagram(BOOTSTRAP, Phase.WAITING))])
 
 
 class NewJoiner(Protocol):
@@ -51,7 +107,6 @@ class Bootstrap:
         tolerance: Steps of the network's clock by which a checkpoint may be ahead of a fetched model. A peer may have
             told no other of its last rounds before a stop. A live training process may be as far behind another's
             model and keeps its own: replicas that near are averaged.
-        exact: Every replica is the same bits, so any member's model goes before that of a live training process.
         adopt: Callback: the model is here, received or restored.
         take_over: Callback: the live training process's parameters are to be the model.
     """
@@ -65,7 +120,6 @@ class Bootstrap:
         outputs: Outputs,
         resume_after: float,
         tolerance: int,
-        exact: bool,
         adopt: Callable[[Arrived, float], None],
         take_over: Callable[[], None],
     ) -> None:
@@ -77,7 +131,6 @@ class Bootstrap:
             outputs=outputs,
             resume_after=resume_after,
             tolerance=tolerance,
-            exact=exact,
         )
         self._joiner: Joiner | None = None
         self._taking: Held | None = None

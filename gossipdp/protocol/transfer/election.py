@@ -64,7 +64,6 @@ class Election:
     Args:
         resume_after: Seconds to listen for the network before the peer goes on from its checkpoint.
         tolerance: Steps of the network's clock that count as equally late.
-        exact: Every replica is the same bits, so any member's model goes before that of a live training process.
     """
 
     def __init__(
@@ -75,10 +74,9 @@ class Election:
         outputs: Outputs,
         resume_after: float,
         tolerance: int,
-        exact: bool,
     ) -> None:
         self._membership, self._random, self._outputs = membership, random, outputs
-        self._resume_after, self._tolerance, self._exact = resume_after, tolerance, exact
+        self._resume_after, self._tolerance = resume_after, tolerance
         self._period = membership.config.join_interval
         self._held: Held | None = None
         self._live: Live | None = None
@@ -222,7 +220,7 @@ class Election:
 
     def _further(self, other: _Other) -> bool:
         """Whether what `other` holds goes before this peer's live training process, if there is one."""
-        if self._live is None or self._exact:
+        if self._live is None:
             return True
         return other.clock > self._live.clock + self._tolerance
 

@@ -5,11 +5,6 @@ against it. Anchors of different members differ a little at every moment, so chu
 of replicas within the consensus distance. That is a valid start. If a source dies, verified chunks are kept and the
 rest comes from the next source (algorithms section 8).
 
-With `epidemic` anchors are the same bits everywhere and a state is exact. A snapshot stands still while it is made, and
-the source signs what it contains. Of the chunks that are here, only those equal to the next source's are kept. One
-member signs for that, and witnesses judge the state within a tolerance, as they judge anchors that differ. A state that
-no other peer has is found once it is taken, by the digests of epochs. Then it is fetched anew.
-
 What goes with the model and is not averaged (`carried_state`) follows the chunks in pieces, exactly. All pieces come
 from the source of the last manifest. Pieces that are here are kept if their hashes are in that manifest.
 """
@@ -99,8 +94,6 @@ class Joiner:
         self.schema_bytes = b""
         self.refusals: dict[bytes, str] = {}
         """Why each source was left: a `Refusal`, or the word that the source sent."""
-        self.summary = b""
-        """What an exact state contains."""
         self._hashes = b""
         self._first_piece = 0
         """Chunks of the vector. Pieces of what goes with it follow."""
@@ -205,10 +198,10 @@ class Joiner:
             return self._abandon(Refusal.CLOCK, now)
         if manifest.clock <= self._newer_than:
             return self._abandon(Refusal.OLD, now)
-        contents = read_manifest(manifest, buffers, exact=self._config.exact)
+        contents = read_manifest(manifest, buffers)
         if isinstance(contents, Refusal):
             return self._distrust(contents, now)
-        signed = signed_part(manifest, contents.schema_bytes, contents.hashes, contents.summary)
+        signed = signed_part(manifest, contents.schema_bytes, contents.hashes)
         if not self._verify(self.source, signed, contents.signature):
             return self._distrust(Refusal.MANIFEST, now)
         if contents.schema.size > self._config.max_parameters:
@@ -228,10 +221,7 @@ class Joiner:
                 self._outputs.ask(jobs.Allocate(contents.schema.size, contents.schema.trainable, contents.width))
         assert self.manifest is not None and self.source is not None
         kept = {chunk for chunk, here in self._here.items() if here == hash_of(hashes, chunk)}
-        if contents.summary is not None:
-            self.manifest, self.summary = manifest, contents.summary
-            self._missing = set(range(chunks)) - kept | self._working.keys()
-        elif manifest.clock < self.manifest.clock:
+        if manifest.clock < self.manifest.clock:
             self.manifest = manifest  # a patchwork is as old as its oldest part
         self._carrier, self._reference, self._total = self.source, contents.reference, total
         self._pieces = {chunk: piece for chunk, piece in self._pieces.items() if chunk in kept}
@@ -275,7 +265,6 @@ class Joiner:
             rounds=self.manifest.rounds,
             carried=self.carried,
             begun=self.begun,
-            summary=self.summary,
             giver=self.giver,
         )
 
@@ -299,7 +288,7 @@ class Joiner:
             return
         self._here[chunk] = job.hash
         piece = isinstance(job, jobs.CheckPiece)
-        if job.hash == hash_of(self._hashes, chunk) or not (piece or self._config.exact):
+        if not piece or job.hash == hash_of(self._hashes, chunk):
             self._missing.discard(chunk)
             if piece:
                 self._pieces[chunk] = job.payload

@@ -11,7 +11,7 @@ import msgpack
 
 from gossipdp.errors import RemoteProtocolError
 from gossipdp.protocol.carried_state import pieces, reference_digest
-from gossipdp.protocol.schema import MOST, MOST_EXACT, Schema, chunk_parameters
+from gossipdp.protocol.schema import Schema, chunk_parameters
 from gossipdp.protocol.transfer.refusals import Refusal
 from gossipdp.protocol.wire.encoding import Buffer
 from gossipdp.protocol.wire.messages import StateManifest
@@ -27,8 +27,8 @@ def hash_of(hashes: bytes, chunk: int) -> bytes:
     return hashes[HASH * chunk : HASH * (chunk + 1)]
 
 
-def signed_part(manifest: StateManifest, schema: Buffer, hashes: Buffer, summary: Buffer | None = None) -> bytes:
-    """The digest that the source signs. summary: what an exact state contains."""
+def signed_part(manifest: StateManifest, schema: Buffer, hashes: Buffer) -> bytes:
+    """The digest that the source signs."""
     fields = (
         manifest.snapshot,
         manifest.parameters,
@@ -43,8 +43,6 @@ def signed_part(manifest: StateManifest, schema: Buffer, hashes: Buffer, summary
     digest = hashlib.blake2b(digest_size=32, person=b"gossipdp state")
     for part in (msgpack.packb(fields), hashlib.blake2b(schema).digest(), hashlib.blake2b(hashes).digest()):
         digest.update(part)
-    if summary is not None:
-        digest.update(hashlib.blake2b(summary).digest())
     return digest.digest()
 
 
@@ -56,8 +54,6 @@ class Contents:
     schema_bytes: bytes
     hashes: bytes
     """Of the vector's chunks, then of the pieces that go with it."""
-    summary: bytes | None
-    """What an exact state contains."""
     signature: bytes
     spans: Sequence[slice]
     """The parameters of each chunk."""
@@ -77,25 +73,21 @@ class Contents:
         return len(self.hashes) // HASH
 
 
-def read_manifest(manifest: StateManifest, buffers: Sequence[Buffer], *, exact: bool) -> Contents | Refusal:
+def read_manifest(manifest: StateManifest, buffers: Sequence[Buffer]) -> Contents | Refusal:
     """Check that the parts of a manifest agree.
 
     Args:
-        buffers: Schema, hashes, signature and, of an exact state, what it contains.
-        exact: The state is one that all peers share, bit for bit.
+        buffers: Schema, hashes, signature.
 
     Returns:
         The parts, or why the manifest is refused.
     """
-    most = MOST_EXACT if exact else MOST
-    if len(buffers) != 3 + exact:
-        return Refusal.MANIFEST
-    schema_bytes, hashes, signature, *rest = (bytes(buffer) for buffer in buffers)
+    schema_bytes, hashes, signature = (bytes(buffer) for buffer in buffers)
     try:
         schema = Schema.from_bytes(schema_bytes)
     except (ValueError, RemoteProtocolError):
         return Refusal.SCHEMA
-    width, spans = chunk_parameters(schema.size, most), schema.spans(most)
+    width, spans = chunk_parameters(schema.size), schema.spans()
     chunks, reference = len(spans), pieces(manifest.reference)
     agrees = (
         schema.size == manifest.parameters
@@ -110,7 +102,6 @@ def read_manifest(manifest: StateManifest, buffers: Sequence[Buffer], *, exact: 
         schema=schema,
         schema_bytes=schema_bytes,
         hashes=hashes,
-        summary=rest[0] if rest else None,
         signature=signature,
         spans=spans,
         width=width,

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Final, Protocol, TypeAlias
+from typing import Final, TypeAlias
 
 from gossipdp.protocol import jobs
 from gossipdp.protocol.carried_state import NOTHING, Carried
@@ -27,7 +27,7 @@ from gossipdp.protocol.wire.messages import (
     StateWait,
 )
 
-__all__ = ["Asking", "Giving", "Shared", "Source", "TransferConfig"]
+__all__ = ["Asking", "Giving", "Source", "TransferConfig"]
 
 Asking: TypeAlias = StateRequest | StateAsk | StateProbe
 Giving: TypeAlias = StateManifest | StateChunk | StateRefuse | StateSample | StateWait
@@ -56,23 +56,8 @@ class TransferConfig:
     """A snapshot that is not asked for is dropped after this time."""
     fresh: float = 2.0
     """A snapshot younger than this, or of the last `FRESH_ROUNDS` rounds, serves the next joiner too."""
-    exact: bool = False
-    """The state is one that all peers share, bit for bit."""
     witness: float = 10.0
     """Once every chunk is here, a witness may take this long to answer."""
-
-
-class Shared(Protocol):
-    """The state that all peers share."""
-
-    def freeze(self, begin: Callable[[], bool]) -> None:
-        """Call `begin` once the state is at rest, now or later. If it returns True, the state rests until `frozen`."""
-
-    def frozen(self) -> None:
-        """The state may change again."""
-
-    def summary(self) -> bytes:
-        """What the state contains."""
 
 
 @dataclass
@@ -86,8 +71,6 @@ class _Snapshot:
     """Chunks that are frozen or are being frozen."""
     chunks: list[jobs.Frozen] = field(default_factory=list)
     waiting: dict[bytes, int] = field(default_factory=dict)
-    summary: bytes | None = None
-    """What an exact state contains, once its making has begun."""
     carried: Carried = NOTHING
     """What goes with it. Taken once all chunks are frozen, so it is never older than they are."""
     whole: bool = False
@@ -98,8 +81,7 @@ class Source:
 
     Args:
         sign: Signs bytes with this peer's key.
-        shared: The state, if all peers share it and it is given exactly.
-        ahead: Chunks that are being frozen at once. A shared state rests until its chunk is frozen: there it is one.
+        ahead: Chunks that are being frozen at once.
         incarnation: The upper part of the numbers of snapshots, so that no number is one of an earlier life.
     """
 
@@ -108,13 +90,11 @@ class Source:
         config: TransferConfig,
         outputs: Outputs,
         sign: Callable[[bytes], bytes],
-        shared: Shared | None = None,
         *,
         ahead: int = 1,
         incarnation: int,
     ) -> None:
-        self._config, self._outputs, self._sign, self._shared = config, outputs, sign, shared
-        self._ahead = ahead if shared is None else 1
+        self._config, self._outputs, self._sign, self._ahead = config, outputs, sign, ahead
         self._snapshot: _Snapshot | None = None
         self._freezing = self._strays = 0
         """Chunks that are being frozen now, and those of them that a dropped snapshot asked for."""
@@ -124,8 +104,8 @@ class Source:
         """Steps of the network's clock that the anchor is old."""
 
     def took(self, behind: int) -> None:
-        """The anchor was fetched, as it was `behind` steps ago. Increments have brought a shared state up to date."""
-        self._behind = max(0, behind) if self._shared is None else 0
+        """The anchor was fetched, as it was `behind` steps ago."""
+        self._behind = max(0, behind)
 
     @property
     def behind(self) -> int:
@@ -158,10 +138,7 @@ class Source:
         if snapshot is None or (snapshot.whole and self._stale(snapshot, model, now)):
             self._numbers += 1
             snapshot = self._snapshot = _Snapshot(self._numbers, now, now, model.clock - self._behind, model.rounds)
-            if self._shared is None:
-                self._freeze(snapshot, model)
-            else:
-                self._shared.freeze(lambda: self._begin(snapshot, model))
+            self._freeze(snapshot, model)
         snapshot.used = now
         if snapshot.waiting.get(source) == transfer:
             self._outputs.send(source, StateWait(transfer, len(snapshot.chunks)))
@@ -174,14 +151,6 @@ class Source:
             self._outputs.ask(jobs.Freeze(snapshot.asked))
             snapshot.asked += 1
             self._freezing += 1
-
-    def _begin(self, snapshot: _Snapshot, model: Model) -> bool:
-        if snapshot is not self._snapshot:
-            return False  # it was dropped while it waited
-        assert self._shared is not None
-        snapshot.summary = self._shared.summary()
-        self._freeze(snapshot, model)
-        return True
 
     def _stale(self, snapshot: _Snapshot, model: Model, now: float) -> bool:
         return now > snapshot.begun + self._config.fresh and model.rounds > snapshot.rounds + FRESH_ROUNDS
@@ -204,20 +173,18 @@ class Source:
 
     def frozen(self, job: jobs.Freeze, result: jobs.Frozen, model: Model) -> None:
         """The result of a Freeze: the next chunks, or what is carried beside them."""
-        snapshot, shared = self._snapshot, self._shared
+        snapshot = self._snapshot
         self._freezing -= 1
         if snapshot is None or self._strays:
-            # The snapshot was dropped meanwhile. The state rested for it until now.
-            self._strays -= 1
-            return None if shared is None else shared.frozen()
+            self._strays -= 1  # the snapshot was dropped meanwhile
+            return
         assert job.chunk == len(snapshot.chunks)
         snapshot.chunks.append(result)
         if len(snapshot.chunks) < model.chunks:
-            return self._freeze(snapshot, model)
-        if shared is not None:
-            shared.frozen()
-        snapshot.carried = model.carried
-        return self._hash_next(snapshot, model)
+            self._freeze(snapshot, model)
+        else:
+            snapshot.carried = model.carried
+            self._hash_next(snapshot, model)
 
     def sampled(self, result: jobs.Sampled, model: Model) -> None:
         """The result of a Sample."""
@@ -241,10 +208,8 @@ class Source:
                 memoryview(snapshot.carried.reference).nbytes,
                 memoryview(snapshot.carried.state).nbytes,
             )
-            summary = snapshot.summary
-            signature = self._sign(signed_part(manifest, model.schema_bytes, hashes, summary))
-            inside = [] if summary is None else [summary]
-            self._outputs.send(peer, manifest, [model.schema_bytes, hashes, signature, *inside])
+            signature = self._sign(signed_part(manifest, model.schema_bytes, hashes))
+            self._outputs.send(peer, manifest, [model.schema_bytes, hashes, signature])
         snapshot.waiting.clear()
 
     def _serve(self, message: StateAsk, source: bytes, now: float) -> None:

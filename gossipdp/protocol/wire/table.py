@@ -9,15 +9,6 @@ from __future__ import annotations
 
 from typing import Final
 
-from gossipdp.protocol.wire.epidemic_messages import (
-    EpochDigest,
-    Got,
-    Graft,
-    IHave,
-    Prune,
-    Rumour,
-    RumourPart,
-)
 from gossipdp.protocol.wire.messages import (
     MAX_FRAMES,
     OLDEST_VERSION,
@@ -87,17 +78,13 @@ MESSAGES: Final[dict[int, type[Message]]] = {
     28: MomentsAsk,
     29: MomentsChunk,
     30: MomentsRefuse,
-    31: Rumour,
-    32: RumourPart,
-    33: Got,
-    34: IHave,
-    35: Graft,
-    36: Prune,
-    37: EpochDigest,
     38: StateWait,
     39: Decisions,
 }
 """Append only."""
+
+RESERVED: Final = frozenset(range(31, 38))
+"""Ids of messages that earlier versions had. No new message takes one."""
 
 SINCE: Final[dict[type[Message], int]] = {Decisions: 4}
 """The first protocol version that has the message, for types that not every spoken version has. Such a message goes to
@@ -107,16 +94,13 @@ BUFFERS: Final[dict[type[Message], tuple[int, int]]] = {
     Ranges: (1, 1),
     Data: (1, MAX_FRAMES - 1),
     Ack: (0, MAX_FRAMES - 1),
-    StateManifest: (3, 4),
+    StateManifest: (3, 3),
     StateChunk: (1, 1),
     StateSample: (1, 1),
     Coverage: (2, 2),
     Decisions: (0, 1),
     MomentsManifest: (2, 2),
     MomentsChunk: (1, 1),
-    Rumour: (0, 1),
-    RumourPart: (1, 1),
-    EpochDigest: (1, 1),
 }
 """Fewest and most raw buffers that may follow; (0, 0) for a type not listed."""
 
@@ -133,8 +117,6 @@ DATA_LANE: Final[frozenset[type[Message]]] = frozenset(
         StateSample,
         MomentsManifest,
         MomentsChunk,
-        Rumour,
-        RumourPart,
     }
 )
 """Message types that travel on the data connection. Ask is one of them, so it never overtakes what it asks for."""

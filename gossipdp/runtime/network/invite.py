@@ -15,8 +15,7 @@ from typing import Annotated, Final, TypeVar
 import msgspec
 
 from gossipdp.errors import ConfigError
-from gossipdp.protocol.wire.messages import U63, Decision
-from gossipdp.protocol.wire.messages.base import MAX_ADDRESS
+from gossipdp.protocol.wire.messages import MAX_ADDRESS, U63, Decision
 from gossipdp.runtime.network.host_port import split_address
 from gossipdp.runtime.network.identity import Identity, NetworkSecret
 from gossipdp.runtime.network.key_files import KEY_BYTES

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from gossipdp.algorithms.algorithm import Algorithm
+from gossipdp.algorithms.pairwise import Pairwise
 from gossipdp.protocol.peer import Peer
 from gossipdp.runtime.node.config import NodeConfig
 from gossipdp.runtime.observability.metrics import Metrics
@@ -21,7 +21,7 @@ class NodeContext:
 
     config: NodeConfig
     peer: Peer
-    algorithm: Algorithm
+    algorithm: Pairwise
     incarnation: int
     status: Status
     metrics: Metrics

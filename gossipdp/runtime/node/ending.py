@@ -184,7 +184,7 @@ class Ending:
         finishing = self._peer.replica.finishing
         if not finishing.begun:
             return {}
-        progress, close = finishing.progress(now), self._peer.strategy.closeness
+        progress, close = finishing.progress(now), self._peer.averaging.closeness
         members = self._peer.membership.members
         names = [members[peer].name for peer in progress.awaited if peer in members]
         return {

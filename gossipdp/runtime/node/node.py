@@ -17,7 +17,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
-from gossipdp.algorithms.algorithm import Algorithm
+from gossipdp.algorithms.pairwise import Pairwise
 from gossipdp.errors import DataError
 from gossipdp.protocol import events, jobs
 from gossipdp.protocol.outputs import Envelope
@@ -100,7 +100,7 @@ class Node:
         self,
         config: NodeConfig,
         peer: Peer,
-        algorithm: Algorithm,
+        algorithm: Pairwise,
         *,
         transport: Transport,
         link: LinkServer,
@@ -154,7 +154,6 @@ class Node:
             algorithm,
             store,
             region,
-            peer.config.most_chunk,
             room,
             lambda: link.shared_bytes,
             self._job_done,
@@ -334,7 +333,7 @@ class Node:
         return result
 
     def _job_done(self, job: jobs.Job[object], result: object) -> None:
-        if isinstance(job, jobs.OuterStep | jobs.Publish) and job.chunk == self._algorithm.ledger.chunks // 2:
+        if isinstance(job, jobs.OuterStep) and job.chunk == self._algorithm.ledger.chunks // 2:
             self._faults.passed("outer step half done")
         now = self._clock()
         self.peer.job_done(job, result, now)

@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from gossipdp.algorithms.algorithm import Algorithm
+from gossipdp.algorithms.pairwise import Pairwise
 from gossipdp.errors import HardwareError
 from gossipdp.protocol import jobs
 from gossipdp.protocol.schema import Schema, chunk_parameters
@@ -85,7 +85,6 @@ class VectorJobs:
         algorithm: carries out the jobs.
         store: its newest checkpoint is restored.
         region: bound by jobs.Bind.
-        most_chunk: most parameters of a chunk.
         room: tells beforehand whether a model fits in memory.
         shared: returns the bytes of shared memory that exist.
         done: called with each finished job and its result.
@@ -95,17 +94,16 @@ class VectorJobs:
 
     def __init__(
         self,
-        algorithm: Algorithm,
+        algorithm: Pairwise,
         store: Store,
         region: SharedRegion,
-        most_chunk: int,
         room: Room,
         shared: Callable[[], int],
         done: Callable[[jobs.Job[object], object], None],
         notice: Callable[[str, str], None],
         workers: int = 1,
     ) -> None:
-        self._algorithm, self._store, self._region, self._most_chunk = algorithm, store, region, most_chunk
+        self._algorithm, self._store, self._region = algorithm, store, region
         self._room, self._shared, self._done, self._notice = room, shared, done, notice
         self.parameters = 0
         """of the model that memory is taken for, which a founder or joiner has long before it has the model"""
@@ -192,7 +190,7 @@ class VectorJobs:
             schema, shapes = Schema.from_bytes(checkpoint.schema), checkpoint.shapes()
             self._room.require(schema.size)
             self.parameters = schema.size
-            self._algorithm.allocate(schema.size, schema.trainable, chunk_parameters(schema.size, self._most_chunk))
+            self._algorithm.allocate(schema.size, schema.trainable, chunk_parameters(schema.size))
             read.clear()
             read.update({"anchor": self._algorithm.ledger.a, "momentum": self._algorithm.ledger.v})
             read.update({name: np.empty(shapes[name], np.uint8) for name in BESIDE if name in shapes})
@@ -213,10 +211,7 @@ class VectorJobs:
 
 
 def place_of(job: jobs.Job[object]) -> int | None:
-    """The chunk that `job` works on. None if it works on several, or on what chunks share.
-
-    `Publish` may make the vector of leads. `MeasureEpoch` and `ApplyEpoch` share the distances of an epoch.
-    """
+    """The chunk that `job` works on. None if it works on several, or on what chunks share."""
     match job:
         case jobs.Begin(key) | jobs.Answer(key) | jobs.Decode(key) | jobs.DecodeAndMix(key) | jobs.Mix(key):
             return key.chunk
@@ -232,9 +227,6 @@ def place_of(job: jobs.Job[object]) -> int | None:
             | jobs.Resync(chunk)
             | jobs.Conclude(chunk)
             | jobs.CheckMoments(chunk)
-            | jobs.CheckIncrement(chunk)
-            | jobs.Apply(chunk)
-            | jobs.Fingerprint(chunk)
         ):
             return chunk
     return None

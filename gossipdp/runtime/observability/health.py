@@ -41,7 +41,6 @@ REFUSALS: Final = frozenset({"GD-201", "GD-202", "GD-203", "GD-204", "GD-302"})
 RESYNCS: Final = {
     "apart": "this side follows the members that trained apart from it",
     "lag": "this peer has fallen behind",
-    "diverged": "its state was not the one that members agreed on",
 }
 """why a peer that trains fetches the model again"""
 
@@ -112,8 +111,6 @@ class Signs:
     """refused offers and exchanges that mixed nothing, since the last that did: reason and number"""
     ratio: float = math.nan
     """the consensus ratio; NaN while it is unknown"""
-    exact: bool = False
-    """peers with the same increments hold the same bits, and have no consensus ratio"""
     stall: float = math.nan
     """share of the last training time spent in gossipdp"""
     sync: bool = False
@@ -167,10 +164,8 @@ def spoken(seconds: float) -> str:
     return f"{seconds / 86_400:.0f} days"
 
 
-def agreement(ratio: float, *, exact: bool = False) -> str:
+def agreement(ratio: float) -> str:
     """The consensus ratio in one word."""
-    if exact:
-        return "exact"
     return "unknown yet" if math.isnan(ratio) else "normal" if ratio <= WIDE else "wide"
 
 
@@ -180,7 +175,7 @@ def facts(signs: Signs) -> list[str]:
     if signs.exchanged < math.inf:
         ago = f"last exchange {spoken(signs.exchanged)} ago with {signs.partner}"
     waits = [] if math.isnan(signs.stall) else [f"training waits {100 * signs.stall:.1f} %"]
-    return [ago, f"agreement {agreement(signs.ratio, exact=signs.exact)}", *waits]
+    return [ago, f"agreement {agreement(signs.ratio)}", *waits]
 
 
 def _leaving(signs: Signs) -> list[str]:

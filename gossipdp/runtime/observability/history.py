@@ -27,7 +27,7 @@ EVERY: Final = 10.0
 """seconds between two records"""
 MOST: Final = 2048
 """records kept"""
-MIXED: Final = ("done", "cut", "increment")
+MIXED: Final = ("done", "cut")
 """results of exchanges that mixed something"""
 MEMBERS: Final = 32
 """members in one record, at most"""

@@ -70,8 +70,6 @@ FAMILIES: Final = (
     _histogram("exchange_duration_seconds", "Time an exchange took.", EXCHANGE_BUCKETS),
     _counter("chunks_mixed_total", "Chunks mixed into the anchor."),
     _counter("chunks_clipped_total", "Chunks mixed with less than their full difference."),
-    _counter("increments_cut_total", "Received increments longer than usual, applied clipped."),
-    _counter("epochs_judged_total", "Settled epochs to which a robust rule was applied."),
     _counter("chunks_in_doubt_total", "Chunks a partner may or may not have mixed when it died."),
     _counter("blocks_total", "Blocks of chunks decoded."),
     _counter("escalated_blocks_total", "Blocks that needed more than the codec's own bits."),
@@ -94,7 +92,7 @@ FAMILIES: Final = (
     _gauge("model_ready", "1 while this peer holds the network's model."),
     _gauge("state_transfer_progress_ratio", "Share of the model received while joining."),
     _counter("state_checks_total", "Fetched states judged by another peer: plausible, denied, unvouched.", "verdict"),
-    _counter("resyncs_total", "Models given up for another peer's, by reason: apart, lag or diverged.", "reason"),
+    _counter("resyncs_total", "Models given up for another peer's, by reason: apart or lag.", "reason"),
     _gauge("checkpoint_last_success_timestamp_seconds", "Unix time of the newest checkpoint."),
     _gauge("checkpoint_every_seconds", "Time between two checkpoints, as configured; infinite if they are off."),
     # data

@@ -112,11 +112,6 @@ class Metrics:
         match event:
             case events.ExchangeEnded():
                 self._exchange(event)
-            case events.IncrementApplied():
-                self._counters["increments_cut_total"].inc(event.scale < 1.0)
-                self._mixed()
-            case events.EpochJudged():
-                self._counters["epochs_judged_total"].inc()
             case events.RoundDone():
                 self._outer_step(event)
             case events.MemberChanged(member):

@@ -174,8 +174,6 @@ class Notices:
                 self._verdict(event, logging.DEBUG if self._renews else logging.INFO)
             case events.ResyncBegan("apart", members, others):
                 log.warning("%d members are back that trained apart from the %d of this side", others, members)
-            case events.ResyncBegan("diverged"):
-                log.warning("this peer's state differs from the state that members agreed on: fetching the model again")
             case events.ResyncBegan("idle" | "late" as reason, behind=behind):
                 self._renews = reason == "idle"
                 why = "training starts" if reason == "late" else "no training process makes rounds here"

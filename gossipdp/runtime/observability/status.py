@@ -13,22 +13,21 @@ from collections import Counter, deque
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
-from gossipdp.codecs import CODECS, COMPRESSORS
+from gossipdp.codecs import CODECS
 from gossipdp.protocol import events
+from gossipdp.protocol.admission.statements import SECRET
 from gossipdp.protocol.peer import Peer
-from gossipdp.protocol.schema import chunk_parameters, chunk_spans
 from gossipdp.protocol.wire.messages import Lane, State, short
 from gossipdp.runtime.network.transport import Transport
 from gossipdp.runtime.observability.health import Signs, judge
 from gossipdp.runtime.observability.lags import Lags
 from gossipdp.runtime.observability.member_rows import Met, finite, rows_of, versions_of
 from gossipdp.runtime.observability.sample_rates import SampleRates
-from gossipdp.runtime.observability.secret_state import left_behind, secret_state
 from gossipdp.runtime.observability.status_lines import Totals
 from gossipdp.runtime.observability.unanswered import Unanswered, without_passed
 from gossipdp.runtime.observability.vital_signs import VitalSigns
 
-__all__ = ["Status"]
+__all__ = ["Status", "left_behind", "secret_state"]
 
 MAX_INVITED: Final = 6
 """most addresses in an invite"""
@@ -36,8 +35,6 @@ OF_ONE_CODE: Final = 6
 """notices of one code that are shown, at most: many of one kind would push out the others"""
 RECENT: Final = 24
 """exchanges that are listed, at most"""
-MAX_FINGERPRINTS: Final = 8
-"""newest epochs whose fingerprints are shown"""
 
 
 @dataclass
@@ -69,12 +66,10 @@ class Status:
     blocks: int = 0
     escalated: int = 0
     exchanged_bytes: int = 0
-    """bytes received in exchanges, also in those that mixed nothing; with `epidemic`, of each increment once"""
+    """bytes received in exchanges, also in those that mixed nothing"""
     exchanged_parameters: float = 0.0
     formula_bytes: float = 0.0
-    """bytes of these exchanges by the codec's formula, plus escalations; with `epidemic`, by the compressor's"""
-    fingerprints: dict[int, int] = field(default_factory=dict)
-    """fingerprint of this replica at the end of each settled epoch"""
+    """bytes of these exchanges by the codec's formula, plus escalations"""
     distance: float = math.nan
     loss: float = math.nan
     eval_loss: float = math.nan
@@ -119,12 +114,6 @@ class Status:
                 self.leaving = True
             case events.ExchangeEnded():
                 self._exchange(event)
-            case events.IncrementApplied():
-                self._increment(event)
-            case events.EpochFingerprinted(epoch, fingerprint):
-                self.fingerprints[epoch] = fingerprint
-                if len(self.fingerprints) > MAX_FINGERPRINTS:
-                    del self.fingerprints[min(self.fingerprints)]
             case events.ChunksInDoubt(_, count):
                 self.in_doubt += count
             case events.TransferProgress(source, chunks, of):
@@ -192,22 +181,6 @@ class Status:
             self.notices.remove(notice)
 
     # -- events -----------------------------------------------------------------------------------------------
-
-    def _increment(self, event: events.IncrementApplied) -> None:
-        self.exchanges["increment"] += 1
-        self.exchanged_bytes += event.size
-        origin = self._of(event.origin)
-        origin.exchanges += 1
-        origin.last = time.monotonic()
-        self.last_partner = event.origin
-        model = self.peer.replica.model
-        if model is not None:
-            schema, compressor = model.schema, COMPRESSORS[event.compressor]
-            self.exchanged_parameters += schema.size
-            # Each chunk is compressed by itself: at low rank two chunks cost more than one of twice the length.
-            spans = chunk_spans(schema.trainable, schema.trainable, chunk_parameters(schema.size, model.most))
-            self.formula_bytes += sum(compressor.most_bytes(span.stop - span.start) for span in spans)
-            self.formula_bytes += COMPRESSORS["whole"].most_bytes(schema.size - schema.trainable)
 
     def _exchange(self, event: events.ExchangeEnded) -> None:
         self.exchanges[event.result] += 1
@@ -352,12 +325,9 @@ class Status:
             "secret": secret_state(peer, self.transport),
             "versions": versions_of([peer.membership.me, *peer.membership.alive()]),
             "links": sorted(link.peer.hex() for link in self.transport.links()),
-            "partner": "" if peer.strategy.partner is None else peer.strategy.partner.hex(),
+            "partner": "" if peer.averaging.partner is None else peer.averaging.partner.hex(),
             "last_partner": self.last_partner.hex(),
             "exchanges": dict(self.exchanges),
-            "algorithm": peer.config.algorithm,
-            "rumour_bytes": peer.strategy.traffic,
-            "fingerprints": {str(epoch): f"{value:016x}" for epoch, value in sorted(self.fingerprints.items())},
             "exchanged_bytes": self.exchanged_bytes,
             "exchanged_parameters": self.exchanged_parameters,
             "formula_bytes": self.formula_bytes,
@@ -405,3 +375,42 @@ def _told(event: events.ExchangeEnded) -> dict[str, Any]:
         "sent_bytes": event.sent,
         "received_bytes": event.received,
     }
+
+
+# -- the network's secret ------------------------------------------------------------------------------------------
+
+
+def secret_state(peer: Peer, transport: Transport) -> dict[str, Any]:
+    """What this peer knows of the network's secret.
+
+    Returns:
+        generation: number of the secret that this peer holds; 0 for the first.
+        newest: number of the newest that it knows of.
+        until: seconds since 1970; so long the secret before is taken from everybody.
+        lacks: names of live members that are not known to have the newest.
+    """
+    admission, renewal = peer.admission, peer.admission.about(SECRET)
+    generation = transport.secret.generation
+    if renewal is None or renewal.secret is None:
+        return {"generation": generation, "newest": generation, "until": 0, "lacks": []}
+    named, holders = frozenset(renewal.allowed), admission.holders(SECRET)
+    proven = {link.peer for link in transport.links() if link.generation == renewal.number}
+    old = {link.peer for link in transport.links()} - proven
+    live = peer.membership.alive()
+    lacking = [one for one in live if one.id not in holders | proven and (one.id in named or one.id in old)]
+    lacks = [member.name for member in lacking if admission.admits(member.id)]
+    if generation != renewal.number:
+        lacks.append(peer.membership.me.name)
+    newest = max(generation, renewal.number)
+    return {"generation": generation, "newest": newest, "until": renewal.secret.until, "lacks": sorted(lacks)}
+
+
+def left_behind(peer: Peer, transport: Transport, wall: float) -> str:
+    """Why members keep this peer out for want of the newest secret; "" if they do not. wall: seconds since 1970."""
+    renewal = peer.admission.about(SECRET)
+    if renewal is None or renewal.secret is None or renewal.number <= transport.secret.generation:
+        return ""
+    if wall < renewal.secret.until:
+        return ""
+    since = time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(renewal.time))
+    return f"the network has a new secret since {since}, which this host lacks: join again with a new invite"

@@ -69,8 +69,6 @@ class VitalSigns:
                 self._still_since = now
                 if self._ends and now - self._ends[-1] > STEADY:
                     self._ends.clear()
-            case events.IncrementApplied():
-                self._mixed(now)
             case events.ExchangeEnded(result=result, chunks=chunks):
                 if chunks:
                     self._mixed(now)
@@ -163,7 +161,6 @@ class VitalSigns:
             round_seconds=pacing.usual_round,
             fruitless=tuple(self._fruitless.most_common(3)),
             ratio=pacing.ratio,
-            exact=peer.config.strategy.exact,
             stall=self._stall(max(STALL_WINDOW, QUIET_ROUNDS * pacing.usual_round)) if training else math.nan,
             sync=peer.config.sync,
             silent=self._silent(now),

@@ -10,7 +10,6 @@ from msgspec.structs import replace
 
 from gossipdp.protocol import jobs
 from gossipdp.protocol.outputs import Envelope
-from gossipdp.protocol.pairwise.config import PairwiseConfig
 from gossipdp.protocol.wire import encoding as wire
 from gossipdp.protocol.wire.messages import (
     Ack,
@@ -78,9 +77,7 @@ class OneByteASecond(Behaviour):
         if not isinstance(envelope.message, Ranges | Data | Ack | Miss):
             return (envelope,)
         network = self.network
-        strategy = self.host.config.strategy
-        assert isinstance(strategy, PairwiseConfig)
-        wait = self.hesitates * strategy.deadlines.silence
+        wait = self.hesitates * self.host.config.averaging.deadlines.silence
         network.at(network.now + wait, "hesitates", self.host, partial(network.inject, self.host, envelope))
         return ()
 

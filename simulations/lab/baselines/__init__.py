@@ -5,7 +5,7 @@
 A baseline is one class. Its docstring has the equation, the paper, and the cost in bytes and simulated seconds.
 
 `synchronous.py` and `decoupled_momentum.py` have methods that wait for all peers, `overlapped.py` DiLoCo that does not
-wait. `parameter_server.py`, `gossip.py` and `push_sum.py` have the rest. The project's own methods are in `methods`.
+wait. `parameter_server.py`, `gossip.py` and `push_sum.py` have the rest. The project's own method is in `methods`.
 """
 
 from __future__ import annotations
@@ -15,14 +15,15 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from gossipdp.codecs import COMPRESSORS
-from simulations.lab.baselines.costs import Averaged, compute_seconds, own_pace
+from peers.plan.collectives import compute_seconds, own_pace
+from simulations.lab.baselines.costs import Averaged
 from simulations.lab.baselines.decoupled_momentum import DeMo
 from simulations.lab.baselines.gossip import AdPsgd, Choco, DPsgd, Gasloc, NoLoCo, PairAveraging, exponential, ring
 from simulations.lab.baselines.overlapped import OverlappedDiLoCo, OverlappedFourBitDiLoCo
 from simulations.lab.baselines.parameter_server import AsynchronousServer, SynchronousServer
 from simulations.lab.baselines.push_sum import Sgp
 from simulations.lab.baselines.synchronous import Ddp, DiLoCo, FourBitDiLoCo, LocalSgd, SparseLoCo, Sparta
+from simulations.lab.compressors import COMPRESSORS
 from simulations.lab.core import Lab, Method
 
 __all__ = ["BASELINES", "LocalOnly"]

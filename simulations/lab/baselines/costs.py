@@ -8,35 +8,28 @@ bytes are spent. This module changes no parameter and holds no method.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Final
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from gossipdp.codecs.increments.compressor import Compressor
-from gossipdp.codecs.increments.error_feedback import ErrorFeedback
+from peers.plan.collectives import FLOAT, tries
+from simulations.lab.compressors.compressor import Compressor
+from simulations.lab.compressors.error_feedback import ErrorFeedback
 from simulations.lab.core import Lab
 
 __all__ = [
-    "FLOAT",
     "Averaged",
     "all_gather",
-    "all_reduce",
     "compressed",
     "compressed_with_feedback",
-    "compute_seconds",
     "matching",
     "meet",
     "model_bytes",
     "neighbours",
-    "own_pace",
     "phases",
 ]
-
-FLOAT: Final = 4.0
-"""bytes of one parameter in fp32"""
 
 
 class Averaged:
@@ -54,34 +47,9 @@ def model_bytes(lab: Lab) -> float:
     return FLOAT * lab.problem.parameters
 
 
-def compute_seconds(lab: Lab, steps: int = 1) -> float:
-    """Seconds until the slowest peer has made `steps` steps."""
-    return steps * lab.setting.step_seconds / float(lab.setting.all_speeds.min())
-
-
-def own_pace(lab: Lab, every: int | None = None) -> NDArray[np.int64]:
-    """Steps of each peer while a peer of speed 1 makes `every` (H if None), shape (N,)."""
-    steps = lab.setting.every if every is None else every
-    return np.maximum(1, np.rint(steps * lab.setting.all_speeds)).astype(np.int64)
-
-
 def phases(lab: Lab, local: bool) -> tuple[int, int]:
     """Exchanges of a round and the steps before each: H and 1, or 1 and H with local steps."""
     return (1, lab.setting.every) if local else (lab.setting.every, 1)
-
-
-def all_reduce(lab: Lab, size: float, turns: int | None = None) -> float:
-    """Seconds of an all-reduce of `size` bytes per peer.
-
-    Each peer receives 2 (1 - 1/N) size bytes, the minimum (Patarasuk & Yuan 2009). Recursive halving and doubling takes
-    2 ceil(log2 N) turns (Thakur et al. 2005). A ring takes 2 (N - 1), too many for internet latency. `turns` is 2 if
-    each peer sends every other peer its part at once. A failed all-reduce is repeated whole.
-    """
-    count, tries = lab.peers, _tries(lab)
-    share = 2.0 * (1.0 - 1.0 / count) * size
-    lab.receive(tries * share)
-    least = 2 * (count - 1).bit_length()
-    return tries * lab.setting.link.seconds(share, least if turns is None else min(turns, least))
 
 
 def all_gather(lab: Lab, sizes: NDArray[np.float64]) -> float:
@@ -90,9 +58,9 @@ def all_gather(lab: Lab, sizes: NDArray[np.float64]) -> float:
     The payloads arrive over the receiver's link one after another. The peer that receives most determines the seconds.
     A failed all-gather is repeated whole.
     """
-    tries, received = _tries(lab), sizes.sum() - sizes
-    lab.receive(tries * received)
-    return tries * lab.setting.link.seconds(float(received.max()), min(1, lab.peers - 1))
+    made, received = tries(lab), sizes.sum() - sizes
+    lab.receive(made * received)
+    return made * lab.setting.link.seconds(float(received.max()), min(1, lab.peers - 1))
 
 
 def neighbours(lab: Lab, sizes: NDArray[np.float64]) -> float:
@@ -102,14 +70,10 @@ def neighbours(lab: Lab, sizes: NDArray[np.float64]) -> float:
     """
     if not sizes.size:
         return 0.0
-    tries = lab.random.geometric(1.0 - lab.setting.failing, sizes.shape)
-    received = (tries * sizes).sum(1)
+    asked = lab.random.geometric(1.0 - lab.setting.failing, sizes.shape)
+    received = (asked * sizes).sum(1)
     lab.receive(received)
-    return lab.setting.link.seconds(float(received.max()), int(tries.max()))
-
-
-def _tries(lab: Lab) -> int:
-    return int(lab.random.geometric(1.0 - lab.setting.failing))
+    return lab.setting.link.seconds(float(received.max()), int(asked.max()))
 
 
 def matching(lab: Lab) -> NDArray[np.int64]:

@@ -7,9 +7,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from gossipdp.codecs.increments.dct import DCT
-from gossipdp.codecs.increments.error_feedback import ErrorFeedback
-from simulations.lab.baselines.costs import Averaged, all_gather, compressed_with_feedback, compute_seconds
+from peers.plan.collectives import compute_seconds
+from simulations.lab.baselines.costs import Averaged, all_gather, compressed_with_feedback
+from simulations.lab.compressors.dct import DCT
+from simulations.lab.compressors.error_feedback import ErrorFeedback
 from simulations.lab.core import Lab
 
 __all__ = ["DeMo"]

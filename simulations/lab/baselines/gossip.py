@@ -16,17 +16,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from gossipdp.codecs.increments.compressor import Compressor
-from simulations.lab.baselines.costs import (
-    Averaged,
-    compressed,
-    compute_seconds,
-    meet,
-    model_bytes,
-    neighbours,
-    own_pace,
-    phases,
-)
+from peers.plan.collectives import compute_seconds, own_pace
+from simulations.lab.baselines.costs import Averaged, compressed, meet, model_bytes, neighbours, phases
+from simulations.lab.compressors.compressor import Compressor
 from simulations.lab.core import Lab
 
 __all__ = ["AdPsgd", "Choco", "DPsgd", "Gasloc", "Graph", "NoLoCo", "PairAveraging", "complete", "exponential", "ring"]

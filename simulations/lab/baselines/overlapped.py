@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from simulations.lab.baselines.costs import compute_seconds
+from peers.plan.collectives import Overlap, compute_seconds
 from simulations.lab.baselines.synchronous import DiLoCo, FourBitDiLoCo
 from simulations.lab.core import Lab
 
@@ -34,6 +34,7 @@ class OverlappedDiLoCo(DiLoCo):
     name: str = "diloco-overlapped"
 
     def begin(self, lab: Lab) -> None:
+        self._overlap = Overlap()
         self._coming: tuple[float, Tensor] | None = None
         """when it lands in seconds, and what it then adds to x, shape (N, P)"""
         super().begin(lab)
@@ -43,15 +44,11 @@ class OverlappedDiLoCo(DiLoCo):
         for share, due in lab.ticks(self.counts(lab, every)):
             self._land(lab, began + share * lasts)
             lab.update(lab.gradients(due), due)
-        lab.set_clock(began + lasts)
-        if self._coming is not None:
-            lab.set_clock(max(lab.seconds, self._coming[0]))
+        self._overlap.end_training(lab, began, lasts)
         self._land(lab, lab.seconds)
-        ended, snapshot = lab.seconds, lab.x.clone()
-        self.outer(lab)
-        # The collective advanced the clock to the moment of landing. The peers do not wait for it now.
-        self._coming = lab.seconds, self.anchor - snapshot
-        lab.set_clock(ended)
+        snapshot = lab.x.clone()
+        lands = self._overlap.reduce(lab, lambda: self.outer(lab))
+        self._coming = lands, self.anchor - snapshot
 
     def _land(self, lab: Lab, now: float) -> None:
         if self._coming is not None and self._coming[0] <= now:

@@ -14,7 +14,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from simulations.lab.baselines.costs import Averaged, compute_seconds, model_bytes
+from peers.plan.collectives import compute_seconds
+from simulations.lab.baselines.costs import Averaged, model_bytes
 from simulations.lab.core import Lab
 
 __all__ = ["AsynchronousServer", "SynchronousServer"]

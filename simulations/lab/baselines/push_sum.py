@@ -14,7 +14,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from simulations.lab.baselines.costs import compute_seconds, model_bytes, phases
+from peers.plan.collectives import compute_seconds
+from simulations.lab.baselines.costs import model_bytes, phases
 from simulations.lab.core import Lab
 
 __all__ = ["Acknowledgement", "Message", "PushSum", "Sgp"]

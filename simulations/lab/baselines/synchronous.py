@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
-from typing import Final
 
 import numpy as np
 import torch
@@ -16,25 +15,21 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from gossipdp.codecs.base import BLOCK
-from gossipdp.codecs.increments.compressor import Compressor
-from gossipdp.codecs.increments.error_feedback import ErrorFeedback
 from gossipdp.protocol.rounds.pacing import WARMUP_EVERY
-from simulations.lab.baselines.costs import (
+from peers.plan.collectives import (
     FLOAT,
-    Averaged,
-    all_gather,
     all_reduce,
-    compressed_with_feedback,
     compute_seconds,
-    model_bytes,
+    four_bit_all_reduce,
     own_pace,
+    step_with_all_reduce,
 )
+from simulations.lab.baselines.costs import Averaged, all_gather, compressed_with_feedback, model_bytes
+from simulations.lab.compressors.compressor import Compressor
+from simulations.lab.compressors.error_feedback import ErrorFeedback
 from simulations.lab.core import Lab
 
 __all__ = ["Ddp", "DiLoCo", "FourBitDiLoCo", "LocalSgd", "SparseLoCo", "Sparta"]
-
-BACKWARD: Final = 2.0 / 3.0
-"""share of a step in its backward pass, which hides the communication of data-parallel training"""
 
 
 @dataclass
@@ -54,9 +49,7 @@ class Ddp(Averaged):
     def round(self, lab: Lab) -> None:
         for _ in range(lab.setting.every):
             lab.update(self._mean(lab.gradients()).expand_as(lab.x))
-            size = model_bytes(lab) * (0.5 if self.half else 1.0)
-            step, transfer = compute_seconds(lab), all_reduce(lab, size)
-            lab.elapse(step + max(0.0, transfer - BACKWARD * step))
+            step_with_all_reduce(lab, model_bytes(lab) * (0.5 if self.half else 1.0))
 
     def _mean(self, gradients: Tensor) -> Tensor:
         if not self.half:
@@ -173,8 +166,7 @@ class FourBitDiLoCo(DiLoCo):
     name: str = "diloco-4bit"
 
     def reduce(self, lab: Lab, drifts: Tensor) -> Tensor:
-        parameters = lab.problem.parameters
-        lab.elapse(all_reduce(lab, 0.5 * parameters + 2.0 * -(-parameters // BLOCK), turns=2))
+        lab.elapse(four_bit_all_reduce(lab, lab.problem.parameters))
         return e3m0(e3m0(drifts).mean(0, keepdim=True))[0]
 
 
@@ -193,7 +185,7 @@ def e3m0(rows: Tensor) -> Tensor:
 
 @dataclass
 class SparseLoCo(Averaged):
-    """SparseLoCo (Sarfi et al. 2025, arXiv 2508.15706), the synchronous relative of `epidemic`.
+    """SparseLoCo (Sarfi et al. 2025, arXiv 2508.15706): the largest parts of the drifts, with error feedback.
 
         e_i <- beta e_i + (theta - inner^H(theta))        c_i = Q(TopK(e_i))        e_i <- e_i - c_i
         theta <- theta - alpha 1/N sum_i c_i

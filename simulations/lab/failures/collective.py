@@ -13,9 +13,10 @@ import numpy as np
 from torch import Tensor
 
 from gossipdp.codecs.base import BLOCK
+from peers.plan.timeline import Counts
 from simulations.lab.baselines.costs import model_bytes
 from simulations.lab.baselines.synchronous import FourBitDiLoCo, e3m0
-from simulations.lab.core import Counts, Lab
+from simulations.lab.core import Lab
 from simulations.lab.failures.lab import HostLab, hosted
 
 __all__ = ["TURNS", "HostedDiLoCo", "all_reduce_bytes", "indices"]

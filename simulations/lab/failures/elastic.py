@@ -23,8 +23,9 @@ from typing import Final
 
 from torch import Tensor
 
+from peers.plan.collectives import BACKWARD
 from simulations.lab.baselines.costs import model_bytes
-from simulations.lab.baselines.synchronous import BACKWARD, Ddp
+from simulations.lab.baselines.synchronous import Ddp
 from simulations.lab.core import Lab
 from simulations.lab.failures.collective import HostedDiLoCo, all_reduce_bytes, indices
 from simulations.lab.failures.hosts import Hosts

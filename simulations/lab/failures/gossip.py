@@ -17,10 +17,11 @@ from torch import Tensor
 
 from gossipdp.codecs.moments import payload_bytes
 from gossipdp.protocol.presets import WAN
+from peers.plan.pairs import OpenExchange
 from simulations.lab.core import Lab
 from simulations.lab.failures.lab import TINY, HostLab, hosted
 from simulations.lab.methods.conditions import ChurningPairwise
-from simulations.lab.methods.pairwise import OpenExchange, PairwiseOptions
+from simulations.lab.methods.pairwise import PairwiseOptions
 
 __all__ = ["DETECTION", "SILENCE", "FailingPairwise"]
 

@@ -12,7 +12,8 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Literal, NamedTuple
 
-from simulations.lab.core import Link, Setting
+from peers.plan.timeline import Link
+from simulations.lab.core import Setting
 
 __all__ = ["Absence", "Event", "FailureSetting", "Hosts"]
 

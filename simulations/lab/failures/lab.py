@@ -15,7 +15,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from simulations.lab.core import Counts, Curve, Lab, Method, Point, Problem
+from peers.plan.timeline import Counts
+from simulations.lab.core import Curve, Lab, Method, Point, Problem
 from simulations.lab.failures.hosts import FailureSetting, Hosts
 from simulations.lab.inner import AdamW
 

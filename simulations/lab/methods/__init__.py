@@ -1,1 +1,1 @@
-"""The project's own strategies in the laboratory."""
+"""The project's own method in the laboratory."""

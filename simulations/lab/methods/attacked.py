@@ -1,41 +1,33 @@
-"""Attackers in the laboratory: `pairwise` with lies in its exchanges, and closed epochs of `epidemic` under robust
-rules.
+"""Attackers in the laboratory: `pairwise` with lies in its exchanges.
 
-The first `bad` peers lie. They know everything that honest peers hold, and ties favour them. `robustness/attacks.py`
-defines the lies. The defences are those of the product: clipping in `Pairwise`, and the rules of `Epidemic` for epochs.
+The first `bad` peers lie. They know everything that honest peers hold. `robustness/attacks.py` defines the lies. The
+defence is that of the product: clipping in `Pairwise`.
 
 The model of a method is the mean of the honest peers' models. No peer holds that mean, and it hides that an attack
-drove the peers apart. So the tally also has the accuracy of each honest peer. This module defines no attack and no
-rule.
+drove the peers apart. So the tally also has the accuracy of each honest peer. This module defines no attack.
 """
 
 from __future__ import annotations
 
 import math
-from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from gossipdp.algorithms.epidemic.fixed_point import to_float
 from gossipdp.algorithms.ledger import block_max
 from gossipdp.algorithms.pairwise import RANGE_DECAY, RANGE_SHARE, Pairwise
-from gossipdp.codecs import COMPRESSORS
-from gossipdp.codecs.base import BLOCK, Buffer
-from gossipdp.protocol import jobs
+from gossipdp.codecs.base import BLOCK
 from gossipdp.protocol.model import Outer
-from simulations.lab.baselines.costs import compute_seconds
+from peers.plan.pairs import OpenExchange, Tally
 from simulations.lab.core import Lab
-from simulations.lab.methods.epidemic import EpidemicReplica
-from simulations.lab.methods.pairwise import OpenExchange, PairwiseGossip, PairwiseOptions
-from simulations.lab.methods.tally import Tally
+from simulations.lab.methods.pairwise import PairwiseGossip, PairwiseOptions
 from simulations.lab.robustness.attacks import ATTACKS, Meeting
 
-__all__ = ["AttackedPairwise", "RobustEpochs"]
+__all__ = ["AttackedPairwise"]
 
 Vector = NDArray[np.float32]
 
@@ -149,105 +141,3 @@ class AttackedPairwise(PairwiseGossip):
         algorithm.relearn(blocks, expected, distances)
         if not meeting.left:
             del self._told[meeting.pair]
-
-
-@dataclass
-class RobustEpochs:
-    """`epidemic` that applies an epoch only when all of its increments are there, by a robust rule over them.
-
-        a <- a - alpha R(c_1, ..., c_N)
-
-    Vectors, payloads and rules are the product's, by its jobs Publish, MeasureEpoch and ApplyEpoch. An attacker
-    publishes as if honest, but sends a lie through the same compressor. A lie that is not finite becomes an empty
-    payload, which receivers reject. No peer waits. A peer receives N - 1 payloads.
-
-    `lag` is the number of rounds until an epoch settles. 0 is the algorithm itself. The daemon's epochs last one round
-    and settle five rounds later; until then a peer's own increments are applied ahead of the others.
-    """
-
-    compressor: str = "topk128"
-    alpha: float = 1.0
-    beta: float = 0.95
-    rule: str = "mean"
-    attack: str = "none"
-    bad: int = 0
-    lag: int = 0
-    name: str = "epidemic"
-    replicas: list[EpidemicReplica] = field(init=False, repr=False)
-
-    def begin(self, lab: Lab) -> None:
-        lab.exclude(self.bad)
-        self.replicas = [EpidemicReplica(row) for row in lab.x]
-        self._number = 0
-        self._open: deque[tuple[list[list[Buffer]], list[list[Buffer]]]] = deque()
-        """open epochs: the payloads that each peer published as its own, and those that it sent"""
-
-    def round(self, lab: Lab) -> None:
-        lab.train(lab.setting.every)
-        published = [self._published(lab, replica) for replica in self.replicas]
-        lies = self._lies(lab, published)
-        sent = [*lies, *published[len(lies) :]]
-        self._open.append((published, sent))
-        if len(self._open) > self.lag:
-            published, settled = self._open.popleft()
-            for replica, own in zip(self.replicas, published, strict=True):
-                self._apply(replica, own, settled)
-        for replica in self.replicas:
-            replica.drain()
-        sizes = np.array([sum(len(memoryview(payload)) for payload in payloads) for payloads in sent], np.float64)
-        lab.receive(sizes.sum() - sizes)
-        lab.elapse(compute_seconds(lab, lab.setting.every))
-        self._number += 1
-
-    def model(self, lab: Lab) -> Tensor:
-        """The anchor that all honest peers share."""
-        ledger = self.replicas[-1].ledger
-        for chunk in range(ledger.chunks):
-            ledger.settle(chunk)
-        return torch.from_numpy(to_float(ledger.fixed))
-
-    def _published(self, lab: Lab, replica: EpidemicReplica) -> list[Buffer]:
-        weight, applied = 1.0 / lab.peers, replica.applied
-        replica.buffers.submit()
-        return [
-            replica.publish(
-                jobs.Publish(chunk, self.compressor, self.alpha, self.beta, weight, applied, _seed(lab), lead=True)
-            ).payload
-            for chunk in range(replica.ledger.chunks)
-        ]
-
-    def _lies(self, lab: Lab, published: list[list[Buffer]]) -> list[list[Buffer]]:
-        """Payloads of the attackers, which know the increments of all honest peers."""
-        if not self.bad:
-            return []
-        codec, ledger = COMPRESSORS[self.compressor], self.replicas[0].ledger
-        spans = [ledger.span(chunk) for chunk in range(ledger.chunks)]
-        rows = np.zeros((lab.peers, lab.problem.parameters), np.float32)
-        for row, payloads in zip(rows, published, strict=True):
-            for span, payload in zip(spans, payloads, strict=True):
-                if payload:  # a diverged peer sends nothing
-                    row[span] = codec.decode(payload, span.stop - span.start)
-        told = ATTACKS[self.attack].increments(rows[self.bad :], rows[: self.bad], self._number, lab.random)
-        told = np.asarray(told, np.float32)
-        if not np.isfinite(told).all():
-            return [[b"" for _ in spans] for _ in told]
-        return [[codec.encode(row[span], seed=_seed(lab)) for span in spans] for row in told]
-
-    def _apply(self, replica: EpidemicReplica, own: list[Buffer], settled: list[list[Buffer]]) -> None:
-        weights = (1.0 / len(settled),) * len(settled)
-        terms = [
-            tuple(
-                jobs.Term(row, self.compressor, payload, self.alpha, weights[row])
-                for row, payload in enumerate(payloads)
-            )
-            for payloads in zip(*settled, strict=True)
-        ]
-        for chunk, said in enumerate(terms):
-            replica.algorithm.run(jobs.MeasureEpoch(chunk, weights, said))
-        for chunk, said in enumerate(terms):
-            leads = ((self.compressor, own[chunk]),) if own[chunk] else ()  # without increments of its own in front
-            replica.algorithm.run(jobs.ApplyEpoch(chunk, weights, said, self.rule, leads))
-
-
-def _seed(lab: Lab) -> int:
-    return int(lab.random.integers(1 << 63))

@@ -8,7 +8,6 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
-from heapq import heapify
 from typing import Any, Final
 
 import numpy as np
@@ -17,18 +16,18 @@ from torch import Tensor
 
 from gossipdp.codecs.base import BLOCK
 from gossipdp.codecs.moments import payload_bytes
-from gossipdp.protocol import jobs
 from gossipdp.training.optimizer_state.encoding import decode, encode
+from peers.plan.pairs import OpenExchange
+from peers.plan.timeline import Counts
 from simulations.lab.baselines.synchronous import Ddp
-from simulations.lab.core import Counts, Lab, Problem, Score, Setting
+from simulations.lab.core import Lab, Problem, Score, Setting
 from simulations.lab.inner import AdamW
-from simulations.lab.methods.epidemic import EpidemicGossip
-from simulations.lab.methods.pairwise import OpenExchange, PairwiseGossip, PairwiseOptions
+from simulations.lab.methods.pairwise import PairwiseGossip, PairwiseOptions
 from simulations.lab.methods.replica import Replica
 from simulations.lab.problems import PROBLEMS
 from simulations.lab.robustness.attacks import ATTACKS
 
-__all__ = ["ChurningEpidemic", "ChurningPairwise", "FlippedLabels", "Pretrained"]
+__all__ = ["ChurningPairwise", "FlippedLabels", "Pretrained"]
 
 FOUNDERS: Final = 1_000_003
 """offset of the seed of the founders' data"""
@@ -87,49 +86,6 @@ class ChurningPairwise(PairwiseGossip):
         _begin_optimizer(lab, peer, source if self.options.moments else None)
         self.replicas[peer] = Replica(peer, lab.x[peer], self._algorithm(peer), alone=0)
         lab.received[peer] += 2.0 * lab.problem.parameters  # a state travels as bfloat16
-
-
-@dataclass
-class ChurningEpidemic(EpidemicGossip):
-    """`epidemic` under churn; the same peers leave, and the same are copied, as in `ChurningPairwise`.
-
-    Peers relay every published message, so it reaches all others even if its sender left or crashed. What the sender
-    held back in e is lost. A joiner has one peer's state bit for bit, and receives the messages on their way to that
-    peer.
-    """
-
-    every: int = 5
-    share: float = 0.1
-    moments: bool = True
-    """whether a joiner copies the moments of the inner optimizer too"""
-    name: str = "epidemic, churn"
-
-    def begin(self, lab: Lab) -> None:
-        super().begin(lab)
-        self._number = 0
-
-    def round(self, lab: Lab) -> None:
-        self._number += 1
-        if self._number % self.every == 0:
-            for departure in departures(lab, self.share, self._number):
-                self._replace(lab, departure.peer, departure.source)
-        super().round(lab)
-
-    def _replace(self, lab: Lab, peer: int, source: int) -> None:
-        giver = self.replicas[source]
-        lab.x[peer] = torch.from_numpy(giver.ledger.a)
-        _begin_optimizer(lab, peer, source if self.moments else None)
-        self.replicas[peer] = taker = self._replica(lab, lab.x[peer])
-        for chunk in range(giver.ledger.chunks):
-            frozen = giver.algorithm.run(jobs.Freeze(chunk))
-            taker.algorithm.run(jobs.Adopt(chunk, frozen.payload, frozen.hash))
-            lab.received[peer] += memoryview(frozen.payload).nbytes
-        others = [one for one in self._coming if one[2] != peer]
-        missed = [(at, number, peer, message) for at, number, receiver, message in others if receiver == source]
-        lab.received[peer] += sum(message.size for *_, message in missed)
-        self._coming = others + missed
-        heapify(self._coming)
-        self._busy[peer] = self._busy[source]
 
 
 @dataclass(frozen=True)

@@ -6,10 +6,8 @@ takes corrections between two steps. `methods/pairwise.py` decides which peers m
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from copy import copy
 from dataclasses import dataclass
-from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,40 +16,16 @@ from torch import Tensor
 from gossipdp.algorithms.pairwise import Pairwise
 from gossipdp.protocol import jobs
 from gossipdp.protocol.model import Outer
-from gossipdp.protocol.pairwise.exchange import MAX_TURNS
 from gossipdp.protocol.rounds.pacing import ALONE_AFTER
 from gossipdp.protocol.schema import chunk_parameters
-from gossipdp.protocol.wire import encoding as wire
-from gossipdp.protocol.wire.encoding import Buffer
-from gossipdp.protocol.wire.messages import Accept, Ack, Data, End, Message, Offer, Ranges
+from peers.plan.frames import average_chunk
+from peers.plan.pairs import Side
 from simulations.lab.methods.shared_buffers import SharedBuffers
 
-__all__ = ["Dialogue", "Replica", "frame_bytes", "greeting_bytes"]
-
-ENCRYPTION: Final = 33
-"""bytes that encryption adds to a frame (CurveZMQ, ZeroMQ RFC 26): command, nonce, authenticator, flags"""
-SHORT_FRAME: Final = 255
-"""longest frame whose length field takes one byte; it takes eight in longer ones (ZMTP, ZeroMQ RFC 23)"""
-DIGEST: Final = bytes(16)
-"""a digest of which only the length counts"""
-WINDOW: Final = 8
+__all__ = ["Dialogue", "Replica"]
 
 
-def frame_bytes(message: Message, buffers: Sequence[Buffer] = ()) -> int:
-    """Bytes of the message on the wire, encrypted and framed. TCP and IP headers, some 3 %, are not included."""
-    sizes = [memoryview(frame).nbytes + ENCRYPTION for frame in wire.encode(message, buffers)]
-    return sum(size + (2 if size <= SHORT_FRAME else 9) for size in sizes)
-
-
-def greeting_bytes(codec: str) -> tuple[int, int]:
-    """Bytes of the messages that begin and end an exchange, as received by the initiator and by the responder."""
-    number = 1 << 32
-    offer = Offer(number, DIGEST, DIGEST, codec, 0.5, 0.5, 0, WINDOW)
-    accept = Accept(number, codec, 0.5, 0.5, WINDOW, 1)
-    return frame_bytes(accept), frame_bytes(offer) + frame_bytes(End(number, True, "settled"))
-
-
-class Replica:
+class Replica(Side):
     """The vectors of one peer, bound to its live parameters.
 
     Args:
@@ -62,20 +36,15 @@ class Replica:
     """
 
     def __init__(self, number: int, x: Tensor, algorithm: Pairwise, alone: int = ALONE_AFTER) -> None:
-        self.id = number.to_bytes(32, "big")
         self.algorithm = algorithm
         size = len(x)
         self.algorithm.allocate(size, size, chunk_parameters(size))
         self.ledger = self.algorithm.ledger
+        super().__init__(number, self.ledger.chunks, alone)
         self.x: NDArray[np.float32] = x.numpy()
         self.buffers = SharedBuffers(self.ledger, self.x)
         for chunk in range(self.ledger.chunks):
             self.algorithm.run(jobs.Found(chunk))
-        self.alone = alone
-        """outer steps since the last exchange"""
-        self.first = 0
-        """first chunk of the next exchange"""
-        self.busy = False
         self._away = False
 
     def with_algorithm(self, algorithm: Pairwise) -> Replica:
@@ -88,19 +57,10 @@ class Replica:
         """Say whether the host is missing. Such a replica takes no outer step."""
         self._away = away
 
-    def begin_exchange(self) -> None:
-        self.busy = True
-
-    def averaged(self, chunk: int) -> None:
-        """Begin the next exchange with the chunk after `chunk`."""
-        self.first = (chunk + 1) % self.ledger.chunks
-
     def end_exchange(self, *, mixed: bool) -> None:
         """Add the corrections of the exchange. `mixed` is False if it averaged no chunk."""
         self.drain()
-        self.busy = False
-        if mixed:
-            self.alone = 0
+        super().end_exchange(mixed=mixed)
 
     def outer(self, wanted: Outer) -> None:
         """The outer step at the end of a round; a plain one after rounds without an exchange (algorithms section 1)."""
@@ -132,40 +92,5 @@ class Dialogue:
     pull: float
 
     def chunk(self, chunk: int) -> tuple[int, int, jobs.Turn]:
-        """Average `chunk`.
-
-        Returns:
-            Bytes that the initiator received, bytes that the responder received, and the initiator's last turn. The
-            turn is not `mixed` if either side refused the chunk.
-        """
-        one, other = self.initiator.algorithm, self.responder.algorithm
-        key = jobs.ChunkKey(self.initiator.id, self.exchange, chunk)
-        lower = self.initiator.id < self.responder.id
-        turn = one.run(jobs.Begin(key, self.codec, lower))
-        down, up = 0, frame_bytes(Ranges(self.exchange, chunk, 1), turn.buffers)
-        turn = other.run(jobs.Answer(key, self.codec, not lower, turn.buffers[0]))
-        for number in range(1, MAX_TURNS, 2):
-            down += frame_bytes(self._data(chunk, number, turn), turn.buffers)
-            turn = one.run(jobs.Decode(key, turn.buffers, first=number == 1))
-            if turn.refused:
-                break
-            up += frame_bytes(self._data(chunk, number + 1, turn), turn.buffers)
-            mix = jobs.DecodeAndMix(key, turn.buffers, turn.bound, self.weight, self.pull)
-            turn = other.run(mix)
-            if turn.refused:
-                break
-            if turn.mixed:
-                down += frame_bytes(Ack(self.exchange, chunk, number + 2, turn.share), turn.buffers)
-                share, buffers = turn.share, turn.buffers
-                turn = one.run(jobs.Mix(key, buffers, share, self.weight, self.pull))
-                if not turn.mixed:
-                    raise RuntimeError(
-                        f"the responder has mixed chunk {chunk}, the initiator refused it: {turn.refused}"
-                    )
-                return down, up, turn
-        for side in (one, other):
-            side.run(jobs.Drop((key,)))
-        return down, up, turn
-
-    def _data(self, chunk: int, number: int, turn: jobs.Turn) -> Data:
-        return Data(self.exchange, chunk, number, turn.bound)
+        """As `peers.plan.frames.average_chunk`."""
+        return average_chunk(self.initiator, self.responder, self.exchange, self.codec, self.weight, self.pull, chunk)

@@ -1,4 +1,4 @@
-"""`gossipdp simulate lab SUITE`: play the runs of a suite that have no kept answer, and write its page.
+"""`python -m simulations lab SUITE`: play the runs of a suite that have no kept answer, and write its page.
 
     python -m simulations.lab.pages.main b1 --seeds 3 --jobs 2
 
@@ -245,7 +245,7 @@ def _failed(arms: Sequence[Sequence[Arm]], answers: Mapping[str, Answer]) -> lis
 
 
 def command(name: str, seeds: int, size: Scale) -> str:
-    return f"gossipdp simulate lab {name} --seeds {seeds}" + (f" --{size}" if size != "normal" else "")
+    return f"python -m simulations lab {name} --seeds {seeds}" + (f" --{size}" if size != "normal" else "")
 
 
 def _draw(suite: Suite, findings: Findings, folder: Path) -> dict[str, str]:

@@ -33,7 +33,7 @@ WORDS: Final[Mapping[str, str]] = {
     "cold": "full rounds from the first step on",
     "its own warm start": "begins with short rounds at alpha 1 and mu 0, as the daemon does",
     "after synchronous steps": "begins with steps whose gradients all peers average; the daemon has no such start",
-    "k": "numbers sent of 4,096 (epidemic, SparseLoCo)",
+    "k": "numbers sent of 4,096 (SparseLoCo)",
     "own pace": "fast hosts make more steps per round",
     "all as many steps": "every host makes as many steps as the slowest",
     "overlapped": "the result of an all-reduce lands one round later, and no peer waits for it",

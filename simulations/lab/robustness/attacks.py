@@ -1,13 +1,13 @@
 """Attacks of campaign T13: what a bad peer may send, each by its paper's formula, and what the attack must know.
 
-An attack has three methods. `increments` turns honest rows into bad rows, for increments that all peers receive
-(`epidemic`). `anchor` is for an exchange of two (`pairwise`): the anchor that a bad peer presents. `labels` is for
-attacks on data; their sender follows the protocol. A method that an attack does not override is honest.
+An attack has three methods. `anchor` is the anchor that a bad peer presents in an exchange. By default it follows from
+`increments`, which turns honest rows into bad rows, as the papers state it. `labels` is for attacks on data; their
+sender follows the protocol. A method that an attack does not override is honest.
 
 Increments are pseudo-gradients D, so a model moves by -D. Colluders send the same row.
 
-`python -m simulations.lab.robustness.convex` prints the table of every attack against every rule. This module holds no
-defence and no training.
+`python -m simulations.lab.robustness.convex` prints what every attack costs with and without clipping. This module
+holds no defence and no training.
 """
 
 from __future__ import annotations
@@ -174,24 +174,17 @@ class Dissensus(Attack):
         x_bad = x_i - epsilon sum_{k honest} W_ik (x_k - x_i) / sum_{j bad} W_ij
 
     with equal W of all peers that i may meet. At epsilon 1 the bad neighbours cancel what the honest ones do for i.
-    Above 1, i drifts off. If all peers receive the same, there is no one to divide; each bad row then takes an honest
-    row as its i.
+    Above 1, i drifts off.
     """
 
     knows: str = field(default="honest", init=False)
     epsilon: float = 1.5
 
-    def _parted(self, target: Vector, honest: Matrix, bad: int) -> Vector:
-        towards = (honest - target).sum(axis=0) / bad
+    def anchor(self, meeting: Meeting, round: int, random: np.random.Generator) -> Vector:
+        target = meeting.partner
+        towards = (meeting.honest - target).sum(axis=0) / meeting.bad
         parted: Vector = (target - self.epsilon * towards).astype(target.dtype)
         return parted
-
-    def increments(self, honest: Matrix, own: Matrix, round: int, random: np.random.Generator) -> Matrix:
-        targets = (honest[row % len(honest)] for row in range(len(own)))
-        return np.stack([self._parted(target, honest, len(own)) for target in targets])
-
-    def anchor(self, meeting: Meeting, round: int, random: np.random.Generator) -> Vector:
-        return self._parted(meeting.partner, meeting.honest, meeting.bad)
 
 
 @dataclass(frozen=True, kw_only=True)

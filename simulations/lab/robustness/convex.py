@@ -1,14 +1,11 @@
-"""Which rule withstands which attack, on a convex problem small enough to try every pair, with the library's own code.
+"""What every attack costs with and without clipping, on a small convex problem, with the library's own code.
 
-The problem is softmax regression on ten Gaussian classes, or on given data. Peers, some of them bad, train it in two
-ways:
+The problem is softmax regression on ten Gaussian classes. Every peer has an anchor and meets others, by the jobs of
+`Pairwise`, on the product's terms. Some peers are bad.
 
-    epidemic    all peers begin a round equal; a robust rule over all increments moves all of them
-    pairwise    every peer has an anchor and meets others, by the jobs of `Pairwise`, on the product's terms
-
-The figure is the share of held-out examples that honest peers get right. The bad peers have the first rows, so ties
-favour them. `python -m simulations.lab.robustness.convex` prints the table. This module defines no attack and no rule.
-The suite B5 does the same with a real model.
+The figure is the share of held-out examples that honest peers get right. The bad peers have the first rows.
+`python -m simulations.lab.robustness.convex` prints the table. This module defines no attack. The suite B5 does the
+same with a real model.
 """
 
 from __future__ import annotations
@@ -24,7 +21,6 @@ from typing import Final, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from gossipdp.algorithms.epidemic.robust import RULES, SHARE, Rule, aggregate
 from gossipdp.algorithms.ledger import block_max
 from gossipdp.algorithms.pairwise import CLIP_FACTOR, RANGE_DECAY, RANGE_SHARE, Pairwise
 from gossipdp.config import EARLY_SHARE, Exchange
@@ -35,14 +31,14 @@ from gossipdp.protocol.rounds.usual_step import usual_step
 from simulations.lab.methods.shared_buffers import SharedBuffers
 from simulations.lab.robustness.attacks import ATTACKS, Attack, Meeting
 
-__all__ = ["Data", "Peer", "Trial", "epidemic", "exchange", "gaussian_classes", "main", "pairwise"]
+__all__ = ["Data", "Peer", "Trial", "exchange", "gaussian_classes", "main", "pairwise"]
 
 Matrix: TypeAlias = NDArray[np.float32]
 Labels: TypeAlias = NDArray[np.int64]
 
 EXCHANGE: Final = Exchange()
 WIDTH: Final = 256
-"""parameters of a chunk of `pairwise`"""
+"""parameters of a chunk"""
 DIVERGED: Final = 1e6
 """magnitude of a parameter at which a run counts as diverged"""
 
@@ -109,25 +105,8 @@ class Trial:
         return int(self.data.features.shape[1] * self.data.classes)
 
 
-def epidemic(trial: Trial, attack: Attack, rule: Rule, share: float = SHARE) -> float:
-    """Accuracy after all rounds, or when the model diverged."""
-    random = np.random.default_rng((trial.seed, 1))
-    # A generator of its own, so honest peers see the same data whatever the attack draws.
-    chance = np.random.default_rng((trial.seed, 2))
-    model = np.zeros(trial.size, np.float32)
-    for round in range(trial.rounds):
-        rows = model - trial.trained(np.tile(model, (trial.peers, 1)), attack, round, random)
-        honest = rows[trial.bad :]
-        if trial.bad:
-            rows = np.concatenate([attack.increments(honest, rows[: trial.bad], round, chance), honest])
-        model = (model - aggregate(rule, rows, [1.0] * trial.peers, share)).astype(np.float32)
-        if not np.abs(model).max() < DIVERGED:
-            break
-    return trial.data.right(model)
-
-
 class Peer:
-    """Vectors of one peer of `pairwise`, with a training process that takes no time."""
+    """Vectors of one peer, with a training process that takes no time."""
 
     def __init__(self, number: int, size: int, clip: float) -> None:
         self.id = number.to_bytes(32, "big")
@@ -235,24 +214,21 @@ def pairwise(trial: Trial, attack: Attack, clip: float = CLIP_FACTOR) -> list[fl
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(description="Every attack against every rule, on a convex problem.")
+    parser = argparse.ArgumentParser(description="Every attack with and without clipping, on a convex problem.")
     parser.add_argument("--peers", type=int, default=16)
     parser.add_argument("--bad", type=int, default=3)
     parser.add_argument("--rounds", type=int, default=30)
     parser.add_argument("--seeds", type=int, default=3)
-    parser.add_argument("--share", type=float, default=SHARE, help="of bad peers that the rules allow for")
     options = parser.parse_args(arguments)
     trials = [
         Trial(data=gaussian_classes(seed), peers=options.peers, bad=options.bad, rounds=options.rounds, seed=seed)
         for seed in range(options.seeds)
     ]
     print(f"held-out accuracy in %, mean of {options.seeds} seeds, {options.rounds} rounds")
-    print(f"{options.bad} bad of {options.peers} peers; rules allow for {options.share:.0%}\n")
-    print(f"{'':16}{'epidemic':^{13 * len(RULES)}}{'pairwise':^26}")
-    print(f"{'attack':16}" + "".join(f"{name:>13}" for name in (*RULES, "no clipping", "clipping")))
+    print(f"{options.bad} bad of {options.peers} peers\n")
+    print(f"{'attack':16}" + "".join(f"{name:>13}" for name in ("no clipping", "clipping")))
     for name, attack in ATTACKS.items():
-        shares = [fmean(epidemic(trial, attack, rule, options.share) for trial in trials) for rule in RULES.values()]
-        shares += [fmean(fmean(pairwise(trial, attack, clip)) for trial in trials) for clip in (np.inf, CLIP_FACTOR)]
+        shares = [fmean(fmean(pairwise(trial, attack, clip)) for trial in trials) for clip in (np.inf, CLIP_FACTOR)]
         print(f"{name:16}" + "".join(f"{100 * share:13.1f}" for share in shares), flush=True)
     return 0
 

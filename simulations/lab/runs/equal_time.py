@@ -12,7 +12,8 @@ from typing import Final
 
 from torch import Tensor
 
-from simulations.lab.core import Counts, Lab, Setting
+from peers.plan.timeline import Counts
+from simulations.lab.core import Lab, Setting
 from simulations.lab.problems import PROBLEMS
 from simulations.lab.runs.runs import Run
 

@@ -73,7 +73,7 @@ def _parsed(name: str) -> tuple[str, frozenset[str]]:
     for node in ast.walk(tree):
         if isinstance(node, ast.ImportFrom) and node.module:
             inner = {f"{node.module}.{alias.name}" for alias in node.names}
-            found |= {one for one in inner if _path(one)} or {node.module}
+            found |= {one if _path(one) else node.module for one in inner}
         elif isinstance(node, ast.Import):
             found |= {alias.name for alias in node.names}
         body = getattr(node, "body", None)

@@ -10,12 +10,11 @@ from collections.abc import Callable, Mapping
 from dataclasses import asdict, replace
 from typing import Any
 
-from gossipdp.codecs import COMPRESSORS
 from simulations.lab.baselines import BASELINES
+from simulations.lab.compressors import COMPRESSORS
 from simulations.lab.core import Method, Problem, Setting, play
-from simulations.lab.methods.attacked import AttackedPairwise, RobustEpochs
-from simulations.lab.methods.conditions import ChurningEpidemic, ChurningPairwise, FlippedLabels, Pretrained
-from simulations.lab.methods.epidemic import EpidemicGossip
+from simulations.lab.methods.attacked import AttackedPairwise
+from simulations.lab.methods.conditions import ChurningPairwise, FlippedLabels, Pretrained
 from simulations.lab.methods.pairwise import PairwiseGossip, PairwiseOptions
 from simulations.lab.problems import PROBLEMS
 from simulations.lab.trials.groups import GroupGossip
@@ -79,9 +78,6 @@ METHODS: dict[str, Callable[..., Method]] = {
     "pairwise-momentum": _momentum,
     "pairwise-groups": _groups,
     "pairwise-rising": _rising,
-    "epidemic": EpidemicGossip,
-    "epidemic-churning": ChurningEpidemic,
-    "epidemic-epochs": RobustEpochs,
 }
 """makers of methods from their options; the options of a baseline are the fields of its class"""
 
@@ -132,6 +128,6 @@ def modules(
     texts = {__name__}
     if method in BASELINES:
         texts |= {"simulations.lab.baselines"}
-    if any(name.startswith("gossipdp.codecs.") for name in found):
-        texts |= {"gossipdp.codecs"}
+    if any(name.startswith("simulations.lab.compressors.") for name in found):
+        texts |= {"simulations.lab.compressors"}
     return {name for name in found if name.startswith(("gossipdp.", "simulations."))}, texts

@@ -20,7 +20,8 @@ from typing import Any, Final, Protocol
 import numpy as np
 import torch
 
-from simulations.lab.core import Curve, Link, Method, Point, Setting
+from peers.plan.timeline import Link
+from simulations.lab.core import Curve, Method, Point, Setting
 from simulations.lab.runs import registry
 from simulations.lab.runs.answers import Answer, Answers, key, machine, rounded
 from simulations.lab.runs.fingerprints import ROOT, SourceSnapshot
@@ -59,17 +60,7 @@ CODE: Final = (ROOT / "simulations", ROOT / "gossipdp")
 # -- runs ----------------------------------------------------------------------------------------------------------
 
 
-OWN_PACE: Final = {
-    "pairwise",
-    "pairwise-churning",
-    "epidemic",
-    "epidemic-churning",
-    "server-async",
-    "swarm",
-    "gasloc",
-    "local-only",
-    "ad-psgd",
-}
+OWN_PACE: Final = {"pairwise", "pairwise-churning", "server-async", "swarm", "gasloc", "local-only", "ad-psgd"}
 
 SECONDS: Final = {"byte-mlp": 0.8e-3, "byte-transformer": 10e-3, "digits-mlp": 0.2e-3, "digits-cnn": 3e-3}
 """measured seconds of one core per step of one replica, with its share of the rest"""

@@ -33,8 +33,6 @@ __all__ = ["SUITE"]
 DRAWN: Final = (
     "pairwise",
     "pairwise, one exchange a round",
-    "epidemic k=64",
-    "epidemic k=128",
     "DDP",
     "DiLoCo fp32, alpha 1, mu 0.8",
     "DiLoCo 4-bit, alpha 1, mu 0.8",
@@ -191,8 +189,7 @@ SUITE = Suite(
     about="Byte-level MLP of 51,584 parameters on the standard library's sources, AdamW, N = 16, H = 20, 60 rounds, "
     "as in algorithms section 10. Links take no time here. B4, B9 and the suite clock measure time. Each "
     "method trains at the best learning rate of its best setting in the last table. The rings and the server "
-    "are not in it and use the rate of related methods. Epidemic's dissemination is a model: every peer "
-    "receives N - 1 payloads once.",
+    "are not in it and use the rate of related methods.",
     arms=b1_arms,
     read=_read,
     tried=(

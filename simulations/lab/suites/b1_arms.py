@@ -8,7 +8,7 @@ from typing import Any, Final
 from simulations.lab.core import Setting
 from simulations.lab.suites.arms import Ways, arms, at_scale, with_short_start
 from simulations.lab.suites.base import Arm, Scale
-from simulations.lab.suites.model import EPIDEMIC, MLP, WARMUP, WIDER
+from simulations.lab.suites.model import MLP, SPARSELOCO, WARMUP
 from simulations.lab.suites.rates import RATES
 
 __all__ = [
@@ -61,9 +61,6 @@ OURS: Final[Ways] = {
     "pairwise, fp32": ("pairwise", {"codec": "fp32"}),
     "pairwise, mu 0.8": ("pairwise", {"momentum": 0.8}),
     "pairwise, no outer step": ("pairwise", {"lr": 1.0, "momentum": 0.0}),
-    "epidemic k=64": ("epidemic", {**EPIDEMIC, "compressor": "topk64"}),
-    "epidemic k=128": ("epidemic", EPIDEMIC),
-    "epidemic k=256": ("epidemic", WIDER),
 }
 
 FIELD: Final[Ways] = {
@@ -77,8 +74,8 @@ FIELD: Final[Ways] = {
     "DiLoCo fp32, mu 0.8, as in its paper": ("diloco", {"mu": 0.8}),
     "DiLoCo 4-bit, mu 0.8": ("diloco-4bit", {"mu": 0.8, "plain_first": True}),
     "DiLoCo 4-bit, alpha 1, mu 0.8": ("diloco-4bit", {"alpha": 1.0, "mu": 0.8, "plain_first": True}),
-    "SparseLoCo k=128": ("sparseloco", EPIDEMIC),
-    "SparseLoCo k=128, alpha 1": ("sparseloco", {**EPIDEMIC, "alpha": 1.0}),
+    "SparseLoCo k=128": ("sparseloco", SPARSELOCO),
+    "SparseLoCo k=128, alpha 1": ("sparseloco", {**SPARSELOCO, "alpha": 1.0}),
     "GASLoC": ("gasloc", {}),
     "SwarmSGD": ("swarm", {}),
     "D-PSGD exponential, local": ("d-psgd-exponential-local", {}),
@@ -136,10 +133,8 @@ EQUALLED: Final[dict[str, tuple[str, dict[str, Any], int]]] = {
     "D-PSGD exponential, local, H 70": ("d-psgd-exponential-local", {}, 70),
     "SGP, local, H 70": ("sgp-local", {}, 70),
     "CHOCO, local, H 5": ("choco-local", {"gamma": 0.8}, 5),
-    "SparseLoCo k=128, H 15": ("sparseloco", EPIDEMIC, 15),
+    "SparseLoCo k=128, H 15": ("sparseloco", SPARSELOCO, 15),
     "SPARTA, a share of 0.0075": ("sparta", {"p": 0.0075}, 20),
-    "epidemic k=128, H 16": ("epidemic", EPIDEMIC, 16),
-    "epidemic k=256, H 31": ("epidemic", WIDER, 31),
 }
 """the same of other methods, at pairwise's bytes"""
 AT_EQUAL: Final[dict[str, tuple[str, ...]]] = {
@@ -150,7 +145,6 @@ AT_EQUAL: Final[dict[str, tuple[str, ...]]] = {
 WARM: Final[Ways] = {
     "pairwise": ("pairwise", {}),
     "pairwise, one exchange a round": ("pairwise", {"early": 0.0, "exchanges": 1}),
-    "epidemic k=128": ("epidemic", EPIDEMIC),
     "DiLoCo fp32": ("diloco", {"plain_first": True}),
     "DiLoCo fp32, mu 0.8": ("diloco", {"mu": 0.8, "plain_first": True}),
     "DiLoCo fp32, alpha 1, mu 0.8": ("diloco", {"alpha": 1.0, "mu": 0.8, "plain_first": True}),
@@ -180,7 +174,6 @@ SHORT_WARM: Final[Ways] = {
 }
 """with as many more rounds as the start is shorter"""
 OTHERS_OWN: Final[Ways] = {
-    "epidemic k=128, its own warm start": ("epidemic", {**EPIDEMIC, "warmup_steps": WARMUP}),
     "DiLoCo fp32, alpha 1, mu 0.8, its own warm start": (
         "diloco",
         {"alpha": 1.0, "mu": 0.8, "plain_first": True, "warmup_steps": WARMUP},

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import replace
-from itertools import product
 from typing import Any, Final
 
 from simulations.lab.suites.arms import Ways, arms, at_scale
 from simulations.lab.suites.base import Arm, Findings, Graph, Outcome, Results, Scale, Suite
-from simulations.lab.suites.figures import Figure, check, least, mean, most, reported
+from simulations.lab.suites.figures import Figure, check, least, most, reported
 from simulations.lab.suites.graphs import distance_graph, end_line
-from simulations.lab.suites.model import EPIDEMIC, MLP, WIDER
+from simulations.lab.suites.model import MLP
 from simulations.lab.suites.rates import RATES
 from simulations.lab.suites.tables import best, curves_table
 
@@ -22,8 +20,6 @@ SIZES: Final = (8, 12, 16, 32, 64)
 WAYS: Final[Ways] = {
     "pairwise": ("pairwise", {}),
     "pairwise, one exchange a round": ("pairwise", {"early": 0.0, "exchanges": 1}),
-    "epidemic k=128": ("epidemic", EPIDEMIC),
-    "epidemic k=256": ("epidemic", WIDER),
     "DiLoCo fp32, mu 0.8": ("diloco", {"alpha": 1.0, "mu": 0.8, "plain_first": True}),
     "DiLoCo fp32, mu 0.6": ("diloco", {"alpha": 1.0, "mu": 0.6, "plain_first": True}),
 }
@@ -34,8 +30,6 @@ ALPHA: Final = "pairwise, alpha 1"
 BOTH: Final = "pairwise, log2 N early exchanges, alpha 1"
 MORE: Final = "pairwise, mu 0.8"
 """as DiLoCo has"""
-EPIDEMICS: Final = ("epidemic k=128", "epidemic k=256")
-PAIRWISE: Final = ("pairwise", "pairwise, one exchange a round")
 
 
 def _group(peers: int) -> str:
@@ -72,19 +66,6 @@ def _read(results: Results) -> Findings:
         otherwise = [results[f"{_group(peers)}{OTHERWISE}", label] for peers in (sizes[-1], sizes[0])]
         grown, single = _growth(many, otherwise[0], few, otherwise[1])
         figures.append(reported(f"{label}: growth of the gap, nats", grown, replicas=single))
-    for label, ours in product(EPIDEMICS, PAIRWISE):
-        ratios = {peers: by_size[peers][label].bytes / by_size[peers][ours].bytes for peers in sizes}
-        name = f"N at which {label} costs as many bytes as {ours}, by N - 1 messages"
-        figures.append(reported(name, _crossing(ratios), "", 1))
-    figures += [
-        reported(
-            f"N = {peers}: pairwise below {label}, nats",
-            outcomes[label].loss - outcomes["pairwise"].loss,
-            replicas=outcomes[label].replica_loss - outcomes["pairwise"].replica_loss,
-        )
-        for peers, outcomes in sorted(by_size.items())
-        for label in EPIDEMICS
-    ]
     lines = {
         label: end_line({float(peers): by_size[peers][label] for peers in sizes}, lambda point: point.loss)
         for label in WAYS
@@ -117,12 +98,6 @@ def _growth(
         (ours_of_many.replica_loss - diloco_of_many.replica_loss)
         - (ours_of_few.replica_loss - diloco_of_few.replica_loss),
     )
-
-
-def _crossing(ratios: Mapping[int, float]) -> float:
-    """The N at which the ratio is 1, if only one side's bytes grow, with N - 1. NaN without a ratio."""
-    found = [1.0 + (peers - 1) / ratio for peers, ratio in ratios.items() if ratio > 0.0]
-    return mean(found) if found else math.nan
 
 
 SUITE = Suite(

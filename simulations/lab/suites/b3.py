@@ -14,7 +14,7 @@ from simulations.lab.suites.arms import Ways, arms, at_scale
 from simulations.lab.suites.base import Arm, Findings, Results, Scale, Suite
 from simulations.lab.suites.figures import check, reported
 from simulations.lab.suites.graphs import bytes_graph, distance_graph
-from simulations.lab.suites.model import EPIDEMIC, MLP, diloco
+from simulations.lab.suites.model import MLP, diloco
 from simulations.lab.suites.rates import RATES
 from simulations.lab.suites.tables import curves_table
 
@@ -28,18 +28,15 @@ DESIGNED: Final = "one goes, one comes, and loss"
 STEADY: Final[Ways] = {
     "pairwise": ("pairwise", {}),
     "pairwise, one exchange a round": ("pairwise", {"early": 0.0, "exchanges": 1}),
-    "epidemic k=128": ("epidemic", EPIDEMIC),
 }
 UNCLIPPED: Final[Ways] = {"pairwise, no clipping": ("pairwise", {"clip": math.inf})}
 POOR: Final[Ways] = {
     "pairwise, joiners without moments": ("pairwise", {"moments": False}),
-    "epidemic k=128, joiners without moments": ("epidemic", {**EPIDEMIC, "moments": False}),
 }
 """`exchange.moments = false`; without joiners this changes nothing"""
 VARIANTS: Final = {
     "pairwise, no clipping": "pairwise, no clipping",
     "pairwise, joiners without moments": "pairwise",
-    "epidemic k=128, joiners without moments": "epidemic k=128",
 }
 """with the calm run that each is compared with"""
 OTHERS: Final[Ways] = {
@@ -84,7 +81,6 @@ def _read(results: Results) -> Findings:
         f"{label}, churn and loss: {results[BOTH, label].fact('failed'):.0f} exchanges came to nothing, "
         f"{results[BOTH, label].fact('cut'):.0f} were cut."
         for label in STEADY
-        if STEADY[label][0] == "pairwise"
     ]
     tables = [curves_table(group, outcomes) for group, outcomes in results.groups.items()]
     return Findings(tables, checks, [distance_graph(results.groups), bytes_graph(results.groups)], notes, figures)
@@ -97,13 +93,12 @@ SUITE = Suite(
     "model of 100 million parameters would send: an exchange lasts about four of a round's 20 s. Churn: every "
     "5 rounds a tenth of the peers leaves (two, the same for every method), one of them in the middle of an "
     "exchange. As many join at once. Each joiner copies one peer's anchor and Adam moments "
-    "(`exchange.moments`), with outer momentum (e in epidemic) at zero. Loss: every fifth exchange fails. "
+    "(`exchange.moments`), with outer momentum at zero. Loss: every fifth exchange fails. "
     "Both are harsher than the design, which has a tenth that leaves or joins, and a fifth of the messages "
     f'lost. The protocol repeats most of these. The group "{DESIGNED}" changes a tenth every 5 rounds, and '
-    "leaving peers finish their exchange. Epidemic requests lost messages again, and its messages outlive "
-    "their sender. A failed exchange costs pairwise neither bytes nor seconds here, and epidemic only the "
-    "latency of the request. Other methods pay for it whole, so their bytes and seconds under loss are not "
-    "comparable. Methods that wait repeat what failed. They have no answer to churn and are not played under "
+    "leaving peers finish their exchange. A failed exchange costs pairwise neither bytes nor seconds here. "
+    "Other methods pay for it whole, so their bytes and seconds under loss are not comparable. Methods that wait "
+    "repeat what failed. They have no answer to churn and are not played under "
     "it.",
     arms=_arms,
     read=_read,

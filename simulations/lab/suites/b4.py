@@ -15,9 +15,9 @@ from simulations.lab.suites.arms import arms, at_scale, with_short_start
 from simulations.lab.suites.base import Arm, Findings, Outcome, Results, Scale, Suite, Table
 from simulations.lab.suites.figures import Figure, check, formatted, mean, reported
 from simulations.lab.suites.graphs import seconds_graph
-from simulations.lab.suites.model import EPIDEMIC, MLP, WARMUP, diloco
+from simulations.lab.suites.model import MLP, WARMUP, diloco
 from simulations.lab.suites.momenta import Clocked, at_momenta, momenta_table
-from simulations.lab.suites.rates import UNEQUAL
+from simulations.lab.suites.rates import RATES
 from simulations.lab.suites.tables import curves_table
 
 __all__ = [
@@ -49,8 +49,6 @@ PACED: Final[dict[str, tuple[str, dict[str, Any], int]]] = {
     "pairwise, one exchange a round": ("pairwise", {"early": 0.0, "exchanges": 1}, 20),
     OWN: ("pairwise", {"warmup_steps": WARMUP}, 20),
     "pairwise, no clipping": ("pairwise", {"clip": math.inf}, 20),
-    "epidemic k=128": ("epidemic", EPIDEMIC, 20),
-    "epidemic k=128, alpha 1": ("epidemic", {**EPIDEMIC, "alpha": 1.0}, 20),
     "DiLoCo fp32, own pace, H 20": ("diloco", {"own_pace": True}, 20),
     "DiLoCo fp32, own pace, H 80": ("diloco", {"own_pace": True}, 80),
     "DiLoCo 4-bit, own pace, H 20": ("diloco-4bit", {"own_pace": True}, 20),
@@ -77,7 +75,6 @@ OURS_ALIKE: Final[dict[str, tuple[str, dict[str, Any], int]]] = {
     "pairwise, all as many steps": ("pairwise", {"own_pace": False}, 20),
 }
 """measures how much of pairwise's lead comes from its pace"""
-EPIDEMICS: Final = ("epidemic k=128", "epidemic k=128, alpha 1")
 MOMENTA: Final = (
     OURS,
     "pairwise, one exchange a round",
@@ -123,7 +120,7 @@ def _arms(scale: Scale) -> list[Arm]:
             found += unequal(name, name, WAYS, length, scale)
         found += unequal(f"{name}{VARIED}", name, varied, RATED, scale)
     for factor in FACTORS:
-        ways = {_rated(label, factor): WAYS[label] for label in (*MOMENTA, *EPIDEMICS)}
+        ways = {_rated(label, factor): WAYS[label] for label in MOMENTA}
         found += unequal(f"{SMALL}{BY_RATE}", SMALL, ways, RATED, scale, factor=factor)
     return found
 
@@ -146,7 +143,7 @@ def unequal(group: str, model: str, ways: Clocked, length: float, scale: Scale, 
         )
         setting = replace(setting, evaluate_every=max(1, setting.rounds // 20))
         more = diloco(setting.rounds, PEERS) | options if method.startswith("diloco") else options
-        found += arms(group, setting, {_label(label, length): (method, more)}, rates=UNEQUAL)
+        found += arms(group, setting, {_label(label, length): (method, more)}, rates=RATES)
     return found
 
 
@@ -253,7 +250,7 @@ def _soonest(needed: Mapping[str, Figure]) -> str:
 
 def _rates(outcomes: Mapping[str, Outcome]) -> Table:
     rows = []
-    for way in (*MOMENTA, *EPIDEMICS):
+    for way in MOMENTA:
         found = [outcomes[_label(_rated(way, factor), RATED)] for factor in FACTORS]
         own = found[FACTORS.index(1.0)].setting.lr
         rows.append((way, f"{own:g}", *(formatted(outcome.losses) for outcome in found)))
@@ -296,9 +293,8 @@ SUITE = Suite(
     "each of them, from the end of a warm start on. DiLoCo is played with several H. A label names the H "
     f"asked for. mu is 0.6; other values after 1,200 s are shown too. A warm start is a method's own: {WARMUP} "
     "steps in short rounds, or rounds as long as an exchange, with alpha 1 and mu 0. It has no mark: such "
-    "methods are compared with pairwise that starts the same way. Each method has its own learning rate (B1; "
-    "epidemic half of that). Other rates are shown too. Epidemic's dissemination is a model (N - 1 payloads, "
-    "each once). SwarmSGD and GASLoC are in the suite clock.",
+    "methods are compared with pairwise that starts the same way. Each method has its own learning rate "
+    "(B1). Other rates are shown too. SwarmSGD and GASLoC are in the suite clock.",
     arms=_arms,
     read=_read,
     tried="of pairwise one exchange a round, no clipping, a warm start, and all as many steps: here; alpha and mu: "

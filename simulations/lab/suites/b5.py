@@ -26,21 +26,7 @@ HARSHER: Final = ("sign flip x10", "alie z=1.5")
 """the first two, stronger; of all other attacks the page shows the worst beside the marks"""
 MARKED: Final = (*DESIGNED, *HARSHER)
 
-LAG: Final = 5
-"""rounds until an epoch settles in the daemon"""
-
 WAYS: Final[dict[str, tuple[str, dict[str, Any]]]] = {
-    "epidemic, mean": ("epidemic-epochs", {"compressor": "topk128", "alpha": 3.0, "rule": "mean"}),
-    "epidemic, NNM + trimmed": ("epidemic-epochs", {"compressor": "topk128", "alpha": 3.0, "rule": "nnm-trimmed"}),
-    "epidemic, NNM + median": ("epidemic-epochs", {"compressor": "topk128", "alpha": 3.0, "rule": "nnm-median"}),
-    "epidemic, NNM + trimmed, settled": (
-        "epidemic-epochs",
-        {"compressor": "topk256", "alpha": 1.0, "rule": "nnm-trimmed", "lag": LAG},
-    ),
-    "epidemic, NNM + median, settled": (
-        "epidemic-epochs",
-        {"compressor": "topk256", "alpha": 1.0, "rule": "nnm-median", "lag": LAG},
-    ),
     "pairwise, no clipping": ("pairwise-attacked", {"clip": math.inf}),
     "pairwise, clipping": ("pairwise-attacked", {}),
     "pairwise, clipping, one exchange": ("pairwise-attacked", {"early": 0.0, "exchanges": 1}),
@@ -48,13 +34,9 @@ WAYS: Final[dict[str, tuple[str, dict[str, Any]]]] = {
     "pairwise, clip 2": ("pairwise-attacked", {"clip": 2.0}),
     "pairwise, clip 1, kappa 0": ("pairwise-attacked", {"clip": 1.0, "kappa": 0.0}),
 }
-DEFENCES: Final = {
-    "epidemic, NNM + trimmed": 0.03,
-    "epidemic, NNM + trimmed, settled": 0.03,
-    "pairwise, clipping": 0.08,
-}
+DEFENCES: Final = {"pairwise, clipping": 0.08}
 """accuracy that may be lost, mean over the honest peers' own models; from the design"""
-BARE: Final = ("epidemic, mean", "pairwise, no clipping")
+BARE: Final = ("pairwise, no clipping",)
 """attacks without any defence"""
 TRIED: Final = tuple(label for label in WAYS if label not in (*DEFENCES, *BARE))
 """other defences, which are not the default and have no marks"""
@@ -95,7 +77,7 @@ def _arms(scale: Scale) -> list[Arm]:
 
 
 def _accuracy(outcome: Outcome, whose: Literal["honest", "worst"] = "honest") -> list[float]:
-    """Accuracy per seed of the honest peers' own models, mean or worst. With epochs all hold the same model."""
+    """Accuracy per seed of the honest peers' own models, mean or worst."""
     same = outcome.last(lambda point: point.accuracy)
     told_by = [{} if answer.error else answer.result["facts"] for answer in outcome.answers if same]
     return [facts.get(whose, shared) for facts, shared in zip(told_by, same, strict=True)]
@@ -142,7 +124,7 @@ def _table(results: Results, whose: str, of: Callable[[Outcome], list[float]]) -
             (group, *(formatted([100.0 * value for value in of(outcome)], 1) for outcome in outcomes.values()))
             for group, outcomes in results.groups.items()
         ],
-        "The mean, and clipping without a bound, are no defence. Their columns show the damage of an attack.",
+        "Pairwise without clipping has no defence. Its column shows the damage of an attack.",
     )
 
 
@@ -174,11 +156,8 @@ SUITE = Suite(
     about="Digits MLP, N = 16, H = 10, 40 rounds, three bad peers that know everything and collude. All attacks of "
     "simulations/lab/robustness/attacks.py are played, also those without a mark. Links take no time: "
     "exchanges of a round are made at once. The figure is the accuracy of the model that each honest peer "
-    "holds. Epidemic has alpha 3. In runs as short as this it learns too slowly at alpha 1, and slow learning "
-    "would look like robustness. Settled is the daemon's way: the rule is applied five rounds later, with "
-    "alpha 1 and topk256, and until then each peer applies its own increments ahead. Marks are for pairwise's "
-    "default clipping, and for NNM with a trimmed mean. The other variants were tried.",
+    "holds. Marks are for pairwise's default clipping. The other variants were tried.",
     arms=_arms,
     read=_read,
-    tried="clips of 1 and 2, kappa 0, one exchange a round; the geometric median after NNM: here, without a mark",
+    tried="clips of 1 and 2, kappa 0, one exchange a round: here, without a mark",
 )

@@ -9,7 +9,7 @@ from simulations.lab.suites.arms import Ways, arms, at_scale
 from simulations.lab.suites.base import Arm, Findings, Results, Scale, Suite, Table
 from simulations.lab.suites.figures import formatted, reported
 from simulations.lab.suites.graphs import bytes_graph, distance_graph
-from simulations.lab.suites.model import EPIDEMIC, MLP, diloco
+from simulations.lab.suites.model import MLP, diloco
 from simulations.lab.suites.rates import RATES
 from simulations.lab.suites.tables import best, curves_table
 
@@ -23,7 +23,6 @@ OURS: Final[Ways] = {
     "pairwise, kappa 0": ("pairwise", {"kappa": 0.0}),
     "pairwise, kappa 0.6": ("pairwise", {"kappa": 0.6}),
     "pairwise, three exchanges always": ("pairwise", {"early": 1.0, "early_exchanges": 3}),
-    "epidemic k=128": ("epidemic", EPIDEMIC),
 }
 HALF, OWN = "pairwise, H / 2", "pairwise, own warm start"
 DILOCO: Final = "DiLoCo fp32, mu 0.8"
@@ -33,7 +32,7 @@ OTHERS: Final[Ways] = {
     "local SGD": ("local-sgd", {}),
     "local only": ("local-only", {}),
 }
-FEW: Final = ("pairwise", "epidemic k=128", *OTHERS)
+FEW: Final = ("pairwise", *OTHERS)
 """for data that hardly differ"""
 WARMUP: Final = 200
 SPLITS: Final[dict[str, dict[str, float]]] = {
@@ -80,7 +79,7 @@ def _read(results: Results) -> Findings:
             rows.append(
                 (name, split, label, formatted(iid[label].losses), formatted(apart[label].losses), formatted(gap))
             )
-        ours = [label for label in apart if label.startswith(("pairwise", "epidemic"))]
+        ours = [label for label in apart if label.startswith("pairwise")]
         least = best(apart, ours)
         for label in ("pairwise", "DDP"):
             replicas = apart[label].replica_loss - iid[label].replica_loss

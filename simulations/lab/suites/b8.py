@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from itertools import product
@@ -11,9 +10,8 @@ from typing import Final
 from simulations.lab.core import Setting
 from simulations.lab.suites.arms import Ways, arms, at_scale
 from simulations.lab.suites.base import Arm, Findings, Graph, Outcome, Results, Scale, Suite, Table
-from simulations.lab.suites.figures import Check, Figure, Reported, check, formatted, mean, most, reported
+from simulations.lab.suites.figures import Check, Figure, Reported, check, formatted, reported
 from simulations.lab.suites.graphs import bytes_graph, distance_graph, end_line
-from simulations.lab.suites.model import EPIDEMIC, WIDER
 from simulations.lab.suites.tables import best, curves_table
 
 __all__ = ["SIZES", "SUITE", "TRANSFORMER"]
@@ -28,21 +26,8 @@ FEWER: Final = 16
 SOME: Final = 8
 """most peers at which DDP, which has no mark, is played with every seed"""
 
-OURS: Final = ("pairwise", "epidemic k=128", "epidemic k=256")
-SHIPPED: Final = "pairwise"
-"""the strategy that `auto` takes for any number of peers"""
-CROSSING: Final = 10
-"""most peers at which the rule of algorithms section 6, which nothing uses, would take epidemic"""
-TIE: Final = 0.02
-"""nats within which the simpler strategy counts as equal"""
-ENOUGH: Final = 3
-"""seeds needed for the decision"""
-
-WAYS: Final[Ways] = {
-    "pairwise": ("pairwise", {}),
-    "epidemic k=128": ("epidemic", EPIDEMIC),
-}
-WIDE: Final[Ways] = {"epidemic k=256": ("epidemic", WIDER)}
+OURS: Final = "pairwise"
+WAYS: Final[Ways] = {OURS: ("pairwise", {})}
 DDP: Final[Ways] = {"DDP": ("ddp", {})}
 DILOCO: Final[Ways] = {
     "DiLoCo fp32, mu 0.8": ("diloco", {"alpha": 1.0, "mu": 0.8, "plain_first": True}),
@@ -50,11 +35,8 @@ DILOCO: Final[Ways] = {
 }
 BETTER: Final = {True: "DiLoCo fp32, mu 0.8", False: "DiLoCo fp32, mu 0.6"}
 """after a warm start, and cold, with seed 0 at N = 4 and 16 rounds"""
-START: Final = ", its own warm start"
-OWN: Final[Ways] = {
-    f"{label}{START}": (method, {**options, "warmup_steps": WARMUP})
-    for label, (method, options) in {**WAYS, **WIDE}.items()
-}
+STARTED: Final = f"{OURS}, its own warm start"
+OWN: Final[Ways] = {STARTED: ("pairwise", {"warmup_steps": WARMUP})}
 """the daemon's warm start, without synchronous steps"""
 OWN_SIZES: Final = (4, 8, 16)
 
@@ -63,10 +45,7 @@ FACTORS: Final = (0.5, 1.0, 2.0)
 RATES: Final[Mapping[str, float]] = {}
 """by method, the best of `FACTORS` by the mean of three seeds. It is 1 for all of them"""
 BY_RATE: Final = "N = 4, by learning rate"
-TRIED: Final[Ways] = {**WAYS, **WIDE, **DDP, **DILOCO}
-ALPHAS: Final[Ways] = {
-    f"epidemic k=128, alpha {alpha:g}": ("epidemic", {**EPIDEMIC, "alpha": alpha}) for alpha in (1.0, 3.0, 4.0)
-}
+TRIED: Final[Ways] = {**WAYS, **DDP, **DILOCO}
 OTHERWISE: Final[Ways] = {
     "pairwise, one exchange a round": ("pairwise", {"early": 0.0, "exchanges": 1}),
     "pairwise, early exchanges in all rounds": ("pairwise", {"early": 1.0}),
@@ -103,7 +82,6 @@ def _arms(scale: Scale) -> list[Arm]:
             cold = replace(cold, rounds=min(base.rounds, FEWER))
         setting = replace(cold, warmup=warmup if warm else 0)
         add(group, setting, WAYS)
-        add(group, setting, WIDE)
         add(group, setting, DDP, None if peers <= SOME else 1)
         add(group, setting, {BETTER[warm]: DILOCO[BETTER[warm]]})
         if full or peers < MANY:
@@ -111,8 +89,6 @@ def _arms(scale: Scale) -> list[Arm]:
         if warm and peers in OWN_SIZES:
             own = {label: (method, {**options, "warmup_steps": warmup}) for label, (method, options) in OWN.items()}
             add(group, cold, own)
-        if peers in (4, 8) and not warm:
-            add(_settings(group), setting, ALPHAS, 1)
         if peers == 8 or quick:
             add(_settings(group), setting, OTHERWISE, 1)
     own = {label: (method, {**options, "warmup_steps": warmup}) for label, (method, options) in OWN.items()}
@@ -136,62 +112,13 @@ def _read(results: Results) -> Findings:
         checks += found
         figures += others
     panels = {group: outcomes for group, outcomes in groups.items() if group.endswith("warm")}
-    own_starts = {group: _started(outcomes) for group, outcomes in groups.items() if set(OWN) <= set(outcomes)}
-    kind, upto, why = decided({_size(group): outcomes for group, outcomes in own_starts.items()})
-    tables = [
-        _rules("Nats above the best of these three, by what is taken", groups, {}),
-        _rules(
-            "The same from the starts that the daemon has, which decide",
-            own_starts,
-            {f"what the rule decides ({_told_rule(kind, upto)})": (kind, upto)},
-        ),
-        _bytes(own_starts),
-        *(curves_table(group, outcomes) for group, outcomes in groups.items()),
-    ]
+    tables = [curves_table(group, outcomes) for group, outcomes in groups.items()]
     if settings:
         tables.append(_otherwise(groups, settings))
     tables.append(_rates(results.groups[BY_RATE]))
     graphs = [bytes_graph(panels), distance_graph(panels)]
     drawn = [_peers(groups), *graphs] if len(panels) > 1 else graphs
-    ships = "which it does" if not upto else "which is not what it does"
-    notes = [f"**What `auto` has to take, by the rule above: {_told_rule(kind, upto)}, {ships}.** {why}"]
-    return Findings(tables, checks, drawn, notes, figures)
-
-
-def _started(outcomes: Mapping[str, Outcome]) -> dict[str, Outcome]:
-    """Labels of variants with a warm start of their own, by the label without it."""
-    return {label.removesuffix(START): outcomes[label] for label in OWN}
-
-
-def decided(sizes: Mapping[int, Mapping[str, Outcome]]) -> tuple[str, int, str]:
-    """The epidemic that `auto` should take, up to how many contributing peers, and why. 0 for never.
-
-    An epidemic is taken up to the largest N at which, and below which, it beats pairwise by more than `TIE` in the mean
-    of `ENOUGH` seeds. Of two, the one taken further wins, or the one of fewer bytes. The other wins if it is better by
-    more than `TIE` in the mean over these N.
-    """
-    reach, said = {}, []
-    for label in (label for label in OURS if label != SHIPPED):
-        reach[label] = 0
-        held = True
-        for peers, outcomes in sorted(sizes.items()):
-            ahead = outcomes[SHIPPED].loss - outcomes[label].loss
-            replicas = outcomes[SHIPPED].replica_loss - outcomes[label].replica_loss
-            held = held and len(ahead.each) >= ENOUGH and ahead > TIE
-            reach[label] = peers if held else reach[label]
-            said.append(f"{label} at N = {peers} {formatted(ahead)} (single replicas {formatted(replicas)})")
-    leaner, wider = reach
-    kind = max(reach, key=lambda label: reach[label])
-    upto = reach[kind]
-    if upto and reach[leaner] == reach[wider]:
-        better = mean([at[leaner].loss - at[wider].loss for peers, at in sizes.items() if peers <= upto])
-        kind = wider if better > TIE else leaner
-        said.append(f"{wider} below {leaner}, over these N: {formatted(better)}")
-    return kind, upto, f"Nats below pairwise, each from its own start: {'; '.join(said)}."
-
-
-def _told_rule(kind: str, upto: int) -> str:
-    return f"{kind} while at most {upto} contribute, else {SHIPPED}" if upto else f"{SHIPPED}, always"
+    return Findings(tables, checks, drawn, (), figures)
 
 
 def _rates(group: Mapping[str, Outcome]) -> Table:
@@ -204,25 +131,14 @@ def _rates(group: Mapping[str, Outcome]) -> Table:
 
 
 def _judged(group: str, outcomes: Mapping[str, Outcome]) -> tuple[list[Check], list[Reported]]:
-    """Marks of the shipped strategy, from the given start and from its own."""
+    """Marks of pairwise, from the given start and from its own."""
     checks, figures = [], []
     diloco = [label for label in outcomes if label.startswith("DiLoCo")]
-    starts: list[tuple[str, tuple[str, ...]]] = [(SHIPPED, OURS)]
-    if set(OWN) <= set(outcomes):
-        starts.append((f"{SHIPPED}{START}", tuple(OWN)))
-    for shipped, ours in starts:
-        other, above, replicas = _above(outcomes, shipped, ours)
-        name = f"{group}: {shipped}, which is what auto takes, above the best of {len(ours)} ({other}), nats"
-        checks.append(check(name, "<= 0.02", above, replicas=replicas))
-        for label in ours:
-            other, above, replicas = _above(outcomes, label, diloco)
-            name = f"{group}: {label} above {other}, nats"
-            if label == shipped:
-                checks.append(check(name, "<= 0.05", above, replicas=replicas))
-            else:
-                figures.append(reported(name, above, replicas=replicas))
-            _, above, replicas = _above(outcomes, label, ("DDP",))
-            figures.append(reported(f"{group}: {label} above DDP at equal samples, nats", above, replicas=replicas))
+    for ours in (label for label in (OURS, STARTED) if label in outcomes):
+        other, above, replicas = _above(outcomes, ours, diloco)
+        checks.append(check(f"{group}: {ours} above {other}, nats", "<= 0.05", above, replicas=replicas))
+        _, above, replicas = _above(outcomes, ours, ("DDP",))
+        figures.append(reported(f"{group}: {ours} above DDP at equal samples, nats", above, replicas=replicas))
     return checks, figures
 
 
@@ -231,42 +147,6 @@ def _above(outcomes: Mapping[str, Outcome], label: str, others: Sequence[str]) -
     ours = outcomes[label]
     other = best(outcomes, others, lambda outcome: outcome.loss - ours.loss)
     return other, ours.loss - outcomes[other].loss, ours.replica_loss - outcomes[other].replica_loss
-
-
-def _rules(title: str, groups: Mapping[str, Mapping[str, Outcome]], more: Mapping[str, tuple[str, int]]) -> Table:
-    """Every strategy, and rules that take an epidemic up to some N: distance above the best of the project's
-    strategies.
-    """
-    rules = {
-        f"{SHIPPED}, which is what auto takes": (SHIPPED, 0),
-        **{label: (label, sys.maxsize) for label in OURS if label != SHIPPED},
-        **{
-            f"{label} while at most {CROSSING} contribute, else pairwise": (label, CROSSING)
-            for label in OURS
-            if label != SHIPPED
-        },
-        **more,
-    }
-    rows = []
-    for name, (kind, upto) in rules.items():
-        above = [
-            _above(outcomes, kind if _size(group) <= upto else SHIPPED, OURS)[1] for group, outcomes in groups.items()
-        ]
-        rows.append((name, *map(formatted, above), formatted(most(above))))
-    note = f"The rule of algorithms section 6 is that of k=128 and {CROSSING}; the daemon's epidemic has k=256."
-    return Table(title, ("", *groups, "the most"), rows, note)
-
-
-def _bytes(groups: Mapping[str, Mapping[str, Outcome]]) -> Table:
-    rows = [
-        (label, *(formatted(outcomes[label].last(lambda point: point.bytes), 1) for outcomes in groups.values()))
-        for label in OURS
-    ]
-    return Table("Bytes a parameter from these starts", ("", *groups), rows)
-
-
-def _size(group: str) -> int:
-    return int(group.split()[2].rstrip(","))
 
 
 def _otherwise(groups: Mapping[str, Mapping[str, Outcome]], settings: Mapping[str, Mapping[str, Outcome]]) -> Table:
@@ -284,7 +164,7 @@ def _peers(groups: Mapping[str, Mapping[str, Outcome]]) -> Graph:
     panels = {}
     for warm in (True, False):
         at = {peers: groups[_group(peers, warm=warm)] for peers in SIZES}
-        rounds = {peers: outcomes[SHIPPED].setting.rounds for peers, outcomes in at.items()}
+        rounds = {peers: outcomes[OURS].setting.rounds for peers, outcomes in at.items()}
         equal = [peers for peers in SIZES if rounds[peers] == rounds[SIZES[0]]]
         panels["warm" if warm else "cold"] = {
             label: end_line({float(peers): at[peers][label] for peers in equal}, lambda point: point.loss)
@@ -295,21 +175,15 @@ def _peers(groups: Mapping[str, Mapping[str, Outcome]]) -> Graph:
 
 SUITE = Suite(
     name="b8",
-    question="Does it hold for a transformer, and which strategy when?",
+    question="Does it hold for a transformer?",
     about="Byte-level transformer of 252,384 parameters, two blocks, H = 30, 32 rounds as designed, N = 4 to 32, "
-    f"after a warm start of {WARMUP} synchronous steps and cold. Up to N = {OWN_SIZES[-1]} there are also the "
-    "daemon's warm starts, of as many steps. DiLoCo has alpha 1, which B1 found better than 0.7. At N = "
+    f"after a warm start of {WARMUP} synchronous steps and cold. Up to N = {OWN_SIZES[-1]} there is also the "
+    "daemon's warm start, of as many steps. DiLoCo has alpha 1, which B1 found better than 0.7. At N = "
     f"{MANY} there are {FEWER} rounds, and DiLoCo has one mu (32, and both with --full). Above N = {SOME} DDP "
     "and other settings have one seed. Differences use the seeds that both have. Each method trains at its "
-    "best learning rate at N = 4, from the last table. A rule that was written before the runs decides what "
-    f"`auto` should take, each strategy from its own start, with {ENOUGH} seeds. Pairwise, which is simpler, "
-    f"is taken unless an epidemic is better by more than {TIE} nats in the mean at N = {OWN_SIZES[0]} and "
-    "every larger N up to some N. The epidemic is then taken up to that N. Of k=128 and k=256 the one taken "
-    f"further wins. Otherwise k=128 wins, whose bytes are fewer, unless k=256 is better by more than {TIE} "
-    "nats in the mean over these N. Bytes decide nothing else, and are shown.",
+    "best learning rate at N = 4, from the last table.",
     arms=_arms,
     read=_read,
-    tried="alpha 1, 3 and 4 of epidemic, 0.7 of DiLoCo, early exchanges in none and in all rounds, kappa 0 and mu 0.8 "
-    "of pairwise, learning rates, and the other strategies: here; other sizes and settings, on another model: "
-    "[b2](b2.md), [defaults](defaults.md)",
+    tried="alpha 0.7 of DiLoCo, early exchanges in none and in all rounds, kappa 0 and mu 0.8 of pairwise, learning "
+    "rates: here; other sizes and settings, on another model: [b2](b2.md), [defaults](defaults.md)",
 )

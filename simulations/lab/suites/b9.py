@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, Final
 
@@ -16,7 +15,7 @@ from simulations.lab.suites.b8 import TRANSFORMER
 from simulations.lab.suites.base import Arm, Findings, Results, Scale, Suite, Table
 from simulations.lab.suites.figures import check, formatted, mean, reported
 from simulations.lab.suites.graphs import seconds_graph
-from simulations.lab.suites.model import EPIDEMIC, MLP, WARMUP, diloco
+from simulations.lab.suites.model import MLP, WARMUP, diloco
 from simulations.lab.suites.momenta import Clocked, at_momenta, best_momentum, momenta_table
 from simulations.lab.suites.rates import RATES
 from simulations.lab.suites.tables import LOSSES, best, curves_table, in_time, loss_cells
@@ -42,8 +41,6 @@ WAYS: Final[dict[str, tuple[str, dict[str, Any], int]]] = {
     OWN: ("pairwise", {"warmup_steps": WARMUP}, 50),
     "pairwise, waiting": ("pairwise", {"early": 0.0, "exchanges": 1, "landing": "waiting"}, 50),
     AT_ONCE: ("pairwise", {"early": 0.0, "exchanges": 1, "landing": "at once"}, 50),
-    "epidemic k=128": ("epidemic", EPIDEMIC, 50),
-    "epidemic k=128, alpha 1": ("epidemic", {**EPIDEMIC, "alpha": 1.0}, 50),
     "DiLoCo fp32": ("diloco", {}, 50),
     "DiLoCo fp32, H 200": ("diloco", {}, 200),
     "DiLoCo fp32, H 500": ("diloco", {}, 500),
@@ -53,10 +50,6 @@ WAYS: Final[dict[str, tuple[str, dict[str, Any], int]]] = {
     "DiLoCo fp32, overlapped, H 600": ("diloco-overlapped", {}, 600),
     OTHERS: ("diloco-4bit-overlapped", {"warmup_steps": WARMUP}, 80),
 }
-HALVED: Final[Clocked] = {
-    f"{label}, half its rate": WAYS[label] for label in ("epidemic k=128", "epidemic k=128, alpha 1")
-}
-"""for the MLP, because B1's rate is that of a shorter run"""
 COLD: Final = ("pairwise", "pairwise, one exchange a round")
 SAME: Final = ("DiLoCo fp32, H 500",)
 """without "DiLoCo fp32, H 200", the same single round in the transformer's time"""
@@ -102,14 +95,12 @@ def _arms(scale: Scale) -> list[Arm]:
         if model == TRANSFORMING:
             ways = {label: way for label, way in ways.items() if "landing" not in way[1]}
         found += late(model, model, ways, scale)
-        if model == LONG:
-            found += late(model, model, HALVED, scale, rates={})
         found += late(f"{model}{VARIED}", model, at_momenta({label: WAYS[label] for label in labels}), scale)
     return found
 
 
-def late(group: str, model: str, ways: Clocked, scale: Scale, *, rates: Mapping[str, float] = RATES) -> list[Arm]:
-    """Every variant for the seconds that this model has in `MOMENTA`. `rates` are those of the MLP."""
+def late(group: str, model: str, ways: Clocked, scale: Scale) -> list[Arm]:
+    """Every variant for the seconds that this model has in `MOMENTA`."""
     transforms = model == TRANSFORMING
     parameters = ByteTransformer().parameters if transforms else ByteMlp().parameters
     base = replace(TRANSFORMER, rounds=1) if transforms else replace(MLP, peers=TRANSFORMER.peers)
@@ -126,7 +117,7 @@ def late(group: str, model: str, ways: Clocked, scale: Scale, *, rates: Mapping[
         )
         setting = replace(setting, evaluate_every=max(1, setting.rounds // 12))
         more = diloco(setting.rounds, setting.peers) | options if method.startswith("diloco") else options
-        found += arms(group, setting, {label: (method, more)}, problem=problem, rates={} if transforms else rates)
+        found += arms(group, setting, {label: (method, more)}, problem=problem, rates={} if transforms else RATES)
     return found
 
 
@@ -142,7 +133,7 @@ def _read(results: Results) -> Findings:
         ours = mean(outcomes["pairwise"].each(utilisation))
         checks.append(check(f"{group}: utilisation of pairwise, %", ">= 97", 100 * ours, digits=1))
         cold = best(outcomes, COLD)
-        for other in (label for label in in_time(outcomes, "pairwise") if label.startswith(("DiLoCo", "epidemic"))):
+        for other in (label for label in in_time(outcomes, "pairwise") if label.startswith("DiLoCo")):
             setting = outcomes[other].setting
             same_start = {"both from their own start": OWN} if START in other else {"both cold": cold}
             mu, rival = best_momentum(other, outcomes[other], results.groups[f"{group}{VARIED}"])
@@ -196,7 +187,7 @@ SUITE = Suite(
     "rounds as long as an exchange, with alpha 1 and mu 0. Other methods begin cold, and pairwise is compared "
     "with them from both. Rounds and steps per round are shown. They differ from the H in a name that does "
     "not fill the time. Learning rates of the MLP are each method's own (B1); the transformer has one for all "
-    "(B8). Epidemic's dissemination is a model: every peer receives the N - 1 payloads once.",
+    "(B8).",
     arms=_arms,
     read=_read,
     tried=(("utilisation", "waiting for the exchanges of a round, and one exchange a round: here"),),

@@ -27,12 +27,11 @@ FORMULA: Final = ", by the formula"
 
 GENERAL: Final[Mapping[str, str]] = {
     "defaults": "other settings, one at a time: of `pairwise` alpha and mu, kappa, bits, fragments, whom to meet, "
-    "early exchanges, gamma and clipping, of `epidemic` k, alpha, beta and other compressors; learning rates, H, "
-    "Muon: [defaults](defaults.md)",
+    "early exchanges, gamma and clipping; learning rates, H, Muon: [defaults](defaults.md)",
     "trials": "what the product does not have (a rotation before the codec, outliers sent exactly, averaged momentum, "
     "groups of 4 and 8): [trials](trials.md)",
 }
-"""what was tried with the project's methods, by page"""
+"""what was tried with pairwise, by page"""
 
 
 @dataclass(frozen=True)

@@ -14,8 +14,8 @@ from simulations.lab.suites.b4 import ALIKE, OURS_ALIKE, START
 from simulations.lab.suites.base import Arm, Findings, Outcome, Results, Scale, Suite, Table
 from simulations.lab.suites.figures import Reported, mean, reported
 from simulations.lab.suites.graphs import seconds_graph
-from simulations.lab.suites.model import EPIDEMIC, MLP, WARMUP, WIDER, diloco
-from simulations.lab.suites.rates import RATES, UNEQUAL
+from simulations.lab.suites.model import MLP, SPARSELOCO, WARMUP, diloco
+from simulations.lab.suites.rates import RATES
 from simulations.lab.suites.tables import best, curves_table, in_time, loss_cells
 
 __all__ = ["SUITE"]
@@ -40,8 +40,6 @@ WAYS: Final[Clocked] = {
     "pairwise, one exchange a round": ("pairwise", {"early": 0.0, "exchanges": 1}, 20),
     OWN: ("pairwise", {"warmup_steps": WARMUP}, 20),
     "pairwise, H 50": ("pairwise", {}, 50),
-    "epidemic k=128": ("epidemic", EPIDEMIC, 20),
-    "epidemic k=256": ("epidemic", WIDER, 20),
     "DDP": ("ddp", {}, 20),
     "DDP, bf16": ("ddp", {"half": True}, 20),
     **ALIKE,
@@ -91,7 +89,7 @@ QUICK: Final[Clocked] = {
 FIELD: Final[Clocked] = {
     "local SGD, H 80": ("local-sgd", {}, 80),
     "NoLoCo, H 20": ("noloco", {"alpha": 0.7, "beta": 0.7, "gamma": 0.7}, 20),
-    "SparseLoCo, H 20": ("sparseloco", EPIDEMIC, 20),
+    "SparseLoCo, H 20": ("sparseloco", SPARSELOCO, 20),
     "DeMo": ("demo", {"lr": 0.016}, 20),
     "DeMo k=32": ("demo", {"coefficients": 32, "lr": 0.016}, 20),
     "DeMo k=8": ("demo", {"coefficients": 8, "lr": 0.008}, 20),
@@ -127,7 +125,6 @@ LABELS: Final = (*WAYS, *QUICK, *PACED, *SHORT, *STARTED, *STARTED_PACED, *FIELD
 DRAWN: Final = (
     "pairwise",
     OWN,
-    "epidemic k=256",
     "DDP",
     "DDP, bf16",
     "DiLoCo fp32, H 80",
@@ -141,7 +138,7 @@ DRAWN: Final = (
     f"DiLoCo 4-bit, overlapped, own pace, H 20, {START}",
 )
 """not all methods, so that single lines can be seen"""
-OURS: Final = tuple(label for label in LABELS if label.startswith(("pairwise", "epidemic")))
+OURS: Final = tuple(label for label in LABELS if label.startswith("pairwise"))
 OTHERS: Final = tuple(label for label in LABELS if label not in OURS)
 FREE: Final = {label for label, (method, *_) in {**FIELD, **LONG}.items() if method in OWN_PACE} | {*HALVED.values()}
 """a method that waits for no other peer"""
@@ -177,10 +174,9 @@ def _arms(scale: Scale) -> list[Arm]:
                 run = Run(setting=replace(base, every=every), method=method, options=options)
                 setting = setting_in_time(seconds, run, parameters)
                 more = diloco(setting.rounds, PEERS) | options if method.startswith("diloco") else options
-                rates = RATES if len(speeds) == 1 else UNEQUAL
-                found += arms(group, setting, {label: (method, more)}, rates=rates)
+                found += arms(group, setting, {label: (method, more)}, rates=RATES)
                 if len(speeds) > 1 and label in HALVED:
-                    halved = {method: rates[method] / 2.0}
+                    halved = {method: RATES[method] / 2.0}
                     found += arms(group, setting, {HALVED[label]: (method, more)}, rates=halved)
     return found
 
@@ -279,10 +275,10 @@ SUITE = Suite(
     about=f"The model of B1, N = {PEERS}, steps of 1 s on the slowest host, {SECONDS:.0f} simulated seconds. Each "
     "method plays whole rounds that fill the time to 2 % (DDP in bf16 to 4 %), with the H nearest to the one "
     "in its name, or to 20. Methods that need most of the time for a few steps have a smaller H. Each method "
-    "has its own learning rate (B1; with unequal hosts half of that for epidemic, as in B4), which falls over "
-    "its rounds, step by step. DiLoCo's mu is 0.6, which B4 and B9 found better than 0.8 for this number of "
-    f"peers. Pairwise has the daemon's. A warm start is a method's own: {WARMUP} steps in rounds of five, or "
-    "as long as an exchange, with alpha 1 and mu 0, within its time. Links carry as many bytes as a model of "
+    "has its own learning rate (B1), which falls over its rounds, step by step. DiLoCo's mu is 0.6, which B4 "
+    f"and B9 found better than 0.8 for {PEERS} peers. Pairwise has the daemon's. A warm start is a method's own: "
+    f"{WARMUP} steps in rounds of five, or as long as an exchange, with alpha 1 and mu 0, within its time. Links carry "
+    "as many bytes as a model of "
     f"10 or 100 million parameters would send. The latency is {LINKS[FAST][1]:.0f} ms one way at 1 Gbit/s, and "
     "40 ms at 100 and 50 Mbit/s. Apart from it only the ratio of bytes to bandwidth counts: 100 M on 1 Gbit/s "
     "is also 10 M on 100 Mbit/s, and a billion on 10 Gbit/s.",

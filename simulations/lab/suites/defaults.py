@@ -1,4 +1,4 @@
-"""Good settings of `pairwise` and `epidemic`: small grids around the defaults, one option at a time."""
+"""Good settings of `pairwise`: small grids around the defaults, one option at a time."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from simulations.lab.problems import ByteMlp
 from simulations.lab.runs.runs import link
-from simulations.lab.suites import b4, rates
+from simulations.lab.suites import b4
 from simulations.lab.suites.arms import Ways, arms, at_scale
 from simulations.lab.suites.base import Arm, Findings, Outcome, Results, Scale, Suite, Table
 from simulations.lab.suites.figures import Reported, check, formatted, reported
@@ -55,28 +55,13 @@ PAIRWISE: Final[dict[str, dict[str, dict[str, Any]]]] = {
     "weight": {f"gamma {gamma}": {"weight": gamma} for gamma in (0.3, 0.4)},
     "clipping": {"no clipping": {"clip": float("inf")}, "clip 1": {"clip": 1.0}, "clip 1/2": {"clip": 0.5}},
 }  # fmt: skip
-EPIDEMICS: Final[dict[str, dict[str, Any]]] = {
-    f"k {k}, alpha {alpha}, beta {beta}": {"compressor": f"topk{k}", "alpha": alpha, "beta": beta}
-    for k, alpha, beta in (
-        (128, 1.0, 0.95), (128, 2.0, 0.95), (128, 3.0, 0.95), (128, 4.0, 0.95), (128, 2.0, 0.9), (128, 2.0, 0.99),
-        (64, 1.0, 0.95), (64, 2.0, 0.95), (64, 4.0, 0.95), (256, 1.0, 0.95), (256, 2.0, 0.95),
-    )
-}  # fmt: skip
-CODECS: Final = ("dct128", "threshold3", "sign", "lowrank4", "twobit")
-"""in place of top-k, at alpha 1. Low rank uses the model's matrices, which the daemon's chunks cut through"""
 RATES: Final = (0.002, 0.004, 0.008, 0.016)
 WARM: Final = ("alpha and mu", "kappa", "bits", "early exchanges", "later exchanges", "bits and exchanges")
 """grids that are also played after a warm start"""
 STARTS: Final = {"from scratch": 0, f"after {WARMUP} synchronous steps": WARMUP}
-ALPHA, BETA = 2.0, 0.95
-"""the daemon's default for epidemic"""
 RIVAL: Final = "DiLoCo fp32, mu 0.8"
 INNERS: Final[Ways] = {BASE: ("pairwise", {}), RIVAL: ("diloco", {"alpha": 1.0, "mu": 0.8, "plain_first": True})}
-TUNED: Final[Ways] = {
-    **INNERS,
-    "DDP": ("ddp", {}),
-    "epidemic k=128, alpha 2": ("epidemic", {"compressor": "topk128", "alpha": 2.0}),
-}
+TUNED: Final[Ways] = {**INNERS, "DDP": ("ddp", {})}
 """at each of `RATES`"""
 UNEQUAL_GROUP: Final = f"N = {b4.PEERS}, hosts 1:2:4, as 100 M parameters on 100 Mbit/s"
 """the setting of B4, where a third of all chunks is clipped"""
@@ -96,12 +81,6 @@ def _arms(scale: Scale) -> list[Arm]:
                 continue
             ways = {label: ("pairwise", options) for label, options in grid.items()}
             found += arms(f"pairwise, {start}", setting, ways if not quick else dict(list(ways.items())[:1]))
-        epidemics = {label: ("epidemic", options) for label, options in EPIDEMICS.items()}
-        some = epidemics if not quick else dict(list(epidemics.items())[:2])
-        found += arms(f"epidemic, {start}", setting, some, rates=rates.RATES)
-    codecs = {f"{name}": ("epidemic", {"compressor": name}) for name in (CODECS if not quick else CODECS[:1])}
-    codecs = {"topk128": ("epidemic", {"compressor": "topk128"}), **codecs}
-    found += arms("compressors", base, codecs, rates=rates.RATES)
     for inner in ("adamw", "muon"):
         found += arms(f"inner {inner}", replace(base, inner=inner), INNERS)
     for rate in MUON_RATES if not quick else MUON_RATES[:1]:
@@ -143,7 +122,7 @@ def _read(results: Results) -> Findings:
             for label, outcome in results.groups[name].items()
         ]
         tables.append(Table(name, ("", "loss", "bytes a parameter", "single replicas above"), others))
-    figures = [*_epidemics(results), *_compressors(results), *_rates(results), *_lengths(results), *_inner(results)]
+    figures = [*_rates(results), *_lengths(results), *_inner(results)]
     return Findings(tables, checks, reported=figures)
 
 
@@ -154,34 +133,6 @@ def _above(name: str, ours: Outcome, rivals: Mapping[str, Outcome]) -> list[Repo
     other = best(rivals, of=lambda outcome: outcome.loss - ours.loss)
     replicas = ours.replica_loss - rivals[other].replica_loss
     return [reported(f"{name} ({other}), nats", ours.loss - rivals[other].loss, replicas=replicas)]
-
-
-def _cheaper(group: Mapping[str, Outcome], ours: Outcome) -> dict[str, Outcome]:
-    return {label: one for label, one in group.items() if one is not ours and not one.bytes > 1.02 * ours.bytes}
-
-
-def _epidemics(results: Results) -> list[Reported]:
-    """The daemon's alpha and beta, by k, against rivals of equal bytes and against rivals of no more bytes."""
-    figures = []
-    for start in STARTS:
-        group = results.groups[f"epidemic, {start}"]
-        for k in (64, 128, 256):
-            label = f"k {k}, alpha {ALPHA}, beta {BETA}"
-            if label not in group:
-                continue
-            ours, name = group[label], f"epidemic, {start}: {label} above the best other"
-            same_k = {other: one for other, one in group.items() if other.startswith(f"k {k},") and other != label}
-            figures += _above(f"{name} of this k", ours, same_k)
-            figures += _above(f"{name} that costs no more", ours, _cheaper(group, ours))
-    return figures
-
-
-def _compressors(results: Results) -> list[Reported]:
-    group = results.groups["compressors"]
-    usual = group["topk128"]
-    rivals = {label: one for label, one in group.items() if one is not usual}
-    name = "epidemic, alpha 1: topk128 above the best other compressor"
-    return [*_above(name, usual, rivals), *_above(f"{name} that costs no more", usual, _cheaper(group, usual))]
 
 
 def _by_rate(results: Results, label: str, prefix: str = "lr ") -> dict[str, Outcome]:
@@ -229,10 +180,9 @@ SUITE = Suite(
     about="The model of B1, N = 16, H = 20, 40 rounds. One setting at a time differs from the default: alpha 1, "
     "mu 0.6 in the first 40 % of the rounds and 0.8 later, kappa 0.3, 3 bits (8 in the first round), one fragment, "
     "gamma 1/2. The first 40 % of the rounds have three exchanges each along the hypercube, the others two at random. "
-    "Differences below the spread of the seeds mean nothing. Marks are for pairwise. Epidemic, compressors, "
-    "learning rates, H and Muon have none. Clipping is also played with eight hosts of 1:2:4 on B4's links. "
-    "Epidemic and its compressors train at the learning rate that B1 found for it, everything else at "
-    f"pairwise's. The warm start here is of {WARMUP} synchronous steps. The daemon's has a suite of its own "
+    "Differences below the spread of the seeds mean nothing. Learning rates, H and Muon have no marks. Clipping is "
+    "also played with eight hosts of 1:2:4 on B4's links. All methods train at pairwise's learning rate, where no "
+    f"other is stated. The warm start here is of {WARMUP} synchronous steps. The daemon's has a suite of its own "
     "(warmstart), and so have rotation, outliers, averaged momentum and groups (trials).",
     arms=_arms,
     read=_read,

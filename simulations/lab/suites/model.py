@@ -6,15 +6,12 @@ from typing import Any, Final
 
 from simulations.lab.core import Setting
 
-__all__ = ["EPIDEMIC", "MLP", "WARMUP", "WIDER", "diloco"]
+__all__ = ["MLP", "SPARSELOCO", "WARMUP", "diloco"]
 
 MLP: Final = Setting(peers=16, every=20, rounds=60, lr=8e-3, evaluate_every=3)
 """Setting of B1 to B6. The learning rate is near the best of pairwise and DiLoCo; `rates.py` has the others."""
 
-EPIDEMIC: Final = {"compressor": "topk128", "alpha": 2.0}
-"""alpha 1 suits longer runs (suite defaults)"""
-WIDER: Final = {**EPIDEMIC, "compressor": "topk256"}
-"""with the daemon's default compressor"""
+SPARSELOCO: Final = {"compressor": "topk128", "alpha": 2.0}
 
 WARMUP: Final = 200
 """steps of a warm start, the daemon's default"""

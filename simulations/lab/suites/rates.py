@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-__all__ = ["RATES", "UNEQUAL"]
+__all__ = ["RATES"]
 
 RATES: Final[Mapping[str, float]] = {
     "ad-psgd": 4.0,
@@ -24,8 +24,6 @@ RATES: Final[Mapping[str, float]] = {
     "d-psgd-ring": 4.0,
     "d-psgd-ring-local": 2.0,
     "ddp": 2.0,
-    "epidemic": 2.0,
-    "epidemic-churning": 2.0,
     "local-sgd": 2.0,
     "server": 2.0,
     "server-async": 2.0,
@@ -34,8 +32,5 @@ RATES: Final[Mapping[str, float]] = {
     "sparseloco": 2.0,
     "swarm": 2.0,
 }
-"""by method; 1 for methods not named"""
-UNEQUAL: Final[Mapping[str, float]] = {**RATES, "epidemic": 1.0}
-"""rates where fast hosts make more steps: the best of 1, 2 and 4 times after 1,200 s of B4. For all other methods
-tried, B1's rate is the best of half, once and twice
-"""
+"""by method; 1 for methods not named. Where fast hosts make more steps, they are the best of half, once and twice after
+1,200 s of B4, for all methods tried there"""

@@ -13,8 +13,7 @@ from simulations.lab.suites.arms import Ways, arms
 from simulations.lab.suites.base import FORMULA, Arm, Findings, Graph, Line, Outcome, Results, Scale, Suite, Table
 from simulations.lab.suites.figures import check, formatted, least, mean, most
 from simulations.lab.suites.graphs import end_line
-from simulations.lab.suites.model import EPIDEMIC, MLP
-from simulations.lab.suites.rates import RATES
+from simulations.lab.suites.model import MLP
 from simulations.lab.suites.tables import curves_table
 from simulations.lab.theory.consensus import matching
 
@@ -29,8 +28,6 @@ LEARNING: Final[Ways] = {
     "pairwise, one exchange a round": ("pairwise", {"early": 0.0, "exchanges": 1}),
     "DiLoCo fp32, mu 0.8": ("diloco", {"alpha": 1.0, "mu": 0.8, "plain_first": True}),
 }
-FEW: Final[Ways] = {"epidemic k=128": ("epidemic", EPIDEMIC)}
-"""every peer applies the messages of all peers, so one process takes time in the square of N"""
 MEETING: Final[dict[str, dict[str, Any]]] = {
     "random matching": {"schedule": ""},
     "hypercube": {"schedule": "hypercube", "early": 1.0, "early_exchanges": 1},
@@ -51,8 +48,7 @@ def _arms(scale: Scale) -> list[Arm]:
     if scale == "quick":
         base = replace(base, every=3, rounds=3)
     for peers in SIZES if scale != "quick" else (4, 8):
-        ways = LEARNING if peers > 64 else {**LEARNING, **FEW}
-        found += arms(f"N = {peers}", replace(base, peers=peers), ways, rates=RATES)
+        found += arms(f"N = {peers}", replace(base, peers=peers), LEARNING)
         still = Setting(peers=peers, every=1, rounds=24, inner="sgd", lr=0.0)
         for label, options in MEETING.items():
             run = Run(setting=still, problem="consensus", data={"peers": peers}, options={**AGREEING, **options})
@@ -90,10 +86,8 @@ def _sizes(results: Results, prefix: str) -> dict[int, dict[str, Outcome]]:
     }
 
 
-def _formula(label: str, peers: float, a_message: float, constant: float) -> float:
+def _formula(label: str, peers: float, constant: float) -> float:
     """Bytes per parameter and round, by formula."""
-    if label.startswith("epidemic"):
-        return a_message * (peers - 1.0)
     if label.startswith("DiLoCo"):
         return 8.0 * (1.0 - 1.0 / peers)
     return constant
@@ -113,11 +107,8 @@ def _read(results: Results) -> Findings:
         check(f"rounds to agreement at N = {sizes[-1]}, share off the formula's", "<= 0.15", off),
     ]
     losses = {
-        label: end_line(
-            {float(peers): learning[peers][label] for peers in sizes if label in learning[peers]},
-            lambda point: point.loss,
-        )
-        for label in (*LEARNING, *FEW)
+        label: end_line({float(peers): learning[peers][label] for peers in sizes}, lambda point: point.loss)
+        for label in LEARNING
     }
     graphs = [
         Graph(
@@ -140,25 +131,20 @@ def _cost(learning: Mapping[int, Mapping[str, Outcome]]) -> tuple[Table, dict[st
     sizes = sorted(learning)
     rounds = _rounds(learning[sizes[0]]["pairwise"])
     rows, cost = [], {}
-    for label in (*LEARNING, *FEW):
-        at = {peers: learning[peers][label] for peers in sizes if label in learning[peers]}
-        a_round = {float(peers): outcome.bytes / rounds for peers, outcome in at.items()}
+    for label in LEARNING:
+        a_round = {float(peers): learning[peers][label].bytes / rounds for peers in sizes}
         cost[label] = Line(list(a_round), list(a_round.values()))
-        last = max(at)
-        a_message = at[last].bytes / rounds / (last - 1)
-        beyond = [float(last), 1000.0, float(FAR)]
-        constant = at[last].bytes / rounds
-        told_by = [_formula(label, peers, a_message, constant) for peers in beyond]
+        beyond = [float(sizes[-1]), 1000.0, float(FAR)]
+        told_by = [_formula(label, peers, a_round[beyond[0]]) for peers in beyond]
         cost[label + FORMULA] = Line(beyond, told_by, dashed=True)
-        others = {peers: _formula(label, peers, a_message, constant) for peers in sizes if peers not in at}
-        cells = (f"*{others[peers]:.2f}*" if peers in others else _told_bytes(at[peers], rounds) for peers in sizes)
+        cells = (_told_bytes(learning[peers][label], rounds) for peers in sizes)
         rows.append((label, *cells, f"*{told_by[-1]:.2f}*"))
     table = Table(
         "Bytes a parameter and round",
         ("method", *(f"N = {peers}" for peers in sizes), f"*{FAR:,}*"),
         rows,
-        f"*Figures in italics are by formula: pairwise as measured at N = {sizes[-1]}, epidemic by N - 1 messages, "
-        "DiLoCo's all-reduce 8 (1 - 1/N).*",
+        f"*Figures in italics are by formula: pairwise as measured at N = {sizes[-1]}, DiLoCo's all-reduce "
+        "8 (1 - 1/N).*",
     )
     return table, cost
 
@@ -195,9 +181,7 @@ def _told_bytes(outcome: Outcome, rounds: int) -> str:
 SUITE = Suite(
     name="scale",
     question="What does it cost to be many?",
-    about="The model of B1, H = 10, 30 rounds, N = 8 to 256; and replicas that learn nothing and only agree. "
-    "Epidemic is played up to N = 64, because in one process the work of applying all messages grows with the "
-    "square of N.",
+    about="The model of B1, H = 10, 30 rounds, N = 8 to 256; and replicas that learn nothing and only agree.",
     arms=_arms,
     read=_read,
     tried=(

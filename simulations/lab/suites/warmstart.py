@@ -10,8 +10,7 @@ from typing import Final
 from simulations.lab.suites.arms import Ways, arms, at_scale
 from simulations.lab.suites.base import Arm, Findings, Graph, Line, Outcome, Results, Scale, Suite, Table
 from simulations.lab.suites.figures import Figure, Reported, formatted, mean, reported
-from simulations.lab.suites.model import EPIDEMIC, MLP
-from simulations.lab.suites.rates import RATES
+from simulations.lab.suites.model import MLP
 from simulations.lab.suites.tables import best
 
 __all__ = ["SUITE"]
@@ -28,8 +27,6 @@ WAYS: Final[Ways] = {
     "DiLoCo fp32, mu 0.8": ("diloco", {"alpha": 1.0, "mu": 0.8, "plain_first": True}),
 }
 OWN: Final = "pairwise, its own"
-EPIDEMIC_OWN: Final = "epidemic k=128, its own"
-"""at B1's H"""
 DEFAULT: Final = 200
 """steps, the daemon's default"""
 
@@ -57,9 +54,6 @@ def _arms(scale: Scale) -> list[Arm]:
             found += arms(_group(length, every), warm, WAYS)
             if length:
                 found += arms(_group(length, every), setting, {OWN: ("pairwise", {"warmup_steps": length})})
-            if quick or every == MLP.every:
-                ways: Ways = {EPIDEMIC_OWN: ("epidemic", {**EPIDEMIC, "warmup_steps": length})}
-                found += arms(_group(length, every), setting, ways, rates=RATES)
     setting = at_scale(replace(MLP, rounds=_rounds(FOUNDED, MLP.every)), scale)
     for founders in FOUNDERS:
         data = {"of": "byte-mlp", "founders": founders, "steps": FOUNDED if not quick else 5, "lr": MLP.lr}
@@ -69,7 +63,7 @@ def _arms(scale: Scale) -> list[Arm]:
 
 def _read(results: Results) -> Findings:
     found = {group: outcomes for group, outcomes in results.groups.items() if "by" not in group}
-    labels = (*WAYS, OWN, EPIDEMIC_OWN)
+    labels = (*WAYS, OWN)
 
     def by_length(title: str, of: Callable[[Outcome], Figure], digits: int = 3) -> Table:
         rows = [
@@ -144,8 +138,7 @@ SUITE = Suite(
     "three. Synchronous steps of all peers. Short rounds with exchanges back to back (alpha 1, mu 0), as in "
     "the daemon. Or steps that a few founders made before the others joined. After synchronous steps all "
     "peers have moments of Adam, and a joiner of the daemon inherits them; after the founders' steps they "
-    "have none. Epidemic's own start sends whole increments, at H = 20. The learning rate begins to fall when "
-    "the start is over.",
+    "have none. The learning rate begins to fall when the start is over.",
     arms=_arms,
     read=_read,
 )

@@ -19,7 +19,8 @@ from gossipdp.codecs import CODECS
 from gossipdp.codecs.base import BLOCK, Buffer, ChunkCodec, Vector
 from gossipdp.codecs.modulo import ModuloCodec
 from gossipdp.protocol.wire.messages import Ack, Data, Ranges
-from simulations.lab.methods.replica import Dialogue, Replica, frame_bytes
+from peers.plan.frames import frame_bytes
+from simulations.lab.methods.replica import Dialogue, Replica
 
 __all__ = ["GroupExchange", "Traffic"]
 

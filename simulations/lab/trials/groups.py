@@ -12,9 +12,10 @@ from typing import Final
 import numpy as np
 
 from gossipdp.protocol.rounds.pacing import ALONE_AFTER
+from peers.plan.frames import greeting_bytes
+from peers.plan.pairs import OpenExchange
 from simulations.lab.core import Lab
-from simulations.lab.methods.pairwise import OpenExchange, PairwiseGossip, PairwiseOptions
-from simulations.lab.methods.replica import greeting_bytes
+from simulations.lab.methods.pairwise import PairwiseGossip, PairwiseOptions
 from simulations.lab.trials.group_exchange import GroupExchange
 
 __all__ = ["GroupGossip", "groups_of"]

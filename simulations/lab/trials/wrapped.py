@@ -43,11 +43,11 @@ class _Wrapping(Pairwise, ABC):
         opened.side = self._wrapped(CODECS[codec], key.chunk, predicted, lower, seed)
         return opened.side
 
-    def _outer_step(self, chunk: int, lr: float, momentum: float, applied: int) -> jobs.Stepped:
-        span, blocks = self.ledger.span(chunk), self._blocks(chunk)
+    def _outer_step(self, job: jobs.OuterStep) -> jobs.Stepped:
+        span, blocks = self.ledger.span(job.chunk), self._blocks(job.chunk)
         a, moved = self.ledger.a[span].copy(), self.moved[blocks].copy()
-        stepped = super()._outer_step(chunk, lr, momentum, applied)
-        self.moved[blocks] = self._moved(chunk, self.ledger.a[span] - a, moved)
+        stepped = super()._outer_step(job)
+        self.moved[blocks] = self._moved(job.chunk, self.ledger.a[span] - a, moved)
         return stepped
 
 

@@ -1,4 +1,4 @@
-"""The command line: imports, help, exit codes, version, demo and simulate."""
+"""The command line: imports, help, exit codes, version and demo."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def test_every_command_has_help_that_is_whole_at_eighty_columns(gossipdp: Run, m
 
     walk(peers.cli.cli, ())
     assert set(peers.cli.cli.commands) == {
-        "up", "join", "invite", "members", "status", "leave", "keys", "config", "checkpoint", "demo", "simulate",
+        "up", "join", "invite", "members", "status", "leave", "keys", "config", "checkpoint", "demo",
         "version", "explain", "finish", "doctor", "top", "plan", "report",
     }  # fmt: skip
 
@@ -225,43 +225,6 @@ def test_demo_hands_its_options_through(gossipdp: Run, monkeypatch: pytest.Monke
     module = types.ModuleType("peers.demo.main")
     module.run = lambda options: seen.append(options) or 7  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, "peers.demo.main", module)
-    given = ("--peers", "3", "--steps", "9", "--size", "1M", "--batch", "2", "--every", "5", "--algorithm", "epidemic")
+    given = ("--peers", "3", "--steps", "9", "--size", "1M", "--batch", "2", "--every", "5")
     assert gossipdp("demo", *given, "--out", "x", "--no-live").code == 7 and gossipdp("demo").code == 7
-    assert seen == [Options(3, 9, "1M", 2, 5, "epidemic", Path("x"), live=False), Options()]
-
-
-def test_simulate_hands_its_options_through(gossipdp: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    from simulations import main as simulate
-
-    seen: list[tuple[str, simulate.Options]] = []
-    monkeypatch.setattr(simulate, "simulate", lambda name, options: seen.append((name, options)) or 1)
-    given = ("--seed", "7", "--peers", "4", "--out", "x", "--no-picture", "--json", "--until-failure", "--seeds", "9")
-    assert gossipdp("simulate", "churn", *given, "--shrink", "0", "--replay", "y").code == 1
-    options = simulate.Options(
-        seed=7, peers=4, out=Path("x"), picture=False, as_json=True, until_failure=True, seeds=9, shrink=0.0,
-        replay=Path("y"),
-    )  # fmt: skip
-    assert seen == [("churn", options)]
-    assert gossipdp("simulate", "churn").code == 1 and seen[1] == ("churn", simulate.Options())
-
-
-def test_simulate_without_a_scenario_lists_the_scenarios(gossipdp: Run) -> None:
-    from simulations.main import SCENARIOS
-
-    done = gossipdp("simulate")
-    assert done.code == 0 and len(done.out.splitlines()) >= 8
-    assert f"partition    {SCENARIOS['partition'].question}" in done.out
-
-
-def test_simulate_an_unknown_scenario_is_a_usage_error(gossipdp: Run) -> None:
-    done = gossipdp("simulate", "nonsense")
-    assert done.code == 2 and "no scenario 'nonsense'; there are chaos, churn" in done.err
-
-
-def test_simulate_where_only_the_package_is_installed_says_what_to_do(
-    gossipdp: Run, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setitem(sys.modules, "simulations.main", None)
-    done = gossipdp("simulate", "chaos")
-    assert done.code == 7 and "GD-504 the simulator is not installed" in done.err
-    assert "do:   in the folder of the sources, run `python -m gossipdp`" in done.err and "Traceback" not in done.err
+    assert seen == [Options(3, 9, "1M", 2, 5, Path("x"), live=False), Options()]

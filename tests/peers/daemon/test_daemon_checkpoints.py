@@ -11,7 +11,7 @@ from gossipdp.protocol import jobs
 from gossipdp.protocol.events import CheckpointAhead
 from gossipdp.protocol.model import Model
 from gossipdp.protocol.partition.reasons import Reason
-from gossipdp.protocol.schema import MOST_EXACT, Schema
+from gossipdp.protocol.schema import Schema
 from gossipdp.runtime import files
 from gossipdp.runtime.storage.store import Store
 from tests.peers.daemon.homes_and_nodes import RUN, Start, noticed, save
@@ -117,7 +117,7 @@ def test_of_a_model_that_is_half_another_s_no_checkpoint_is_made(
     saved: list[bool] = []
     monkeypatch.setattr(node._checkpoints, "save", lambda: saved.append(True) or True)
     schema = Schema.of([("w", (300,), "float32", "parameter")])
-    node.peer.replica._holder.model = Model.of(schema.to_bytes(), bytes(16), MOST_EXACT, 0, 0)
+    node.peer.replica._holder.model = Model.of(schema.to_bytes(), bytes(16), 0, 0)
     node.peer.replica._transfers.reunion.follower.reason = Reason.LAG
     assert not node.checkpoint() and not saved
     node.peer.replica._transfers.reunion.follower.reason = None

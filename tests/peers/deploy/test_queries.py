@@ -20,7 +20,7 @@ VALUES = {
     ("gossipdp_members", "state"): {state.name.lower() for state in State},
     ("gossipdp_member_changes_total", "state"): {state.name.lower() for state in State},
     ("gossipdp_notices_total", "code"): set(CODES),
-    ("gossipdp_resyncs_total", "reason"): {"apart", "lag", "diverged"},
+    ("gossipdp_resyncs_total", "reason"): {"apart", "lag"},
     ("gossipdp_snapshots_total", "result"): {"ok", "session", "nan"},
 }
 """metric and label -> the values that rules may name"""

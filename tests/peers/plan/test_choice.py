@@ -10,9 +10,8 @@ from gossipdp.config_loading import load
 from gossipdp.runtime.memory_need import MemoryPlan
 from peers.home import presets
 from peers.plan.advice import FAILURES, advice_for
-from peers.plan.choice import plan_for
+from peers.plan.choice import memory, plan_for
 from peers.plan.clock import WAYS
-from peers.plan.memory import memory
 from peers.plan.show import settings_lines
 from tests.peers.plan.networks import network, slow_links
 

@@ -9,8 +9,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from gossipdp.protocol.membership.broadcasts import ROOM, Broadcasts, pages, record_size
-from gossipdp.protocol.wire.messages import MAX_OTHERS, MAX_RECORDS, Member, State
-from gossipdp.protocol.wire.messages.base import MAX_ADDRESS
+from gossipdp.protocol.wire.messages import MAX_ADDRESS, MAX_OTHERS, MAX_RECORDS, Member, State
 
 
 def record(number: int, refutation: int = 0, name: str = "peer") -> Member:

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gossipdp.protocol.membership.token_bucket import TokenBucket
+from gossipdp.protocol.membership.dissemination import TokenBucket
 
 
 def test_full_at_first_it_refills_at_its_rate_and_never_beyond() -> None:

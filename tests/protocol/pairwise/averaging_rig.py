@@ -15,11 +15,10 @@ from gossipdp.protocol import jobs
 from gossipdp.protocol.model import Model
 from gossipdp.protocol.outputs import Outputs
 from gossipdp.protocol.pairwise.averaging import Averaging
-from gossipdp.protocol.pairwise.config import PairwiseConfig
+from gossipdp.protocol.pairwise.config import AveragingConfig
 from gossipdp.protocol.schema import Schema
 from gossipdp.protocol.wire import encoding as wire
 from gossipdp.protocol.wire.messages import Ack, Member, Offer, State
-from tests.protocol.surroundings import surroundings
 
 SIZE = 2 * 8192 + 600
 SETTINGS = b"the settings...."
@@ -47,30 +46,52 @@ class Members:
         return True
 
 
+def nothing(*_):
+    pass
+
+
+def averages(membership, config, outputs, *, settings, keys=(), shuns=lambda peer, now: False, ended=nothing):
+    """`Averaging` of a peer with this membership, whose training makes rounds."""
+    parts = SimpleNamespace(
+        config=SimpleNamespace(averaging=config, settings=settings, keys=keys, sync=False),
+        membership=membership,
+        progress=None,
+        outputs=outputs,
+        strikes=SimpleNamespace(shuns=shuns),
+        random=Random(membership.me.id[0]),
+    )
+    return Averaging(
+        parts,
+        SimpleNamespace(usual_every=50, room=math.inf),
+        SimpleNamespace(trains=True, open=True),
+        apart=dict,
+        drift=lambda: 0,
+        began=nothing,
+        ended=ended,
+    )
+
+
 class Node:
     def __init__(self, me, others, *, incarnation=1, config=None, schema=SCHEMA, settings=SETTINGS, keys=()):
         self.outputs, self.events, self.ended = Outputs(), [], []
         self.membership = Members(replace(me, incarnation=incarnation), others)
-        self.terms = SimpleNamespace(codec="modulo8", pull=0.0, window=2, trains=False)
         self.shuns = lambda peer, now: False
         self.algorithm = Pairwise()
         self.algorithm.allocate(SIZE, SIZE, 8192)
         self.algorithm.ledger.a[:] = np.random.default_rng(me.id[0]).standard_normal(SIZE)
         self.algorithm._step[:] = 10.0 * math.sqrt(SIZE)  # so that nothing is clipped
         self.id = me.id
-        self.averaging = Averaging(
+        self.averaging = averages(
+            self.membership,
             config or configured(),
-            surroundings(
-                self.membership,
-                random=Random(me.id[0]),
-                outputs=self.outputs,
-                settings=settings,
-                keys=keys,
-                shuns=self._shuns,
-            ),
-            self.terms,
+            self.outputs,
+            settings=settings,
+            keys=keys,
+            shuns=self._shuns,
             ended=self._has_ended,
         )
+        self.terms = self.averaging._terms
+        self.terms.codec = "modulo8"
         self.distance = math.nan
         self.averaging.ready(Model(schema=schema, schema_bytes=schema.to_bytes(), settings=SETTINGS, clock=0, rounds=0))
 
@@ -116,7 +137,7 @@ def member(letter, incarnation=1, state=State.ALIVE):
 
 def configured(**changes):
     fineness = {name: codec.fineness for name, codec in CODECS.items()}
-    return PairwiseConfig(fineness=fineness, window=2, **changes)
+    return AveragingConfig(fineness=fineness, window=2, **changes)
 
 
 A, B, C, D = (member(letter) for letter in (b"a", b"b", b"c", b"d"))

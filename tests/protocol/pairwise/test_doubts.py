@@ -7,7 +7,6 @@ The survivor counts those that it cannot know about, and no others. The exhausti
 from __future__ import annotations
 
 import math
-from types import SimpleNamespace
 
 import pytest
 
@@ -15,16 +14,14 @@ from gossipdp.protocol import jobs
 from gossipdp.protocol.events import ChunksInDoubt
 from gossipdp.protocol.model import Model
 from gossipdp.protocol.outputs import Outputs
-from gossipdp.protocol.pairwise.averaging import Averaging
-from gossipdp.protocol.pairwise.config import PairwiseConfig
+from gossipdp.protocol.pairwise.config import AveragingConfig
 from gossipdp.protocol.pairwise.exchange import Deadlines, Terms
 from gossipdp.protocol.pairwise.initiator import Initiator
 from gossipdp.protocol.pairwise.responder import Responder
 from gossipdp.protocol.pairwise.timing import Timing
 from gossipdp.protocol.schema import Schema
 from gossipdp.protocol.wire.messages import Accept, Ack, Ask, Data, End, Offer, Ranges, Refuse, Void
-from tests.protocol.pairwise.averaging_rig import Members, member
-from tests.protocol.surroundings import surroundings
+from tests.protocol.pairwise.averaging_rig import Members, averages, member
 
 INITIATOR, RESPONDER = b"i" * 32, b"r" * 32
 EXCHANGE = 1 << 32 | 7
@@ -215,12 +212,8 @@ class Rig(Machine):
         self.partner = partner * 32
         members = Members(member(me, incarnation), [member(partner)])
         schema = Schema.of([("w", (300,), "float32", "parameter")])
-        self.machine = Averaging(
-            PairwiseConfig(fineness={"modulo4": 4}),
-            surroundings(members, outputs=self.outputs, settings=SETTINGS),
-            SimpleNamespace(codec="modulo4", pull=0.0, window=8, trains=False),
-            ended=lambda *_: None,
-        )
+        self.machine = averages(members, AveragingConfig(fineness={"modulo4": 4}), self.outputs, settings=SETTINGS)
+        self.machine._terms.codec = "modulo4"
         self.machine.ready(Model(schema=schema, schema_bytes=schema.to_bytes(), settings=SETTINGS, clock=0, rounds=0))
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from gossipdp.protocol.pairwise.link_load import GROWS, IN_VAIN, SLOWLY, LinkLoad
+from gossipdp.protocol.pairwise.terms import GROWS, IN_VAIN, SLOWLY, LinkLoad
 
 WINDOW, LEAST, PATIENCE = 8, 4, 1.0
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from random import Random
+from types import SimpleNamespace
 
 from gossipdp.protocol.membership.config import LOCAL
 from gossipdp.protocol.membership.progress import Own, ProgressBoard
@@ -84,6 +85,10 @@ class Fetching:
 FETCHED = Arrived(origin=Origin.RECEIVED, schema=b"", clock=300, rounds=30)
 
 
+TRAINS = SimpleNamespace(reason=None, counts=True, tried=lambda reason, *, complete: None)
+"""the standby of a peer that trains"""
+
+
 class Side:
     """Peer B has the model, and A and C are of its side. The test speaks for all others."""
 
@@ -95,9 +100,8 @@ class Side:
         self.reunion = Reunion(
             self.view, self.progress, self.joiner, random=Random(3), outputs=self.outputs, apart_rounds=ROUNDS,
             every=every, me=lambda: self.own, hold=self.hold, done=lambda *what: self.done.append(what),
-            standby=self.standby(side) if waits else None, finishing=lambda: self.finishing,
+            standby=self.standby(side) if waits else TRAINS, finishing=lambda: self.finishing,
         )  # fmt: skip
-        self.astray = ()
         self.reunion.ready(b"", [], 0.0)
         for peer in side:
             self.see(peer, at=0.0)
@@ -122,7 +126,7 @@ class Side:
         self.step()
 
     def step(self):
-        self.reunion.step(self.now, self.astray)
+        self.reunion.step(self.now)
 
     def train(self, rounds):
         self.own = self.own._replace(clock=self.own.clock + EVERY * rounds, rounds=self.own.rounds + rounds)

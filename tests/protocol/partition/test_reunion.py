@@ -25,6 +25,7 @@ from tests.protocol.partition.reunion_rig import (
     MINE,
     PERIOD,
     ROUNDS,
+    TRAINS,
     A,
     C,
     D,
@@ -63,17 +64,6 @@ def test_loser_gives_up_winners_out_of_reach_once_and_follows_them_when_it_reach
     b.view.reaches = lambda peer: True
     b.wait(PERIOD)
     assert len(b.of(ResyncBegan)) == 2
-
-
-def test_peer_that_has_diverged_does_not_give_up_sooner_when_asked_for_its_model():
-    b = Side()
-    b.astray = (A,)
-    b.view.reaches = lambda peer: peer != A
-    b.step()
-    b.keep()
-    b.reunion.asked(F, b.now, trusted=True)
-    b.wait(2 * WANTED * PERIOD)
-    assert b.reunion.reason is Reason.DIVERGED and not b.of(ResyncEnded)
 
 
 def test_loser_takes_the_line_over_with_the_model_and_its_old_side_is_apart():
@@ -236,7 +226,7 @@ def test_joiner_holds_the_line_that_its_source_has_told():
     b = Side(side=())
     b.reunion = Reunion(
         b.view, b.progress, b.joiner, random=Random(3), outputs=b.outputs, apart_rounds=ROUNDS, every=EVERY,
-        me=lambda: b.own, hold=b.hold, done=lambda *what: None,
+        me=lambda: b.own, hold=b.hold, done=lambda *what: None, standby=TRAINS,
     )  # fmt: skip
     b.see(D, at=0.0)
     b.hear(D, GREATER, apart=True)

@@ -9,7 +9,6 @@ from gossipdp.protocol.events import Notice, ResyncBegan
 from gossipdp.protocol.partition.lag import BEHIND
 from gossipdp.protocol.partition.lines import NO_LINE
 from gossipdp.protocol.partition.reasons import Reason
-from gossipdp.protocol.partition.reunion import NEVER
 from gossipdp.protocol.wire.messages import Line, State
 from tests.protocol.partition.reunion_rig import (
     GREATER,
@@ -127,15 +126,6 @@ def test_peer_without_company_follows_one_that_says_it_was_stopped_for_long():
     b.hear(D, replace(GREATER, members=1), apart=True)
     b.wait(2 * HEARD)
     assert b.reunion.reason is Reason.APART
-
-
-def test_where_there_are_no_sides_no_member_is_apart_by_its_own_word():
-    b = Side(every=NEVER)
-    for peer in (A, D, E):
-        b.see(peer, at=0.0)
-        b.hear(peer, GREATER, apart=True)
-    b.wait(10 * HEARD)
-    assert not b.apart and not b.reunion.reason and b.line == NO_LINE
 
 
 REMNANTS = [

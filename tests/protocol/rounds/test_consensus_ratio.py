@@ -10,7 +10,7 @@ import pytest
 from gossipdp.protocol.config import PeerConfig
 from gossipdp.protocol.membership.config import LOCAL
 from gossipdp.protocol.outputs import Outputs
-from gossipdp.protocol.pairwise.config import PairwiseConfig
+from gossipdp.protocol.pairwise.config import AveragingConfig
 from gossipdp.protocol.rounds.consensus_ratio import FARTHEST, RATIO_DECAY, ConsensusRatio
 from gossipdp.protocol.rounds.pacing import FORGET_AFTER, Pacing
 
@@ -78,8 +78,8 @@ class Paced:
     def __init__(self, *, clock: int = 10_000) -> None:
         self.speed = SimpleNamespace(factor=1.0, spread=0.0, trained=lambda seconds, now: None, rests=lambda: None)
         self.now, self.rounds, self.movement = clock, 50, 0.3
-        strategy = PairwiseConfig(fineness={})
-        config = PeerConfig(membership=LOCAL, strategy=strategy, settings=bytes(16), every=50)
+        averaging = AveragingConfig(fineness={})
+        config = PeerConfig(membership=LOCAL, averaging=averaging, settings=bytes(16), every=50)
         self.pacing = Pacing(config.pacing, Outputs(), self.speed, clock=lambda: self.now, changed=lambda: None)
         self.pacing.began(self.rounds, fresh=True)
         self.play(1.0, 1)

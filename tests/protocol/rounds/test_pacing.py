@@ -8,15 +8,14 @@ from types import SimpleNamespace
 import pytest
 
 from gossipdp.protocol.config import PeerConfig
-from gossipdp.protocol.epidemic.epidemic import EpidemicConfig
 from gossipdp.protocol.membership.config import LOCAL
 from gossipdp.protocol.outputs import Outputs
-from gossipdp.protocol.pairwise.config import PairwiseConfig
+from gossipdp.protocol.pairwise.config import AveragingConfig
 from gossipdp.protocol.pairwise.terms import ExchangeTerms
 from gossipdp.protocol.rounds.pacing import AGAINST_EXCHANGE, FULL, MEDIAN_OF, Pacing
 
 CHUNKS = 16
-PAIRWISE = PairwiseConfig(fineness={})
+PAIRWISE = AveragingConfig(fineness={})
 WINDOW, PATIENCE = PAIRWISE.window, PAIRWISE.deadlines.ask
 
 
@@ -28,7 +27,7 @@ class Paced:
         self.speed = SimpleNamespace(
             factor=1.0, spread=0.0, trained=lambda seconds, now: self.looks.append(seconds), rests=lambda: None
         )
-        settings = {"membership": LOCAL, "strategy": PAIRWISE, "settings": bytes(16), "every": 10}
+        settings = {"membership": LOCAL, "averaging": PAIRWISE, "settings": bytes(16), "every": 10}
         config = PeerConfig(**{**settings, **changed})
         self.clock = 10_000
         self._terms = ExchangeTerms("modulo", PAIRWISE.bits, WINDOW, PAIRWISE.kappa, PATIENCE)
@@ -123,7 +122,7 @@ def test_outer_step_is_chosen_by_the_phase_and_by_what_an_exchange_fills_unless_
             each.clock = clock
             for _ in range(MEDIAN_OF):
                 each.mixed(duration)
-            each.pacing.applied()
+            each.pacing.mixed(0.0)
         found.append((free.pacing.outer().lr, free.pacing.outer().momentum))
         warming = clock == 150
         assert (stated.pacing.outer().lr, stated.pacing.outer().momentum) == ((1.0, 0.0) if warming else (0.5, 0.9))
@@ -132,7 +131,7 @@ def test_outer_step_is_chosen_by_the_phase_and_by_what_an_exchange_fills_unless_
 
 def test_later_momentum_falls_with_the_spread_of_speeds_to_that_of_early_rounds() -> None:
     paced = Paced()
-    paced.pacing.applied()
+    paced.pacing.mixed(0.0)
     found = []
     for paced.speed.spread in (0.0, 0.625, 4.0):
         found.append(paced.pacing.outer().momentum)
@@ -210,9 +209,7 @@ def test_peer_without_a_training_process_says_so() -> None:
     assert rested == [True]
 
 
-@pytest.mark.parametrize(
-    ("changed", "looks"), [({}, [0.5]), ({"sync": True}, []), ({"strategy": EpidemicConfig()}, [])]
-)
+@pytest.mark.parametrize(("changed", "looks"), [({}, [0.5]), ({"sync": True}, [])])
 def test_speed_counts_where_rounds_do_not_wait_for_each_other(changed: dict, looks: list) -> None:
     paced = Paced(**changed)
     paced.pacing.submitted(7, 1.0)

@@ -7,7 +7,7 @@ from random import Random
 from gossipdp.codecs import CODECS
 from gossipdp.protocol import jobs
 from gossipdp.protocol.membership.config import LOCAL
-from gossipdp.protocol.pairwise.config import PairwiseConfig
+from gossipdp.protocol.pairwise.config import AveragingConfig
 from gossipdp.protocol.peer import Peer, PeerConfig
 from gossipdp.protocol.schema import Schema
 from gossipdp.protocol.transfer.claims import Held
@@ -39,7 +39,7 @@ class Returning:
     def __init__(self, held=HELD, remembered=(A, C), every=5, addresses=("10.0.0.9:1",)):
         config = PeerConfig(
             membership=LOCAL,
-            strategy=PairwiseConfig(fineness={name: codec.fineness for name, codec in CODECS.items()}),
+            averaging=AveragingConfig(fineness={name: codec.fineness for name, codec in CODECS.items()}),
             settings=SETTINGS,
             transfer=TransferConfig(manifest=2.0, chunk=1.0, silence=3.0),
             every=every,

@@ -45,7 +45,7 @@ class Giver:
         self.algorithm.allocate(schema.size, schema.trainable, 8192)
         self.algorithm.ledger.a[:] = np.random.default_rng(7).standard_normal(schema.size)
         self.source = Source(CONFIG, self.outputs, lambda data: signature(peer, data), incarnation=1)
-        self.model = Model.of(schema.to_bytes(), SETTINGS, 1 << 20, 100, 10, Carried(reference, state))
+        self.model = Model.of(schema.to_bytes(), SETTINGS, 100, 10, Carried(reference, state))
 
     def receive(self, message):
         self.source.receive(message, b"j" * 32, self.model, 0.0)

@@ -12,7 +12,7 @@ from gossipdp.codecs import moments as codec
 from gossipdp.protocol import jobs
 from gossipdp.protocol.events import MomentsProgress, SessionOpened, StateReady
 from gossipdp.protocol.membership.config import LOCAL
-from gossipdp.protocol.pairwise.config import PairwiseConfig
+from gossipdp.protocol.pairwise.config import AveragingConfig
 from gossipdp.protocol.peer import PeerConfig
 from gossipdp.protocol.schema import Schema
 from gossipdp.protocol.transfer.moments import Moments, chunk_sizes
@@ -49,7 +49,7 @@ class Hosts:
         fineness = {name: each.fineness for name, each in CODECS.items()}
         return PeerConfig(
             membership=LOCAL,
-            strategy=PairwiseConfig(fineness=fineness),
+            averaging=AveragingConfig(fineness=fineness),
             settings=b"the settings....",
             transfer=TransferConfig(manifest=5.0, chunk=1.0, silence=5.0),
             every=5,

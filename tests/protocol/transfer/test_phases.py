@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from gossipdp.protocol.transfer.phases import BOOTSTRAP, Action, Event, Phase, bootstrap_diagram
+from gossipdp.protocol.transfer.bootstrap import BOOTSTRAP, Action, Event, Phase, bootstrap_diagram
 
 PAGE = Path(__file__).resolve().parents[3] / "docs/design/protocol.md"
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from gossipdp.codecs import CODECS
 from gossipdp.protocol.events import ExchangeEnded, ResyncBegan, ResyncEnded, StateReady
 from gossipdp.protocol.membership.config import LOCAL
-from gossipdp.protocol.pairwise.config import PairwiseConfig
+from gossipdp.protocol.pairwise.config import AveragingConfig
 from gossipdp.protocol.peer import PeerConfig
 from gossipdp.protocol.schema import Schema
 from gossipdp.protocol.transfer.source import TransferConfig
@@ -45,7 +45,7 @@ class Hosts:
     def configured(keep: float) -> PeerConfig:
         return PeerConfig(
             membership=LOCAL,
-            strategy=PairwiseConfig(fineness={name: codec.fineness for name, codec in CODECS.items()}),
+            averaging=AveragingConfig(fineness={name: codec.fineness for name, codec in CODECS.items()}),
             settings=b"the settings....",
             transfer=TransferConfig(manifest=20.0, chunk=10.0, silence=40.0, keep=keep),
             every=EVERY,
@@ -143,7 +143,7 @@ def test_exchange_that_is_cut_off_in_its_middle_is_not_taken_for_a_slow_one():
     for index in range(2):
         hosts.start(index, trains=True)
     hosts.net.run(15.0)
-    averaging, pacing = hosts.last.running.strategy._averaging, hosts.last.running.pacing
+    averaging, pacing = hosts.last.running.averaging, hosts.last.running.pacing
     before, pace = pacing.own(0).transfer, averaging._timing.pace
     while averaging._active is None or averaging._active.tally.chunks != 1:
         hosts.net.run(hosts.net.now + 0.001)

@@ -27,7 +27,7 @@ from gossipdp.protocol.wire.messages import (
     Progress,
     State,
 )
-from gossipdp.protocol.wire.table import BUFFERS, DATA_LANE, MESSAGES
+from gossipdp.protocol.wire.table import BUFFERS, DATA_LANE, MESSAGES, RESERVED
 from tests.protocol.wire.examples import (
     IDS,
     KINDS,
@@ -64,8 +64,8 @@ def test_value_of_a_wrong_type_is_the_callers_bug() -> None:
         wire.encode(Data(1, 2, 3, 1j), (b"", b""))
 
 
-def test_ids_are_dense_and_every_data_lane_type_has_one() -> None:
-    assert list(MESSAGES) == list(range(1, len(MESSAGES) + 1))
+def test_ids_are_dense_but_for_those_of_removed_messages_and_every_data_lane_type_has_one() -> None:
+    assert sorted(MESSAGES.keys() | RESERVED) == list(range(1, len(MESSAGES) + len(RESERVED) + 1))
     assert set(BUFFERS) | DATA_LANE <= set(MESSAGES.values())
 
 

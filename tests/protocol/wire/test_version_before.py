@@ -1,7 +1,7 @@
 """The protocol version before this one: its frames are unchanged, and peers that speak it take part.
 
-`frames-3.txt` holds the golden frames of version 3 as it was released. It never changes. When version 3 is no longer
-spoken, the file of the next version takes its place.
+`frames-3.txt` holds the golden frames of version 3 as it was released, but for messages that were removed since. It
+never changes. When version 3 is no longer spoken, the file of the next version takes its place.
 """
 
 from __future__ import annotations

@@ -67,7 +67,7 @@ class Rig:
             pacing=SimpleNamespace(usual_round=2.0),
             replica=SimpleNamespace(finishing=finishing, clock=80, state_clock=70, model=model),
             progress=SimpleNamespace(steps=lambda: 140, samples=lambda: 560, mine=SimpleNamespace(rounds=3)),
-            strategy=SimpleNamespace(closeness=NEAR),
+            averaging=SimpleNamespace(closeness=NEAR),
         )
         told = SimpleNamespace(notice=lambda code, text, now: self.notices.append((code, text)))
         status = SimpleNamespace(transport=SimpleNamespace(run=b"\7" * 16))

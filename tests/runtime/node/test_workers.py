@@ -1,4 +1,4 @@
-"""The jobs of real algorithms on one, two and three compute threads give the same results and the same bits."""
+"""The jobs of real vectors on one, two and three compute threads give the same results and the same bits."""
 
 from __future__ import annotations
 
@@ -10,8 +10,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from gossipdp.algorithms.algorithm import Algorithm
-from gossipdp.algorithms.epidemic.epidemic import Epidemic
 from gossipdp.algorithms.pairwise import Pairwise
 from gossipdp.protocol import jobs
 from gossipdp.runtime.free_memory import Free
@@ -27,11 +25,9 @@ PLENTY = Room(MemoryPlan(), held=lambda: 0, free=lambda: Free(1 << 50, 1 << 50, 
 class Peer:
     """An algorithm behind `VectorJobs`, bound to buffers of its own."""
 
-    def __init__(self, algorithm: Algorithm, home: Path, workers: int, seed: int) -> None:
+    def __init__(self, algorithm: Pairwise, home: Path, workers: int, seed: int) -> None:
         self.algorithm, self.results, self.asked = algorithm, list[Any](), list[Any]()
-        self.vectors = VectorJobs(
-            algorithm, Store(home), SharedRegion(), WIDTH, PLENTY, lambda: 0, self._done, print, workers
-        )
+        self.vectors = VectorJobs(algorithm, Store(home), SharedRegion(), PLENTY, lambda: 0, self._done, print, workers)
         self.id, rng = bytes([seed]) * 32, np.random.default_rng(seed)
         self.run([jobs.Allocate(SIZE, TRAINABLE, WIDTH)])
         ledger = algorithm.ledger
@@ -93,39 +89,10 @@ def pairwise(home: Path, workers: int, codec: str) -> list[Any]:
     return seen
 
 
-def epidemic(home: Path, workers: int, rule: str) -> list[Any]:
-    """One peer publishes, the other applies, by themselves or by a rule once the epoch has settled."""
-    i, j = (Peer(Epidemic(), home, workers, seed) for seed in (1, 2))
-    lead = rule != ""
-    own = i.run([jobs.Publish(chunk, "topk64", 1.0, 0.95, 0.5, 0, 7 + chunk, lead=lead) for chunk in i.chunks])
-    seen: list[Any] = [(bytes(p.payload), p.movement, p.fingerprint) for p in own]
-    if not rule:
-        seen += j.run([jobs.Apply(chunk, "topk64", p.payload, 1.0, 0.5) for chunk, p in enumerate(own)])
-    else:
-        terms = [
-            (jobs.Term(0, "topk64", p.payload, 1.0, 0.5), jobs.Term(1, "topk64", p.payload, 1.0, 0.25)) for p in own
-        ]
-        weights = (0.5, 0.25)
-        measures = [jobs.MeasureEpoch(chunk, weights, each) for chunk, each in enumerate(terms)]
-        applies = [jobs.ApplyEpoch(chunk, weights, each, rule) for chunk, each in enumerate(terms)]
-        seen += j.run([*measures, *applies])
-    seen += j.run([jobs.Fingerprint(chunk) for chunk in j.chunks])
-    seen += [*i.bits(), *j.bits()]
-    i.vectors.close()
-    j.vectors.close()
-    return seen
-
-
 @pytest.mark.parametrize("codec", ["modulo4", "modulo2", "bf16"])
 def test_pairwise_exchanges_have_the_same_bits_on_any_number_of_threads(tmp_path: Path, codec: str) -> None:
     one = pairwise(tmp_path, 1, codec)
     assert pairwise(tmp_path, 2, codec) == one == pairwise(tmp_path, 3, codec)
-
-
-@pytest.mark.parametrize("rule", ["", "median"])
-def test_increments_have_the_same_bits_on_any_number_of_threads(tmp_path: Path, rule: str) -> None:
-    one = epidemic(tmp_path, 1, rule)
-    assert epidemic(tmp_path, 2, rule) == one == epidemic(tmp_path, 3, rule)
 
 
 def test_every_kind_of_job_has_a_place_or_runs_alone() -> None:
@@ -133,7 +100,7 @@ def test_every_kind_of_job_has_a_place_or_runs_alone() -> None:
     placed = {
         jobs.Begin, jobs.Answer, jobs.Decode, jobs.DecodeAndMix, jobs.Mix, jobs.Check, jobs.OuterStep, jobs.Found,
         jobs.Attach, jobs.Freeze, jobs.HashPiece, jobs.CheckPiece, jobs.Adopt, jobs.Resync, jobs.Conclude,
-        jobs.CheckMoments, jobs.CheckIncrement, jobs.Apply, jobs.Fingerprint,
+        jobs.CheckMoments,
     }  # fmt: skip
     for kind in placed:
         fields = dict.fromkeys(kind.__dataclass_fields__, 0) | {"key": key, "chunk": 5}
@@ -143,5 +110,5 @@ def test_every_kind_of_job_has_a_place_or_runs_alone() -> None:
     kinds = {kind for kind in named if isinstance(kind, type) and issubclass(kind, jobs.Job)} - {jobs.Job}
     assert kinds - placed == {
         jobs.Allocate, jobs.Restore, jobs.Bind, jobs.Unbind, jobs.Renew, jobs.Widen, jobs.Seal, jobs.Release, jobs.Drop,
-        jobs.Keep, jobs.Sample, jobs.Compare, jobs.Publish, jobs.MeasureEpoch, jobs.ApplyEpoch,
+        jobs.Keep, jobs.Sample, jobs.Compare,
     }  # fmt: skip

@@ -8,14 +8,11 @@ import types
 from typing import Any
 
 from gossipdp.protocol import events
-from gossipdp.protocol.epidemic import events as epidemic_events
-from gossipdp.protocol.wire.epidemic_messages import Rumour
 from gossipdp.protocol.wire.messages import Decision, Lane, Member, Phase, Receipt, State, Verdict
 from gossipdp.runtime.network.events import LinkStatus, TransportCounters
 from gossipdp.runtime.observability.metrics import Metrics
 
 PEER, PARTNER = bytes([1]) * 32, bytes([2]) * 32
-RUMOUR = Rumour(PARTNER, 1, 7, 0, 0.25, 700, 400, 7, 1, bytes(32), bytes(64))
 
 
 def number(n: int) -> bytes:
@@ -76,16 +73,6 @@ EVENTS: list[events.Event] = [
     events.Finished((PARTNER,), events.Closeness(True, True, 0.02, 1e-5, 3)),
     events.Left(),
     events.Notice("GD-401", "no partner in 60 s"),
-    epidemic_events.RumourReceived(bytes(32), RUMOUR, (b"payload",)),
-    epidemic_events.RumourVoided(PARTNER, 7, ((RUMOUR, ()),)),
-    epidemic_events.EpochClosed(7, bytes(16), 4, 1600),
-    events.EpochSettled(7, bytes(16), 4, 1600),
-    epidemic_events.EpochGathered(7, ((RUMOUR, ()),)),
-    events.EpochJudged(7, 5, 4, 1e-3),
-    events.EpochDiverged(7, 1, 5),
-    events.IncrementPublished(900, 0.25, 1.0),
-    events.IncrementApplied(PARTNER, 900, 0.25, 2, 1e-3, "topk128"),
-    events.EpochFingerprinted(7, 12),
 ]
 
 

@@ -8,7 +8,6 @@ import pytest
 from prometheus_client import generate_latest
 
 from gossipdp.protocol import events
-from gossipdp.protocol.epidemic import events as epidemic_events
 from gossipdp.protocol.wire.messages import short
 from gossipdp.runtime.observability.health import STATES
 from gossipdp.runtime.observability.metrics import Metrics
@@ -18,8 +17,7 @@ from tests.runtime.observability.metric_samples import EVENTS, PARTNER, Time, ex
 
 
 def test_examples_cover_every_event() -> None:
-    kinds = [*vars(events).values(), *vars(epidemic_events).values()]
-    declared = [kind for kind in kinds if isinstance(kind, type) and issubclass(kind, events.Event)]
+    declared = [kind for kind in vars(events).values() if isinstance(kind, type) and issubclass(kind, events.Event)]
     assert {type(event) for event in EVENTS} == set(declared) - {events.Event}
 
 
@@ -78,20 +76,6 @@ def test_lateness_is_the_share_of_a_round_before_mixing(metrics: Metrics, clock:
     clock.now += 2.5
     metrics.observe(exchange())
     assert value(metrics, "landing_lateness") == pytest.approx(0.25)
-
-
-def test_an_increment_that_was_applied_counts_as_mixing(metrics: Metrics, clock: Time) -> None:
-    for number in (3, 4, 5):
-        clock.now += 10.0
-        metrics.observe(outer_step(number))
-    assert value(metrics, "staleness_rounds") == 3
-    clock.now += 4.0
-    metrics.observe(events.IncrementApplied(PARTNER, 900, 0.25, 2, 1e-3, "topk128"))
-    assert value(metrics, "staleness_rounds") == 0
-    assert value(metrics, "landing_lateness") == pytest.approx(0.4)
-
-
-# -- totals ----------------------------------------------------------------------------------------------------
 
 
 def test_coverage_counts_epochs_and_their_share_and_duplicates_only_grow(metrics: Metrics) -> None:

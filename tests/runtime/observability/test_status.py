@@ -8,9 +8,8 @@ from typing import Any
 
 import pytest
 
-from gossipdp.codecs import CODECS, COMPRESSORS
-from gossipdp.protocol.events import EpochFingerprinted, ExchangeEnded, IncrementApplied
-from gossipdp.protocol.schema import MOST_EXACT
+from gossipdp.codecs import CODECS
+from gossipdp.protocol.events import ExchangeEnded
 from gossipdp.runtime.observability.status import Status
 
 PARTNER = bytes([2]) * 32
@@ -19,7 +18,7 @@ SIZE, TRAINABLE = 16_000, 15_000
 
 @pytest.fixture
 def status() -> Status:
-    model = types.SimpleNamespace(schema=types.SimpleNamespace(size=SIZE, trainable=TRAINABLE), most=MOST_EXACT)
+    model = types.SimpleNamespace(schema=types.SimpleNamespace(size=SIZE, trainable=TRAINABLE))
     peer: Any = types.SimpleNamespace(replica=types.SimpleNamespace(model=model))
     transport: Any = types.SimpleNamespace()
     return Status(peer, transport, "network")
@@ -48,28 +47,6 @@ def test_exchange_that_mixed_nothing__its_bytes_count_and_its_parameters_do_not(
 def test_exchange_cut_short__counts_the_share_of_parameters_that_it_mixed(status: Status) -> None:
     status.observe(ended("cut", 4, 2500))
     assert (status.exchanged_bytes, status.exchanged_parameters) == (2500, SIZE / 4)
-
-
-def test_increments__cost_by_the_compressors_formula_and_two_bytes_for_each_buffer_value(status: Status) -> None:
-    status.observe(IncrementApplied(PARTNER, 3000, 0.25, 1, 1e-3, "topk128"))
-    status.observe(IncrementApplied(PARTNER, 32_100, 0.25, 1, 1e-3, "whole"))
-    sparse = COMPRESSORS["topk128"].most_bytes(TRAINABLE) + 2 * (SIZE - TRAINABLE)
-    assert sparse == pytest.approx(14 / 8 * 128 / 4096 * TRAINABLE + 2 * (SIZE - TRAINABLE), rel=0.01)
-    assert status.formula_bytes == sparse + 2 * SIZE
-    assert (status.exchanged_bytes, status.exchanged_parameters) == (35_100, 2 * SIZE)
-    assert status.exchanges == {"increment": 2}
-
-
-def test_increments_of_low_rank__cost_the_sum_over_chunks(status: Status) -> None:
-    status.observe(IncrementApplied(PARTNER, 3000, 0.25, 1, 1e-3, "lowrank4"))
-    chunks = [COMPRESSORS["lowrank4"].most_bytes(size) for size in (8192, TRAINABLE - 8192)]
-    assert status.formula_bytes == sum(chunks) + 2 * (SIZE - TRAINABLE)
-
-
-def test_fingerprints__the_newest_epochs_are_kept(status: Status) -> None:
-    for epoch in range(20):
-        status.observe(EpochFingerprinted(epoch, epoch << 40))
-    assert status.fingerprints == {epoch: epoch << 40 for epoch in range(12, 20)}
 
 
 def test_many_notices_of_one_code_leave_room_for_others__and_each_has_its_time(status: Status) -> None:

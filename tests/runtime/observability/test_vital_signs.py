@@ -30,7 +30,7 @@ class Watched:
             id=number(1),
             leaving=False,
             config=SimpleNamespace(
-                transfer=SimpleNamespace(silence=20.0), strategy=SimpleNamespace(exact=False), sync=False,
+                transfer=SimpleNamespace(silence=20.0), sync=False,
                 resume_after=30.0,
             ),
             pacing=SimpleNamespace(usual_round=10.0, ratio=1.5),

@@ -6,21 +6,14 @@ from dataclasses import replace
 from functools import cache
 
 import pytest
-from msgspec.structs import replace as changed
 
-from gossipdp.protocol.epidemic.events import RumourVoided
-from gossipdp.protocol.epidemic.signing import name_of
-from gossipdp.protocol.events import ExchangeEnded, IncrementPublished, Struck, UpdateRefused
+from gossipdp.protocol.events import ExchangeEnded, Struck, UpdateRefused
 from gossipdp.protocol.membership.config import LOCAL
 from gossipdp.protocol.strikes import QuarantineConfig
-from gossipdp.protocol.wire import encoding as wire
-from gossipdp.protocol.wire.epidemic_messages import Rumour
 from gossipdp.protocol.wire.messages import State
 from simulations.campaigns import hostile
 from simulations.campaigns.hostile import BEHAVIOURS, Siege, play
-from simulations.simulator.host import sign
 from simulations.simulator.invariants import Books
-from tests.simulations.simulator.epidemic_network import SPAN, STEP, Epidemics
 
 UNPROVABLE = [name for name, kind in BEHAVIOURS.items() if kind.excuse and name != "none"]
 PROVABLE = [name for name, kind in BEHAVIOURS.items() if not kind.excuse]
@@ -129,58 +122,3 @@ def test_table_has_a_line_a_behaviour(capsys, monkeypatch):
     assert hostile.main(["--only", "flood", "garbage"]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert [line.split()[:3] for line in lines[1:]] == [["flood", "1.00", "1.00"], ["garbage", "1.00", "1.00"]]
-
-
-def besieged(seed, told):
-    """Three peers. The last also sends, after each rumour of its own, what `told` makes of it."""
-    net = Epidemics(seed, 3, quarantine=QuarantineConfig(together=0.1))
-    net.form()
-    culprit = net.network.hosts[2]
-    net.books.expect_faults_of(culprit.id)
-
-    def tampers(host, envelope):
-        if host is culprit and isinstance(envelope.message, Rumour) and envelope.message.origin == culprit.id:
-            return (envelope, *told(host, envelope))
-        return (envelope,)
-
-    net.network.tampers = tampers
-    return net, culprit
-
-
-def signed(rumour, origin, by):
-    forged = changed(rumour, origin=origin, weight=rumour.weight / 2)
-    return changed(forged, signature=sign(by, name_of(forged, b"settings of a run"[:16])))
-
-
-@pytest.mark.campaign("T12")
-def test_who_signs_two_increments_for_one_place_is_proven_and_set_aside():
-    """Equivocation: each half of the network receives another increment."""
-
-    def told(host, envelope):
-        message = signed(envelope.message, host.id, host.id)
-        yield envelope._replace(frames=[*wire.encode(message), *envelope.frames[1:]], message=message)
-
-    net, culprit = besieged(21, told)
-    net.run(8 * SPAN * STEP)
-    assert 0 < len(net.of(IncrementPublished, culprit.index)) <= WITHIN
-    for host in net.network.hosts[:2]:
-        assert culprit.id in host.peer.strikes.aside(net.network.now)
-        reasons = {event.reason for event in net.of(Struck, host.index)}
-        assert reasons == {"void"}, reasons
-    assert not net.of(RumourVoided)
-
-
-@pytest.mark.campaign("T12")
-def test_who_tells_increments_in_anothers_name_is_proven_and_set_aside():
-    """A forged sender: the signature is the culprit's own."""
-
-    def told(host, envelope):
-        message = signed(envelope.message, net.network.hosts[0].id, host.id)
-        yield envelope._replace(frames=[*wire.encode(message), *envelope.frames[1:]], message=message)
-
-    net, culprit = besieged(22, told)
-    net.run(8 * SPAN * STEP)
-    assert 0 < len(net.of(IncrementPublished, culprit.index)) <= WITHIN
-    for host in net.network.hosts[:2]:
-        assert culprit.id in host.peer.strikes.aside(net.network.now)
-    assert {(event.peer, event.reason) for event in net.of(Struck)} == {(culprit.id, "signature")}

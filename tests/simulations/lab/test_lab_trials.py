@@ -12,7 +12,8 @@ import torch
 from gossipdp.algorithms.pairwise import Pairwise
 from gossipdp.codecs import CODECS
 from gossipdp.codecs.base import PayloadError
-from simulations.lab.core import Lab, Link, Setting
+from peers.plan.timeline import Link
+from simulations.lab.core import Lab, Setting
 from simulations.lab.methods.pairwise import PairwiseGossip, PairwiseOptions
 from simulations.lab.methods.replica import Replica
 from simulations.lab.problems import Consensus, DigitsMlp

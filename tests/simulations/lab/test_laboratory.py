@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 import torch
 
+from peers.plan.timeline import Link
 from simulations.lab.baselines.synchronous import Ddp
-from simulations.lab.core import INNER, Curve, Lab, Link, Point, Setting, play
+from simulations.lab.core import INNER, Curve, Lab, Point, Setting, play
 from simulations.lab.problems import Consensus, DigitsMlp, Quadratic
 from simulations.lab.runs.runs import METHODS
 
@@ -109,7 +110,7 @@ def test_rate_falls_step_by_step_for_any_length_of_rounds():
     assert len({curve.last.loss for curve in curves}) == 1
 
 
-@pytest.mark.parametrize("name", ["ddp", "demo", "server-async", "swarm", "pairwise", "epidemic", "diloco", "ad-psgd"])
+@pytest.mark.parametrize("name", ["ddp", "demo", "server-async", "swarm", "pairwise", "diloco", "ad-psgd"])
 def test_rate_has_fallen_at_the_end_of_every_method(name, monkeypatch):
     rates, lr = [], Lab.lr.fget
     monkeypatch.setattr(Lab, "lr", property(lambda lab: rates.append(lr(lab)) or rates[-1]))

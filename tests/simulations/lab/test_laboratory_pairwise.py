@@ -11,10 +11,13 @@ import torch
 
 from gossipdp.config import EARLY_SHARE, Config
 from gossipdp.protocol.pairwise.timetable import EARLY, LATE
-from simulations.lab.core import Lab, Link, Setting, play
+from peers.plan.frames import frame_bytes
+from peers.plan.pairs import match
+from peers.plan.timeline import Link
+from simulations.lab.core import Lab, Setting, play
 from simulations.lab.methods import pairwise
-from simulations.lab.methods.pairwise import PairwiseGossip, PairwiseOptions, match
-from simulations.lab.methods.replica import Replica, frame_bytes
+from simulations.lab.methods.pairwise import PairwiseGossip, PairwiseOptions
+from simulations.lab.methods.replica import Replica
 from simulations.lab.problems import Consensus, DigitsMlp, Quadratic
 from simulations.lab.theory.consensus import matching
 from tests.simulations.lab.sample_runs import pending

@@ -70,7 +70,7 @@ def test_scenario_holds_every_invariant_and_meets_its_marks(report):
 
 def test_table_fits_eighty_columns(report):
     out = io.StringIO()
-    print_report(report, "runs/simulate/x.png", "gossipdp simulate x", Console(file=out, width=200))
+    print_report(report, "runs/simulate/x.png", "python -m simulations x", Console(file=out, width=200))
     lines = out.getvalue().splitlines()
     assert max(map(len, lines)) <= 80 and report.question in lines[0]
     assert sum(line.startswith("met") for line in lines) == len(report.findings.checks)
@@ -276,7 +276,7 @@ def test_met_mark_is_exit_0_and_the_picture_is_in_the_out_folder(content, tmp_pa
 def test_missed_mark_is_exit_1_and_the_output_has_the_replay_command(content, tmp_path, capsys):
     assert simulate("none", Options(seed=12, out=tmp_path, picture=False)) == 1
     out = capsys.readouterr().out
-    assert "MISSED" in out and "replay: gossipdp simulate none --seed 12" in out and not list(tmp_path.iterdir())
+    assert "MISSED" in out and "replay: python -m simulations none --seed 12" in out and not list(tmp_path.iterdir())
 
 
 def test_search_stops_at_the_first_seed_that_fails(content, tmp_path, capsys):
@@ -338,9 +338,9 @@ def test_violation_is_shrunk_told_and_replayed(tmp_path, capsys, monkeypatch):
     assert simulate("chaos", Options(seed=5, out=tmp_path, shrink=10.0)) == 1
     told = capsys.readouterr()
     assert "VIOLATED: I2" in told.out and "never settled" in told.out and "shrunk in" in told.out
-    assert "replay: gossipdp simulate chaos --seed 5" in told.out and (tmp_path / "chaos-seed5.png").exists()
+    assert "replay: python -m simulations chaos --seed 5" in told.out and (tmp_path / "chaos-seed5.png").exists()
     small = tmp_path / "chaos-seed5-small.json"
-    assert f"gossipdp simulate chaos --replay {small}" in told.out.replace("\n", " ")
+    assert f"python -m simulations chaos --replay {small}" in told.out.replace("\n", " ")
     assert small.with_suffix(".txt").read_text().strip() in told.out
     assert simulate("chaos", Options(replay=small, out=tmp_path, picture=False)) == 1
     assert "never settled" in capsys.readouterr().out

@@ -8,7 +8,6 @@ import pytest
 from gossipdp.protocol.events import ExchangeEnded, TookOver
 from simulations.simulator.cluster import Cluster, Plan
 from simulations.simulator.network import Conditions
-from tests.simulations.simulator.epidemic_network import Epidemics
 
 
 class Dying(Cluster):
@@ -87,37 +86,3 @@ def test_live_process_far_behind_the_network__the_networks_model_is_loaded():
     assert cluster.trainers[0].kept == 0 and cluster.trainers[0].session > 0
     others = np.mean([each.algorithm.ledger.a for each in network.hosts[1:]], axis=0)
     assert float(np.abs(cluster.live() - others).max()) < 1.0
-
-
-def test_epidemic_peer_alone__its_daemon_dies_and_the_live_process_keeps_its_parameters():
-    net = Epidemics(5, 1)
-    net.form()
-    net.network.hosts[0].save()
-    net.run(15.0)
-    trainer = net.trainers[0]
-    clock, steps = trainer.clock, trainer.steps
-    net.crash(0)
-    net.run(1.0)
-    host = net.start(0)
-    net.run(8.0)
-    assert trainer.kept == 1 and host.peer.replica.clock >= clock + (trainer.steps - steps) - 1
-    net.books.check(host, range(host.algorithm.ledger.chunks))
-
-
-def test_all_epidemic_daemons_die__the_latest_live_process_wins_and_all_agree_in_the_end():
-    net = Epidemics(6, 3)
-    net.form()
-    for host in net.network.hosts:
-        host.save()
-    net.run(15.0)
-    clocks = [trainer.clock for trainer in net.trainers.values()]
-    for index in range(3):
-        net.crash(index)
-    net.run(1.0)
-    for index in range(3):
-        net.start(index)
-    net.run(12.0)
-    assert sum(trainer.kept for trainer in net.trainers.values()) == 1
-    assert min(host.peer.replica.clock for host in net.up) >= max(clocks)
-    net.finish()
-    net.agree()

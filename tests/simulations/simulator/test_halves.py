@@ -277,14 +277,14 @@ def test_peer_stopped_amid_an_exchange_follows_and_blames_no_partner_for_the_tim
     """The end of that exchange does not show that it is in step. Its length does not show a slow partner."""
     cluster = Divided(5)
     stopped = cluster.network.hosts[2]
-    while stopped.running.strategy.partner is None:
+    while stopped.running.averaging.partner is None:
         cluster.go_on(0.01)
     cluster.network.pause(stopped, rounds * ROUND)
     cluster.go_on(rounds * ROUND + 12.0)
     assert cluster.followed(reason) == [2]
     others = [host.id for host in cluster.network.hosts]
     for host in cluster.network.hosts:
-        assert not host.running.strategy._averaging._offers._known.left_alone(others, cluster.network.now)
+        assert not host.running.averaging._offers._known.left_alone(others, cluster.network.now)
 
 
 def test_two_peers_stopped_together_end_at_one_model_with_the_third():

@@ -47,7 +47,7 @@ class Late(Cluster):
         # The bounds below hold for these settings. With the defaults the usual error is smaller, and a disturbance is a
         # larger multiple of it.
         config = super()._config()
-        return replace(config, lr=0.7, momentum=0.7, strategy=replace(config.strategy, bits=4, late_exchanges=1))
+        return replace(config, lr=0.7, momentum=0.7, averaging=replace(config.averaging, bits=4, late_exchanges=1))
 
     def _drift(self) -> None:
         for trainer in self.trainers.values():

@@ -24,7 +24,7 @@ def test_log_does_not_depend_on_the_hash_salt():
 
 def test_failing_seed_names_its_replay_command(monkeypatch):
     monkeypatch.setattr(Ledger, "release", lambda self, slot: None)
-    told = r"gossipdp simulate chaos --seed 6\n  replay: python -m simulations\.simulator\.cluster --seed 6 --trace"
+    told = r"python -m simulations chaos --seed 6\n  replay: python -m simulations\.simulator\.cluster --seed 6 --trace"
     with pytest.raises(AssertionError, match=told):
         run_seed(6)
     with pytest.raises(AssertionError) as caught:

@@ -28,14 +28,14 @@ class Early(Cluster):
 
     def _config(self):
         config = super()._config()
-        matching = replace(config.strategy.matching, schedule=self.schedule)
-        strategy = replace(config.strategy, matching=matching, early_exchanges=self.most)
-        return replace(config, strategy=strategy, warmup_steps=0, early_steps=10**9)
+        matching = replace(config.averaging.matching, schedule=self.schedule)
+        averaging = replace(config.averaging, matching=matching, early_exchanges=self.most)
+        return replace(config, averaging=averaging, warmup_steps=0, early_steps=10**9)
 
     def _heard(self, host, event):
         if isinstance(event, ExchangeStarted) and event.initiator:
             self.exchanges += 1
-            self.scheduled += host.peer.strategy._averaging._offers._position._schedule is not None
+            self.scheduled += host.peer.averaging._offers._position._schedule is not None
         super()._heard(host, event)
         if isinstance(event, RoundDone) and self.network.now > self.plan.forming:
             self.spread.append(self.disagreement())
@@ -104,7 +104,7 @@ def test_any_number_of_peers_follows_the_base2_graph_and_agrees(peers):
 
         def _heard(self, host, event):
             if isinstance(event, ExchangeStarted):
-                weights.add(host.peer.strategy._averaging._active.terms.weight)
+                weights.add(host.peer.averaging._active.terms.weight)
             super()._heard(host, event)
 
     plan = Plan(peers=peers, size=300, conditions=Conditions(), every=8, window=2, chaos=20.0, agree=True)

@@ -24,8 +24,8 @@ class Synchronous(Cluster):
 
     def _config(self):
         config = super()._config()
-        matching = replace(config.strategy.matching, ahead=False)
-        return replace(config, sync=True, strategy=replace(config.strategy, matching=matching))
+        matching = replace(config.averaging.matching, ahead=False)
+        return replace(config, sync=True, averaging=replace(config.averaging, matching=matching))
 
     def lose(self, host) -> None:
         self.crash(host, trainer=True, disk=True, torn=False)
@@ -51,7 +51,7 @@ def test_chunk_in_doubt_of_a_departed_partner_delays_no_round() -> None:
     first = net.network.hosts[0]
     for _ in range(4000):
         net.network.run(net.network.now + 0.005)
-        averaging = first.peer.strategy._averaging
+        averaging = first.peer.averaging
         partner, doubt = (
             averaging.partner,
             averaging._active and averaging._active.initiator and averaging._active.in_doubt,

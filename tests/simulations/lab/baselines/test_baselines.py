@@ -11,10 +11,11 @@ import numpy as np
 import pytest
 import torch
 
+from peers.plan.timeline import Link
 from simulations.lab.baselines import BASELINES, LocalOnly
 from simulations.lab.baselines.push_sum import Sgp
 from simulations.lab.baselines.synchronous import Sparta
-from simulations.lab.core import Lab, Link, play
+from simulations.lab.core import Lab, play
 from tests.simulations.lab.baselines.toy_problems import ADAM, LINE, MLP, SGD, STILL, ran, same
 
 LINK = Link(bandwidth=1000.0, latency=0.25)

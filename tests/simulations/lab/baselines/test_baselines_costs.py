@@ -7,12 +7,13 @@ from dataclasses import replace
 import pytest
 import torch
 
-from gossipdp.codecs import COMPRESSORS
+from peers.plan.timeline import Link
 from simulations.lab.baselines import BASELINES
 from simulations.lab.baselines.gossip import AdPsgd
 from simulations.lab.baselines.parameter_server import AsynchronousServer
 from simulations.lab.baselines.synchronous import Ddp
-from simulations.lab.core import Lab, Link, Score, Setting
+from simulations.lab.compressors import COMPRESSORS
+from simulations.lab.core import Lab, Score, Setting
 
 
 class Slope:

@@ -8,13 +8,13 @@ import numpy as np
 import pytest
 import torch
 
-from gossipdp.codecs import COMPRESSORS
 from simulations.lab.baselines import LocalOnly
 from simulations.lab.baselines.costs import matching
 from simulations.lab.baselines.decoupled_momentum import DeMo
 from simulations.lab.baselines.gossip import Choco, DPsgd, Gasloc, NoLoCo, PairAveraging, complete, exponential, ring
 from simulations.lab.baselines.push_sum import Sgp
 from simulations.lab.baselines.synchronous import SparseLoCo, Sparta
+from simulations.lab.compressors import COMPRESSORS
 from simulations.lab.core import Lab
 from tests.simulations.lab.baselines.toy_problems import ADAM, LINE, MLP, SGD, STILL, ran, same
 

@@ -8,10 +8,11 @@ import numpy as np
 import pytest
 import torch
 
+from peers.plan.timeline import Link
 from simulations.lab.baselines import LocalOnly
 from simulations.lab.baselines.overlapped import OverlappedDiLoCo, OverlappedFourBitDiLoCo
 from simulations.lab.baselines.synchronous import Ddp, DiLoCo, FourBitDiLoCo, LocalSgd, e3m0
-from simulations.lab.core import Lab, Link
+from simulations.lab.core import Lab
 from tests.simulations.lab.baselines.toy_problems import ADAM, LINE, MLP, SGD, Line, ran, rows_of, same
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from simulations.lab.core import Link
+from peers.plan.timeline import Link
 from simulations.lab.failures.hosts import Event, FailureSetting
 from simulations.lab.failures.lab import play
 from tests.simulations.lab.baselines.toy_problems import LINE

@@ -7,8 +7,9 @@ import math
 import pytest
 import torch
 
+from peers.plan.timeline import Link
 from simulations.lab.baselines.synchronous import Ddp, FourBitDiLoCo
-from simulations.lab.core import Link, Setting
+from simulations.lab.core import Setting
 from simulations.lab.failures.elastic import ElasticDdp, WaitingDiLoCo, change, restart
 from simulations.lab.failures.hosts import Hosts
 from simulations.lab.failures.quorum import QuorumDiLoCo

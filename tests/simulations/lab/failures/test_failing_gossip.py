@@ -9,7 +9,8 @@ import pytest
 import torch
 
 from gossipdp.codecs.moments import payload_bytes
-from simulations.lab.core import Lab, Link
+from peers.plan.timeline import Link
+from simulations.lab.core import Lab
 from simulations.lab.failures.gossip import DETECTION, SILENCE, FailingPairwise
 from simulations.lab.failures.lab import HostLab
 from simulations.lab.methods.pairwise import PairwiseGossip

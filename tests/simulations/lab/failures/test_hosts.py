@@ -8,7 +8,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from simulations.lab.core import Lab, Link, Setting
+from peers.plan.timeline import Link
+from simulations.lab.core import Lab, Setting
 from simulations.lab.failures.hosts import Hosts
 from simulations.lab.failures.lab import HostLab, hosted
 from tests.simulations.lab.baselines.toy_problems import LINE, SGD

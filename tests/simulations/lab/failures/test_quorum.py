@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from simulations.lab.core import Link
+from peers.plan.timeline import Link
 from simulations.lab.failures.elastic import WaitingDiLoCo
 from simulations.lab.failures.hosts import Hosts
 from simulations.lab.failures.quorum import QuorumDiLoCo, asked_no_more

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import shutil
-import sys
 from dataclasses import replace
 
 import pytest
 
-from peers import cli
+from simulations import __main__ as command
 from simulations.lab.core import Setting
 from simulations.lab.pages import main as pages
 from simulations.lab.pages.main import SUITES, SuiteError, lab, pack_suite, play_arms
@@ -126,15 +125,15 @@ def test_page_names_the_commit_at_the_start_and_code_that_changed_since(tiny, mo
 
 
 def test_lab_without_a_suite_lists_the_suites(capsys):
-    assert cli.main(["simulate", "lab"]) == 0
+    assert command.main(["lab"]) == 0
     assert capsys.readouterr().out.splitlines()[0] == "b1           How good a model for how many bytes?"
 
 
 def test_lab_passes_its_options_on(monkeypatch):
     seen = []
     monkeypatch.setattr(pages, "lab", lambda name, **options: seen.append((name, options)) or 1)
-    assert cli.main(["simulate", "lab", "b1", "--seeds", "2", "--jobs", "4", "--quick"]) == 1
-    assert cli.main(["simulate", "lab", "b8", "--full"]) == 1
+    assert command.main(["lab", "b1", "--seeds", "2", "--jobs", "4", "--quick"]) == 1
+    assert command.main(["lab", "b8", "--full"]) == 1
     assert seen == [
         ("b1", {"seeds": 2, "jobs": 4, "size": "quick"}),
         ("b8", {"seeds": 3, "jobs": 1, "size": "full"}),
@@ -151,12 +150,5 @@ def test_lab_passes_its_options_on(monkeypatch):
     ],
 )
 def test_unplayable_request_is_a_usage_error(capsys, arguments, words):
-    assert cli.main(["simulate", *arguments]) == 2
+    assert command.main(arguments) == 2
     assert words in capsys.readouterr().err
-
-
-def test_lab_without_torch_says_how_to_install_it(capsys, monkeypatch):
-    monkeypatch.setitem(sys.modules, "simulations.lab.pages.main", None)
-    assert cli.main(["simulate", "lab", "b1"]) == 7
-    said = capsys.readouterr().err
-    assert "GD-504 the laboratory is not installed" in said and "pip install" in said

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import pytest
 
-from simulations.lab.core import Link
+from peers.plan.timeline import Link
 from simulations.lab.pages.main import SUITES
 from simulations.lab.problems import PROBLEMS
 from simulations.lab.runs import equal_time, runs

@@ -23,12 +23,12 @@ def depends(task, module, monkeypatch):
 @pytest.mark.parametrize(
     ("method", "module"),
     [
-        ("demo", "gossipdp.codecs.increments.dct"),
-        ("demo", "gossipdp.codecs.increments.topk"),
-        ("demo", "gossipdp.codecs.increments.kernels"),
-        ("sparseloco", "gossipdp.codecs.increments.topk"),
-        ("sparseloco", "gossipdp.codecs"),
-        ("choco-local", "gossipdp.codecs.increments.sign"),
+        ("demo", "simulations.lab.compressors.dct"),
+        ("demo", "simulations.lab.compressors.topk"),
+        ("demo", "simulations.lab.compressors.kernels"),
+        ("sparseloco", "simulations.lab.compressors.topk"),
+        ("sparseloco", "simulations.lab.compressors"),
+        ("choco-local", "simulations.lab.compressors.sign"),
         ("diloco", "simulations.lab.baselines"),
         ("local-only", "simulations.lab.baselines.costs"),
         ("diloco", "simulations.lab.runs.registry"),
@@ -37,7 +37,6 @@ def depends(task, module, monkeypatch):
         ("pairwise", "simulations.lab.inner"),
         ("pairwise", "simulations.lab.data"),
         ("pairwise", "gossipdp.codecs.modulo"),
-        ("epidemic", "gossipdp.codecs.increments.topk"),
         ("pairwise-churning", "simulations.lab.methods.conditions"),
     ],
 )
@@ -50,10 +49,10 @@ def test_answer_depends_on_the_code_that_gives_it(method, module, monkeypatch):
     [
         ("diloco", "simulations.lab.methods.pairwise"),
         ("diloco", "simulations.lab.baselines.gossip"),
-        ("diloco", "gossipdp.codecs.increments.topk"),
-        ("sparseloco", "gossipdp.codecs.increments.sign"),
+        ("diloco", "simulations.lab.compressors.topk"),
+        ("sparseloco", "simulations.lab.compressors.sign"),
         ("pairwise", "simulations.lab.baselines.push_sum"),
-        ("pairwise", "simulations.lab.methods.epidemic"),
+        ("pairwise", "simulations.lab.compressors.topk"),
         ("pairwise", "gossipdp.training.attach"),
         ("pairwise", "gossipdp.runtime.link"),
         ("pairwise", "peers.jobs.digits"),
@@ -66,7 +65,7 @@ def test_answer_does_not_depend_on_other_code(method, module, monkeypatch):
 
 def test_answer_depends_on_the_compressor_that_its_options_name(monkeypatch):
     run = Run(setting=SMALL, method="sparseloco", options={"compressor": "sign"})
-    assert depends(run, "gossipdp.codecs.increments.sign", monkeypatch)
+    assert depends(run, "simulations.lab.compressors.sign", monkeypatch)
 
 
 def test_answer_depends_on_the_problem_of_its_condition(monkeypatch):

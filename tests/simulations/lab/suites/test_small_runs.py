@@ -19,7 +19,6 @@ def ends():
         "lean": Run(setting=SMALL, options={"early": 0.0, "exchanges": 1}),
         "fp32": Run(setting=SMALL, options={"codec": "fp32"}),
         "noloco": Run(setting=SMALL, method="noloco"),
-        "epidemic": Run(setting=SMALL, method="epidemic", options={"alpha": 2.0}),
         "local": Run(setting=SMALL, method="local-only"),
     }
     return {name: run.curve(run.play()).last for name, run in ways.items()}
@@ -53,10 +52,3 @@ def test_four_bits_are_as_good_as_thirty_two(ends):
 def test_single_replicas_are_hardly_worse_than_their_mean(ends):
     assert ends["pairwise"].replica_loss - ends["pairwise"].loss < 0.02
     assert ends["pairwise"].distance < 0.5 * ends["local"].distance
-    assert ends["epidemic"].distance < 1e-3
-
-
-def test_in_so_few_rounds_epidemic_is_behind_pairwise_and_cheaper(ends):
-    """Most of its increments are still in the residual."""
-    assert ends["epidemic"].loss > ends["pairwise"].loss + 0.15
-    assert ends["epidemic"].bytes < ends["pairwise"].bytes / 2

@@ -90,7 +90,7 @@ def test_b3_marks_the_churn_of_its_design_beside_the_harsher_one():
     grid = grid_of("b3")
     outcomes = [Outcome(arm, [answered(arm, 2.0 + 0.08 * (arm.group == "churn and loss"), 0)]) for arm in grid]
     met = {check.name: check.passed for check in SUITES["b3"].read(Results(outcomes)).checks}
-    assert len(met) == 6 and met["pairwise, one goes, one comes, and loss: loss above the calm run's, nats"]
+    assert len(met) == 4 and met["pairwise, one goes, one comes, and loss: loss above the calm run's, nats"]
     assert not met["pairwise, churn and loss: loss above the calm run's, nats"]
     (lab,) = {
         round(arm.task.options["share"] * arm.task.setting.peers) for arm in grid if arm.group.startswith("one goes")
@@ -98,15 +98,9 @@ def test_b3_marks_the_churn_of_its_design_beside_the_harsher_one():
     assert lab == 1
 
 
-def test_defaults_report_epidemic_without_marks():
-    losses = {"k 256, alpha 1.0, beta 0.95": 1.9, "k 256, alpha 2.0, beta 0.95": 1.95}
-    outcomes = [
-        Outcome(arm, [answered(arm, losses.get(arm.label, 2.0), seed) for seed in range(min(arm.seeds or 3, 3))])
-        for arm in grid_of("defaults")
-    ]
-    found = {figure.name: figure.measured for figure in SUITES["defaults"].read(Results(outcomes)).reported}
-    name = "epidemic, from scratch: k 256, alpha 2.0, beta 0.95 above the best other of this k"
-    assert found[f"{name} (k 256, alpha 1.0, beta 0.95), nats"].startswith("0.050")
+def test_defaults_report_rates_lengths_and_optimizers_without_marks():
+    outcomes = [Outcome(arm, [answered(arm, 2.0, 0)]) for arm in grid_of("defaults")]
+    found = [figure.name for figure in SUITES["defaults"].read(Results(outcomes)).reported]
     assert sum(name.startswith("pairwise: lr 0.008 above") for name in found) == 1
     assert sum("AdamW at its best lr" in name for name in found) == sum(": H 20 above" in name for name in found) == 2
 
@@ -152,14 +146,6 @@ def test_schedule_is_counted_from_the_begin_of_a_cycle():
         assert scale.rounds_of_cycle(curve) == 3.0 < scale.rounds_to_agree(curve) <= 5.0
 
 
-def test_scale_fills_missing_sizes_by_formula():
-    outcomes = [Outcome(arm, [answered(arm, 2.0, 0)]) for arm in scale.SUITE.arms("normal")]
-    costs = scale.SUITE.read(Results(outcomes)).tables[0]
-    epidemic = next(row for row in costs.rows if row[0] == "epidemic k=128")
-    at = dict(zip(costs.columns, epidemic, strict=True))
-    assert at["N = 64"] == "2.00 (1 seed)" and at["N = 128"] == f"*{2.0 * 127 / 63:.2f}*"
-
-
 @pytest.mark.long
 def test_clock_compares_with_the_best_all_reduce_separately():
     losses = {"pairwise, its own warm start": 1.9, "pairwise": 2.1, "DiLoCo 4-bit, overlapped, H 20": 2.0}
@@ -179,7 +165,7 @@ def test_b5_reports_what_happens_without_defence():
     outcomes = [Outcome(arm, [answered(arm, 2.0, 0)]) for arm in SUITES["b5"].arms("quick")]
     names = [figure.name for figure in SUITES["b5"].read(Results(outcomes)).reported]
     bare = [name for name in names if name.startswith("without defence")]
-    assert len(bare) == 4 and "epidemic, mean" in bare[0] and "pairwise, no clipping" in bare[3]
+    assert len(bare) == 2 and all("pairwise, no clipping" in name for name in bare)
     assert any(name.startswith("pairwise, clip 1: accuracy lost, worst of sign flip, alie") for name in names)
 
 
@@ -192,7 +178,7 @@ def test_b5_marks_the_designed_attacks_separately_from_stronger_ones():
             answer.result["points"][-1][5] = 0.2
         outcomes.append(Outcome(arm, [answer]))
     met = {check.name: check.passed for check in SUITES["b5"].read(Results(outcomes)).checks}
-    assert all(met[name] != ("sign flip x10, alie z=1.5" in name) for name in met) and len(met) == 6
+    assert all(met[name] != ("sign flip x10, alie z=1.5" in name) for name in met) and len(met) == 2
 
 
 @pytest.mark.parametrize("name", ALL)

@@ -1,1 +1,0 @@
-"""The arithmetic of the `epidemic` strategy: a ledger in fixed point, compressed increments, robust rules."""

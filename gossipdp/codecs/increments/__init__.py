@@ -1,1 +1,0 @@
-"""One-way compressors of the increments of `epidemic`, and error feedback around them."""
