@@ -1,4 +1,4 @@
-"""What happened, for the application: metrics, logs and the training link are fed by these events alone."""
+"""What happened, for the application. These events alone feed metrics, logs and the training link."""
 
 from __future__ import annotations
 
