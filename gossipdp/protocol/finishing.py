@@ -12,7 +12,7 @@ A member may also ask all to finish. Peers follow such a call if their operator 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Final, NamedTuple
 
 from gossipdp.protocol.events import FinishBegan, Finished, FinishPhase
@@ -20,7 +20,7 @@ from gossipdp.protocol.pairwise.averaging import Averaging
 from gossipdp.protocol.parts import Parts
 from gossipdp.protocol.wire.messages import Member, Phase, State
 
-__all__ = ["FinishProgress", "Finishing"]
+__all__ = ["Counts", "FinishProgress", "Finishing"]
 
 BEGINNERS: Final = 60.0
 """seconds that a peer waits at most for members that have made no step: they may begin, or never train"""
@@ -28,6 +28,15 @@ MOST_LATE: Final = 32
 """times that members join those that close already; each time all begin anew. After that no more are taken in"""
 QUIET: Final = 2.0
 """probe intervals without news of the closers' progress, after which all of them tell the same counts"""
+
+
+class Counts(NamedTuple):
+    """Progress of the members that hold the final model. All of them tell the same."""
+
+    clock: int
+    """furthest clock in steps"""
+    steps: int
+    samples: int
 
 
 class FinishProgress(NamedTuple):
@@ -71,8 +80,8 @@ class Finishing:
         self.begun = False
         """the run of this peer ends: it does not train any more once its training process is gone"""
         self._ended = False
-        self.clock: int | None = None
-        """the network's clock at the end, in steps; None before it"""
+        self.counts: Counts | None = None
+        """of the members that hold this peer's final model; None before the end, or without a model"""
         self._until = math.inf
         """end of the present wait"""
         self._look_at = self._over_at = math.inf
@@ -83,8 +92,8 @@ class Finishing:
         """the other members that close, and when that last changed"""
         self._late = 0
         """times that other members have joined them"""
-        self._told: tuple[tuple[int, int, int] | None, float] = None, 0.0
-        """clock, steps and samples of the closers once all are done, and when they last changed"""
+        self._told: tuple[Counts | None, float] = None, 0.0
+        """counts of the closers once all are done, and when they last changed"""
         self._gone: set[bytes] = set()
         """members that closed with this peer, were done and have left"""
 
@@ -172,7 +181,7 @@ class Finishing:
             self._enter(Phase.DONE if over else Phase.CLOSING, now)
         taken_in = {*ids} <= {*(self._others or ())}
         all_done = over and taken_in and all(member.phase is Phase.DONE for member in others)
-        told = self._count() if all_done else None
+        told = self._count((self._membership.me.id, *ids)) if all_done else None
         if told != self._told[0]:
             self._told = told, now
         quiet = not ids or now >= self._told[1] + self._quiet
@@ -183,20 +192,30 @@ class Finishing:
 
     def _end(self, closers: tuple[bytes, ...]) -> None:
         self._ended = True
-        self.clock, *_ = self._count()
+        self.counts = self._count(closers) if closers else None
         self._outputs.emit(Finished(closers, self._averaging.closeness))
 
-    def _count(self) -> tuple[int, int, int]:
-        """Clock, steps and samples, without those of members that train on: the closers are done at different times."""
+    def _count(self, closers: Iterable[bytes]) -> Counts:
+        """Only what the closers report is final. News of a lost member may reach one of them later than another."""
+        reports = [report for report in map(self._progress.of, closers) if report is not None]
+        return Counts(
+            max(report.clock for report in reports),
+            sum(report.steps for report in reports),
+            sum(report.samples for report in reports),
+        )
+
+    def _adopt_clock(self) -> None:
+        """Report the network's clock as this peer's own, for its leader may be gone. Members that train on go ahead."""
         apart = self.trainers()
-        reports = [report for report in self._progress.reports() if report.id not in apart]
-        clock = max((report.clock for report in reports), default=0)
-        return clock, sum(report.steps for report in reports), sum(report.samples for report in reports)
+        clocks = [report.clock for report in self._progress.reports() if report.id not in apart]
+        self._progress.adopt(max(clocks, default=0))
 
     def _enter(self, phase: Phase, now: float) -> None:
         if phase is not Phase.WAITING:
             wait = max(self._wait, self._averaging.needed)
             self._until = now + wait if phase is Phase.DONE else math.inf
+        if phase is Phase.CLOSING:
+            self._adopt_clock()
         self._membership.finish(phase, self._membership.me.calls, now)
         self._outputs.emit(FinishPhase(phase))
 

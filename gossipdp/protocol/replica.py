@@ -271,8 +271,8 @@ class Replica:
 
         It falls only if another model replaces this one. All peers that finish together have the same.
         """
-        if self.finishing.clock is not None:
-            return self.finishing.clock
+        if self.finishing.counts is not None:
+            return self.finishing.counts.clock
         return self._transfers.standby.clock
 
     def _current_model(self) -> Model | None:

@@ -1,4 +1,4 @@
-"""Hosts that finish together tell the same counts, whenever the last reports reach them."""
+"""Hosts that finish together tell the same counts, whatever they know of a member that was lost."""
 
 from __future__ import annotations
 
@@ -6,38 +6,53 @@ from functools import partial
 
 import msgspec
 
-from gossipdp.protocol.events import Finished
 from gossipdp.protocol.membership.signatures import Signer
 from gossipdp.protocol.wire.messages import Phase
 from simulations.simulator.host import sign, verify
 from tests.protocol.finish_rig import Ending
 
 
-def tells(town, told, seconds):
-    """Run for a while, and note what each peer tells of the network as it ends."""
-    until = town.net.now + seconds
-    while town.net.now < until:
-        town.run(0.01)
-        for index in range(3):
-            if town.of(index, Finished):
-                progress = town.peer(index).progress
-                told.setdefault(index, (progress.clock(), progress.steps(), progress.samples()))
+def told(town, *indices):
+    """What these peers tell of the run once they have ended; None before."""
+    return [town.peer(index).replica.finishing.counts for index in indices]
 
 
-def test_the_finished_tell_the_same_counts_though_the_last_report_of_a_lost_peer_reaches_one_of_them_late():
+def late_report(town, knows, lost):
+    """A further report of the member `lost` reaches the peer `knows` alone."""
+    board = town.peer(knows).progress
+    known = board.of(town.hosts[lost].id)
+    late = msgspec.structs.replace(
+        known, clock=known.clock + 5, steps=known.steps + 5, samples=known.samples + 40, rounds=known.rounds + 1
+    )
+    board.merge([Signer(partial(sign, known.id), verify).sign_progress(late)])
+    return late
+
+
+def test_the_last_report_of_a_lost_peer_that_reaches_one_of_the_finished_late_changes_nothing():
     town = Ending.trained(4)
     town.net.stop(town.hosts[3])
     town.run(10.0)
     town.finish(0, 1, 2)
-    first = town.peer(0)
     while not all(town.peer(index).membership.me.phase is Phase.DONE for index in range(3)):
         town.run(0.01)
-    told = {}
-    tells(town, told, 0.3)
-    lost = town.hosts[3].id
-    known = first.progress.of(lost)
-    late = msgspec.structs.replace(known, steps=known.steps + 5, samples=known.samples + 40)
-    first.progress.merge([Signer(partial(sign, lost), verify).sign_progress(late)])
-    while len(told) < 3:
-        tells(town, told, 0.05)
-    assert told[0] == told[1] == told[2] and told[0][1] == first.progress.steps()
+    late_report(town, 0, 3)
+    town.finished(0, 1, 2)
+    first, second, third = told(town, 0, 1, 2)
+    assert first == second == third
+    reports = [town.peer(0).progress.of(town.hosts[index].id) for index in range(3)]
+    assert first.steps == sum(report.steps for report in reports) > 0
+    assert first.samples == sum(report.samples for report in reports) > 0
+
+
+def test_the_clock_of_a_leader_that_was_lost_is_that_of_all_though_one_alone_has_heard_its_last_report(monkeypatch):
+    town = Ending.trained(4)
+    town.net.stop(town.hosts[3])
+    late = late_report(town, 0, 3)
+    for board in (town.peer(index).progress for index in range(3)):
+        # As on an overdrawn budget, a peer tells its own report alone.
+        monkeypatch.setattr(board, "page", lambda limit, to=b"", page=board.page: page(1, to))
+    town.finish(0, 1, 2)
+    town.finished(0, 1, 2)
+    first, second, third = told(town, 0, 1, 2)
+    assert first == second == third and first.clock == late.clock
+    assert {town.peer(index).replica.state_clock for index in range(3)} == {late.clock}

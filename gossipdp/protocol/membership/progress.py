@@ -132,6 +132,11 @@ class ProgressBoard:
         self._write_mine()
         self._known = self._furthest
 
+    def adopt(self, clock: int) -> None:
+        """Report at least this clock, in steps, without steps of this peer's own."""
+        self._clock = max(self._clock, clock)
+        self._write_mine()
+
     def note_losses(self, loss: float, eval_loss: float) -> None:
         """Put these losses into the next report of larger counts. NaN and what no field holds count as unknown."""
         known = (each if abs(each) <= LARGEST_LOSS else None for each in (loss, eval_loss))

@@ -158,16 +158,18 @@ class Ending:
     def _about(self, report: events.Finished, checkpoint: Path) -> dict[str, Any]:
         """All hosts say the same, except in `this_host`. Clock and rounds are those of `checkpoint`."""
         members, close = self._peer.membership.members, report.closeness
+        counts, network = self._peer.replica.finishing.counts, self._peer.progress
+        assert counts is not None, "a model was saved"
         holders = sorted((members[one].name, one.hex()) for one in report.closers if one in members)
         return {
             "run": self._status.transport.run.hex(),
-            "clock": self._peer.replica.state_clock,
-            "steps": self._peer.progress.steps(),
-            "samples": self._peer.progress.samples(),
+            **counts._asdict(),
             "peers": [{"id": one, "name": name} for name, one in holders],
             "this_host": {
                 "peer": self._peer.id.hex(),
-                "rounds": self._peer.progress.mine.rounds,
+                "rounds": network.mine.rounds,
+                "network_steps": network.steps(),
+                "network_samples": network.samples(),
                 "exchanges": close.exchanges,
                 "agrees": close.agrees,
                 "distance_before": _known(close.before),

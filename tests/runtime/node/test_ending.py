@@ -12,7 +12,7 @@ import pytest
 
 from gossipdp.errors import DataError
 from gossipdp.protocol import events
-from gossipdp.protocol.finishing import FinishProgress
+from gossipdp.protocol.finishing import Counts, FinishProgress
 from gossipdp.protocol.wire.messages import Phase
 from gossipdp.runtime.node.context import NodeContext
 from gossipdp.runtime.node.ending import GONE_EACH, GONE_WITHIN, LAST_EACH, LAST_STEP, Ending
@@ -59,13 +59,13 @@ class Rig:
         self.notices: list[tuple[str, str]] = []
         self.contacts: list[SimpleNamespace] = []
         names = {ME: SimpleNamespace(name="me"), OTHER: SimpleNamespace(name="other")}
-        finishing = SimpleNamespace(begun=True, progress=lambda now: self.progress)
+        finishing = SimpleNamespace(begun=True, progress=lambda now: self.progress, counts=Counts(70, 120, 480))
         model = SimpleNamespace(schema=SimpleNamespace(size=parameters)) if parameters else None
         peer = SimpleNamespace(
             id=ME,
             membership=SimpleNamespace(members=names, restart_contacts=lambda: self.contacts),
             pacing=SimpleNamespace(usual_round=2.0),
-            replica=SimpleNamespace(finishing=finishing, clock=80, state_clock=70, model=model),
+            replica=SimpleNamespace(finishing=finishing, clock=80, model=model),
             progress=SimpleNamespace(steps=lambda: 140, samples=lambda: 560, mine=SimpleNamespace(rounds=3)),
             averaging=SimpleNamespace(closeness=NEAR),
         )
@@ -143,6 +143,8 @@ def test_final_files_are_written_from_the_last_checkpoint_and_say_what_is_known(
     here = about["this_host"]
     assert here["relative_distance"] == pytest.approx(1e-5) and here["agrees"] and not rig.notices
     assert (about["clock"], here["rounds"]) == (70, 3), "as in the list of checkpoints"
+    assert (about["steps"], about["samples"]) == (120, 480), "of the peers that hold the model"
+    assert (here["network_steps"], here["network_samples"]) == (140, 560)
 
 
 def test_final_files_name_their_peers_in_one_order_on_all_hosts() -> None:
