@@ -8,18 +8,20 @@ NaN.
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from types import TracebackType
 from typing import Final
 
 import torch
 import torch.distributed as dist
 from torch import nn
 
+from gossipdp.errors import GossipdpError
 from gossipdp.runtime.link import Link, default_home, expanded, expected
 from gossipdp.training import open_attachments
 from gossipdp.training.attachment import Attachment
-from gossipdp.training.exit_code import set_exit_codes
 from gossipdp.training.optimizer_state.followed import Optimizers
 from gossipdp.training.ranks.collectives import several_ranks
 from gossipdp.training.ranks.group import ReplicaGroup
@@ -30,7 +32,30 @@ from gossipdp.training.tensors.master_weights import MasterWeights
 from gossipdp.training.tensors.optimizers import followed, refuse_strangers, warn_unheld
 from gossipdp.training.tensors.parts import Modules, as_one
 
-__all__ = ["attach"]
+__all__ = ["attach", "set_exit_codes"]
+
+
+def set_exit_codes() -> None:
+    """From now on an uncaught GossipdpError ends this process with its text alone and its own exit code.
+
+    Other errors keep their hook. A launcher such as torchrun has an exit code of its own. An interactive interpreter
+    does not end.
+    """
+    before = sys.excepthook
+    if getattr(before, "__module__", "") == __name__:
+        return
+
+    def hook(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+        if not isinstance(error, GossipdpError):
+            before(kind, error, trace)
+            return
+        sys.stderr.write(f"{error}\n")
+        if hasattr(sys, "ps1") or sys.flags.interactive:
+            return  # the prompt goes on
+        raise SystemExit(error.exit_code)  # the interpreter ends with it, finalizers and all
+
+    sys.excepthook = hook
+
 
 _BY_HAND: Final[list[torch.optim.Optimizer]] = []
 """default of `optimizer`: the loop counts its steps itself"""

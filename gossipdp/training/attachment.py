@@ -20,16 +20,14 @@ from typing import Any, Final, NoReturn
 import msgspec
 import torch
 import torch.distributed as dist
-from torch import nn
+from torch import Tensor, nn
 
 from gossipdp.errors import DataError
 from gossipdp.runtime.link.daemon_status import ask_status
 from gossipdp.training import open_attachments
 from gossipdp.training.adapters.trackers import Points, TrackerLog, points_of
 from gossipdp.training.boundaries import Boundaries
-from gossipdp.training.last_snapshot import hand_over
 from gossipdp.training.last_step import LastStep
-from gossipdp.training.losses import Losses
 from gossipdp.training.optimizer_state.followed import Optimizers
 from gossipdp.training.optimizer_state.state_file import Counts, load_state_file, save_state_file
 from gossipdp.training.ranks.group import ReplicaGroup
@@ -39,8 +37,93 @@ from gossipdp.training.step_counter import StepCounter
 from gossipdp.training.tensors.master_weights import MasterWeights, put_back
 from gossipdp.training.tensors.optimizers import warn_unheld
 from gossipdp.training.uncounted import Uncounted
+from gossipdp.training.waiting import wait_for_last_snapshot
 
-__all__ = ["Attachment"]
+__all__ = ["Attachment", "Losses", "hand_over"]
+
+
+LEAVE_WITHIN: Final = 2.0
+LEAVE_EACH: Final = 10e-9
+"""seconds that the daemon has to take the last steps, and additional seconds per parameter: a round may have to end"""
+
+
+def hand_over(session: Session, layout: MasterWeights, last: LastStep | None) -> None:
+    """Hand over the steps since the last snapshot, if the parameters are as `last` left them.
+
+    One rank cannot wait for the others here, because they may be gone: it hands over what it holds itself.
+    """
+    within = LEAVE_WITHIN + LEAVE_EACH * layout.schema.size
+    order = None if layout.sharded else wait_for_last_snapshot(session, within)
+    if order is not None and last is not None and not last.stands():
+        log.warning(
+            "the last %d steps are not handed over: the parameters have changed since, for example by averaged or "
+            "loaded weights; do: call peer.detach() before that",
+            session.since_snapshot,
+        )
+    elif order is not None:
+        fence = layout.read(order.into, plus=order.plus)
+        session.done(order, fence, layout.carried.copy(now=True), whole=True)
+
+
+class _Copy:
+    """One number on its way from a device."""
+
+    def __init__(self, value: Tensor) -> None:
+        self._number = torch.empty((), dtype=torch.float64, device="cpu", pin_memory=True)
+        self._number.copy_(value.to(torch.float64), non_blocking=True)
+        self._event = torch.cuda.current_stream(value.device).record_event()
+
+    def ready(self) -> bool:
+        """True once it has come; never waits."""
+        done: bool = self._event.query()
+        return done
+
+    def read(self) -> float:
+        """The number. Waits for it."""
+        self._event.synchronize()
+        return float(self._number)
+
+
+class Losses:
+    """The last known value of each loss, by name.
+
+    At most one copy of a loss is under way. Of those reported meanwhile the last one follows it.
+    """
+
+    def __init__(self) -> None:
+        self.known: dict[str, float] = {}
+        self._copies: dict[str, _Copy] = {}
+        self._next: dict[str, Tensor] = {}
+
+    @torch.no_grad()
+    def take(self, name: str, value: float | Tensor | None) -> None:
+        """Take in a number, or a tensor of one element; None changes nothing. Never waits for a device."""
+        if value is None:
+            return
+        if isinstance(value, Tensor) and value.is_cuda:
+            self._next[name] = value.detach().reshape(())
+            self.poll()
+            return
+        self._copies.pop(name, None)
+        self._next.pop(name, None)
+        self.known[name] = float(value)
+
+    @torch.no_grad()
+    def poll(self) -> None:
+        """Read what has come, and begin the copies of what was reported since. Never waits."""
+        for name in [name for name, copy in self._copies.items() if copy.ready()]:
+            self.known[name] = self._copies.pop(name).read()
+        for name in [name for name in self._next if name not in self._copies]:
+            self._copies[name] = _Copy(self._next.pop(name))
+
+    def finish(self) -> dict[str, float]:
+        """Wait for all that was reported, and return what is known."""
+        while self._copies:
+            for name in [*self._copies]:
+                self.known[name] = self._copies.pop(name).read()
+            self.poll()
+        return self.known
+
 
 log = logging.getLogger("gossipdp.training")
 

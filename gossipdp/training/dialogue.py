@@ -12,7 +12,7 @@ import math
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Final, Literal, TypeAlias
+from typing import Final, Literal, NamedTuple, TypeAlias
 
 from gossipdp.errors import (
     DataError,
@@ -22,18 +22,216 @@ from gossipdp.errors import (
     RefusedError,
     UnreachableError,
 )
+from gossipdp.protocol.schema import Schema, chunk_spans
 from gossipdp.protocol.wire.encoding import Buffer
 from gossipdp.runtime import link as links
-from gossipdp.training.accounts import Accounts
 from gossipdp.training.connection import DaemonConnection
-from gossipdp.training.corrections import Corrections
 from gossipdp.training.healing import Healing
 from gossipdp.training.optimizer_state.schedule import MomentsSchedule
-from gossipdp.training.snapshots import SnapshotTimes
+from gossipdp.training.orders import Drain
 from gossipdp.training.tensors.layout import Layout
 from gossipdp.training.tensors.schema import FROZEN_DIFFER
 
-__all__ = ["Dialogue", "Mode", "Phase"]
+__all__ = ["SUBMIT_WITHIN", "Accounts", "Corrections", "Dialogue", "Handed", "Lost", "Mode", "Phase", "SnapshotTimes"]
+
+
+SUBMIT_WITHIN: Final = 600.0
+"""seconds after which a snapshot is due, however few steps it holds"""
+
+
+class SnapshotTimes:
+    """Times are seconds of one monotonic clock."""
+
+    def __init__(self) -> None:
+        self.number = 0
+        """number of the last snapshot that was handed over"""
+        self._settled = 0
+        """number of the last snapshot whose round is over"""
+        self._submitted_at = 0.0
+        self._deadline = 0.0
+        """seconds that mode sync waits for a round"""
+
+    def terms(self, deadline: float) -> None:
+        """The daemon offers a session with this deadline for a round, in seconds."""
+        self._deadline = deadline
+
+    def begin(self, now: float) -> None:
+        """A session begins."""
+        self._submitted_at = now
+
+    def submitted(self, number: int, now: float) -> None:
+        """Snapshot `number` was handed over."""
+        self.number, self._submitted_at = number, now
+
+    def settled(self, number: int) -> None:
+        """The round of snapshot `number` is over."""
+        self._settled = max(self._settled, number)
+
+    def settle_all(self) -> None:
+        """The daemon is gone: no round of it is waited for."""
+        self._settled = self.number
+
+    def overdue(self, now: float) -> bool:
+        """True if the last snapshot is older than `SUBMIT_WITHIN`."""
+        return now - self._submitted_at >= SUBMIT_WITHIN
+
+    def patience(self, now: float) -> float:
+        """Seconds that mode sync still waits for the round of the last snapshot."""
+        return 0.0 if self._settled >= self.number else max(0.0, self._submitted_at + self._deadline - now)
+
+
+class Handed(NamedTuple):
+    """A snapshot that the daemon has not yet acknowledged."""
+
+    number: int
+    steps: int
+    samples: int
+
+
+class Lost(NamedTuple):
+    """Steps that are missing from a model that replaced this process's own."""
+
+    steps: int
+    earlier: int
+    """those of them from before the last snapshot: the model is older than that"""
+
+
+class Accounts:
+    """Counts in steps and samples of this process; clocks are the network's.
+
+    A handed-over snapshot stays on the books until the daemon says whether it took it.
+    """
+
+    def __init__(self) -> None:
+        self.steps = self.samples = 0
+        """since the last snapshot"""
+        self.handed: Handed | None = None
+        """the snapshot that the daemon has not yet acknowledged"""
+        self.lost_steps = 0
+        """steps of this process and the network that are missing from models loaded again"""
+        self._clock = self._clock_samples = 0
+        """the network's, at the last snapshot"""
+        self._wasted = 0
+        """steps in the last refused snapshots"""
+        self._written = (0, 0)
+        """`steps` and `samples` when this process wrote its model for the daemon"""
+
+    @property
+    def clock(self) -> int:
+        """The network's clock in steps, as known here."""
+        return self._clock + self.steps + (self.handed.steps if self.handed else 0)
+
+    @property
+    def all_samples(self) -> int:
+        """The network's samples, as known here."""
+        return self._clock_samples + self.samples + (self.handed.samples if self.handed else 0)
+
+    def stepped(self, steps: int, samples: int) -> None:
+        """Count `steps` more optimizer steps; negative if some turn out to have been skipped."""
+        self.steps = max(0, self.steps + steps)
+        self.samples = max(0, self.samples + samples)
+
+    def paced(self, clock: int, samples: int) -> None:
+        """The daemon tells the network's clock and samples."""
+        self._clock, self._clock_samples = max(self._clock, clock), max(self._clock_samples, samples)
+
+    # -- snapshots --------------------------------------------------------------------------------------------
+
+    def hand(self, number: int) -> Handed:
+        """Snapshot `number` is handed over."""
+        self.handed = handed = Handed(number, self.steps, self.samples)
+        self.steps = self.samples = 0
+        return handed
+
+    def taken(self, *, used: bool = True) -> None:
+        """The daemon has read the snapshot; `used`: it uses it."""
+        if self.handed is not None:
+            self._wasted = 0 if used else self._wasted + self.handed.steps
+            self._clock += self.handed.steps
+            self._clock_samples += self.handed.samples
+            self.handed = None
+
+    def returned(self) -> None:
+        """The daemon is gone, or did not read the snapshot. If it did use it, its steps count twice."""
+        if self.handed is not None:
+            self.steps += self.handed.steps
+            self.samples += self.handed.samples
+            self.handed = None
+
+    # -- sessions ---------------------------------------------------------------------------------------------
+
+    def wrote(self) -> tuple[int, int, int]:
+        """This process has written its model for the daemon. Returns its clock, steps and samples."""
+        self._written = self.steps, self.samples
+        return self.clock, *self._written
+
+    def kept(self, clock: int) -> None:
+        """The daemon made the written parameters its model, at `clock`."""
+        steps, samples = self._written
+        self.steps, self.samples = max(0, self.steps - steps), max(0, self.samples - samples)
+        self._clock = clock
+
+    def loaded(self, clock: int, *, first: bool) -> Lost:
+        """A model of `clock` replaced this process's own; `first`: that one was not trained yet."""
+        earlier = 0 if first else max(0, self._clock - self._wasted - clock)
+        lost = Lost(0 if first else self.steps + self._wasted + earlier, earlier)
+        self.lost_steps += lost.steps
+        self.steps = self.samples = self._wasted = 0
+        self._clock = clock
+        return lost
+
+
+class Corrections:
+    """The slot that is out, if there is one: the daemon seals no other before it is drained."""
+
+    def __init__(self, schema: Schema) -> None:
+        self._schema = schema
+        self._slot: links.Slot | None = None
+        self._chunks: list[slice] = []
+        """elements of each chunk of the flat vector"""
+        self.applied = 0
+        """number of the last slot that the live parameters hold"""
+        self.taken = 0
+        """number of the last slot that was taken to be drained"""
+
+    def __bool__(self) -> bool:
+        """True if a slot is to be taken."""
+        return self._slot is not None and self._slot.slot > self.taken
+
+    def terms(self, chunk_parameters: int) -> None:
+        """The daemon offers a session whose chunks have this many parameters."""
+        self._chunks = chunk_spans(self._schema.size, self._schema.trainable, chunk_parameters)
+
+    def begin(self) -> None:
+        """A session begins: its slots are numbered from 1."""
+        self.applied = self.taken = 0
+
+    def came(self, slot: links.Slot) -> None:
+        self._slot = slot
+
+    def drained(self, number: int) -> None:
+        """The live parameters hold slot `number`."""
+        self.applied = number
+
+    def clear(self) -> None:
+        """The daemon is gone, and its shared memory with it."""
+        self._slot = None
+
+    def take(self, region: links.Region) -> Drain | None:
+        """Take the slot to drain it. None if there is none, or it was taken."""
+        drain = self.undrained(region) if self else None
+        if drain is not None:
+            self.taken = drain.slot
+        return drain
+
+    def undrained(self, region: links.Region) -> Drain | None:
+        """The slot that the live parameters do not hold yet, whether it was taken or not."""
+        slot, chunks = self._slot, self._chunks
+        if slot is None or slot.slot <= self.applied:
+            return None
+        spans = [(chunks[first].start, chunks[last].stop) for first, last in slot.spans if last < len(chunks)]
+        return Drain(slot.session, slot.slot, tuple(spans), region.buffers[slot.slot % 2])
+
 
 log = logging.getLogger("gossipdp.training")
 

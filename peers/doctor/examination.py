@@ -10,7 +10,7 @@ from typing import Final
 
 from gossipdp.runtime.home_paths import homes_of_user
 from gossipdp.runtime.room import Room
-from peers.doctor import dial_back, disk, host, router, ways
+from peers.doctor import dial_back, host, router, ways
 from peers.doctor.case import Case
 from peers.doctor.daemon import Daemon, alive
 from peers.doctor.findings import Finding, fine, grey, yellow
@@ -43,7 +43,7 @@ def examine(
     port = host.port(case.port, alive=case.daemon.runs)  # before this process listens there itself
     with ThreadPoolExecutor(max_workers=16, thread_name_prefix="gossipdp-doctor") as pool:
         trial = pool.submit(host.torch) if with_torch else None
-        folders = [pool.submit(disk.disk, folder, needed) for folder, needed in _folders(case)]
+        folders = [pool.submit(host.disk, folder, needed) for folder, needed in _folders(case)]
         outside = pool.submit(router.outside, router.ways(), time.monotonic() + ROUTER)
         visits = [_visit(pool, case, number, fast, wall) for number in range(len(case.addresses))]
         network = _network(case, [each.result() for each in visits], outside, until)

@@ -20,10 +20,9 @@ from gossipdp.errors import HardwareError
 from peers import logs, supervisor
 from peers.child import Backoff, Policy
 from peers.child import Child as Command
-from peers.demo import folder as demo_folder
+from peers.demo import main as demo_main
 from peers.demo import main as demos
-from peers.demo.folder import MARKER, FolderError, claimed
-from peers.demo.main import Demo
+from peers.demo.main import MARKER, Demo, FolderError, claimed
 from peers.demo.options import SIZES, Options
 from peers.demo.process import Process
 
@@ -178,7 +177,7 @@ def test_names_that_are_removed_are_all_that_a_demo_writes(tmp_path: Path) -> No
     child: Any = SimpleNamespace(poll=lambda: None)
     process, alone = Process("peer3", tmp_path, home, child), Process("alone", tmp_path, None, child)
     written = [process.log, process.losses, alone.weights]
-    assert all(demo_folder._FILE.fullmatch(path.name) for path in written)
+    assert all(demo_main._FILE.fullmatch(path.name) for path in written)
     assert str(process.losses) in demo.training_command("peer3", 3)
     assert "--save" not in demo.training_command("peer3", 3) and process.weights.parent == home / "final"
     assert str(alone.weights) in demo.training_command("alone", 1)

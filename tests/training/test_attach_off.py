@@ -65,7 +65,7 @@ def test_error_of_gossipdp_that_nobody_catches_ends_the_script_with_its_text_and
 @pytest.mark.parametrize("prompt", ["-i", "ps1"])
 def test_error_of_gossipdp_leaves_an_interpreter_with_a_prompt_as_it_is(tmp_path: Path, prompt: str) -> None:
     begin = "import sys; sys.ps1 = '>>> '\n" if prompt == "ps1" else ""
-    code = f"{begin}from gossipdp.training.exit_code import set_exit_codes; from gossipdp.errors import ConfigError\n"
+    code = f"{begin}from gossipdp.training.attach import set_exit_codes; from gossipdp.errors import ConfigError\n"
     code += "set_exit_codes()\n"
     if prompt == "ps1":
         code += "sys.excepthook(ConfigError, ConfigError('GD-306', 'no'), None); print('goes on')"

@@ -13,8 +13,8 @@ from torch.optim.lr_scheduler import LambdaLR
 
 import gossipdp
 from gossipdp.runtime import link as links
+from gossipdp.training import dialogue
 from gossipdp.training import session as sessions
-from gossipdp.training import snapshots
 from tests.training.ledger_daemon import LedgerDaemon, PumpedDaemon
 from tests.training.models import attach, small, submits, train, vector
 
@@ -138,7 +138,7 @@ def test_slow_steps_are_submitted_after_a_while(daemon: LedgerDaemon, monkeypatc
     attach(daemon, model, optimizer, every=100)
     train(model, optimizer, 2, daemon.pump)
     assert submits(daemon) == []
-    monkeypatch.setattr(snapshots, "SUBMIT_WITHIN", 0.0)
+    monkeypatch.setattr(dialogue, "SUBMIT_WITHIN", 0.0)
     train(model, optimizer, 1, daemon.pump)
     assert submits(daemon) == [(3, 3)]
 

@@ -13,7 +13,7 @@ import pytest
 import torch
 from torch import nn
 
-from gossipdp.training import last_snapshot
+from gossipdp.training import attachment
 from gossipdp.training.last_step import LastStep
 from tests.training.ledger_daemon import LedgerDaemon
 from tests.training.models import attach, small, submits, train, vector
@@ -102,8 +102,8 @@ def test_daemon_of_a_large_model_has_longer_to_take_the_last_steps(
     monkeypatch: pytest.MonkeyPatch, size: int, seconds: float
 ) -> None:
     waits: list[float] = []
-    monkeypatch.setattr(last_snapshot, "wait_for_last_snapshot", lambda session, within: waits.append(within))
+    monkeypatch.setattr(attachment, "wait_for_last_snapshot", lambda session, within: waits.append(within))
     layout: Any = SimpleNamespace(sharded=False, schema=SimpleNamespace(size=size))
     session: Any = None
-    last_snapshot.hand_over(session, layout, None)
+    attachment.hand_over(session, layout, None)
     assert waits == [pytest.approx(seconds, abs=0.001)]

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 import torch
 
-from gossipdp.training import losses as module
-from gossipdp.training.losses import Losses
+from gossipdp.training import attachment as module
+from gossipdp.training.attachment import Losses
 from tests.training.ledger_daemon import LedgerDaemon
 from tests.training.models import attach, small
 

@@ -7,30 +7,118 @@ reasons) are capped.
 
 from __future__ import annotations
 
+import importlib
 import math
 import platform
 import time
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Hashable, Iterable, Mapping
+from contextlib import suppress
 from importlib import metadata
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import prometheus_client
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Info, ProcessCollector
+from prometheus_client.core import GaugeMetricFamily
+from prometheus_client.registry import Collector
 
 from gossipdp.protocol import events
-from gossipdp.protocol.wire.messages import Lane, State, printable
-from gossipdp.runtime.observability.gpu import GraphicsProcessors
+from gossipdp.protocol.wire.messages import Lane, State, printable, short
 from gossipdp.runtime.observability.health import STATES
 from gossipdp.runtime.observability.http import HttpServer
 from gossipdp.runtime.observability.metric_table import FAMILIES, Family
 from gossipdp.runtime.observability.page.published import Published
 from gossipdp.runtime.observability.page.site import Site
-from gossipdp.runtime.observability.peer_labels import OTHER, PeerLabels
 
 if TYPE_CHECKING:
     from gossipdp.runtime.observability.status import Status
 
-__all__ = ["Metrics"]
+__all__ = ["MAX_PEERS", "OTHER", "GraphicsProcessors", "Metrics", "PeerLabels"]
+
+
+class GraphicsProcessors(Collector):
+    """Utilisation and memory of the GPUs, if the host has any and the optional package nvidia-ml-py is installed."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        try:
+            self._nvml: Any = importlib.import_module("pynvml")
+            self._nvml.nvmlInit()
+            self._count: int = self._nvml.nvmlDeviceGetCount()
+        except Exception:  # no package, driver or permission; the error type is known only with the package
+            return
+        registry.register(self)
+
+    def collect(self) -> Iterable[GaugeMetricFamily]:
+        busy = GaugeMetricFamily(
+            "gossipdp_gpu_utilization_ratio", "Share of time a kernel was running.", labels=["gpu"]
+        )
+        used = GaugeMetricFamily("gossipdp_gpu_memory_used_bytes", "Memory in use.", labels=["gpu"])
+        total = GaugeMetricFamily("gossipdp_gpu_memory_total_bytes", "Memory of the device.", labels=["gpu"])
+        for index in range(self._count):
+            try:
+                device = self._nvml.nvmlDeviceGetHandleByIndex(index)
+                memory = self._nvml.nvmlDeviceGetMemoryInfo(device)
+                busy.add_metric([str(index)], self._nvml.nvmlDeviceGetUtilizationRates(device).gpu / 100)
+                used.add_metric([str(index)], memory.used)
+                total.add_metric([str(index)], memory.total)
+            except Exception:  # a GPU that fell off the bus must not hide the other figures
+                continue
+        return busy, used, total
+
+
+MAX_PEERS: Final = 32
+"""peers with series of their own; the traffic of all others counts under "other" """
+OTHER: Final = "other"
+
+
+class PeerLabels:
+    """The first MAX_PEERS peers have series of their own. A remote that makes new identities must not multiply series.
+
+    Args:
+        states: families labelled by peer, dropped once the peer is gone.
+        totals: families labelled by peer and lane, kept until another peer needs the room.
+    """
+
+    def __init__(self, states: tuple[Gauge, ...], totals: tuple[Counter, ...]) -> None:
+        self._states, self._totals = states, totals
+        self._own: dict[bytes, str] = {}
+        self._gone: dict[bytes, None] = {}
+
+    def of(self, peer: bytes) -> str:
+        """The label of `peer`: a short id, or "other"."""
+        own = self._own.get(peer)
+        if own is not None:
+            return own
+        if len(self._own) >= MAX_PEERS and self._gone:
+            self._drop(next(iter(self._gone)))
+        if len(self._own) >= MAX_PEERS or not peer or short(peer) in self._own.values():
+            return OTHER
+        self._own[peer] = short(peer)
+        return self._own[peer]
+
+    def changed(self, peer: bytes, *, gone: bool) -> None:
+        """A member is `gone`, or is back."""
+        if gone and peer in self._own:
+            self._gone[peer] = None
+            for family in self._states:
+                _remove(family, self._own[peer])
+        else:
+            self._gone.pop(peer, None)
+
+    def _drop(self, peer: bytes) -> None:
+        del self._gone[peer]
+        label = self._own.pop(peer)
+        for state in self._states:
+            _remove(state, label)
+        for total in self._totals:
+            for lane in Lane:
+                _remove(total, label, lane.name.lower())
+
+
+def _remove(family: Counter | Gauge, *labels: str) -> None:
+    """Drop a child if it exists. The library raises KeyError for a missing child up to version 0.21.1."""
+    with suppress(KeyError):
+        family.remove(*labels)
+
 
 MAX_REASONS: Final = 16
 """most values of a label that a remote can choose; further ones count as "other" """

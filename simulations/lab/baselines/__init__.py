@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from peers.plan.collectives import compute_seconds, own_pace
+from peers.plan.clock import compute_seconds, own_pace
 from simulations.lab.baselines.costs import Averaged
 from simulations.lab.baselines.decoupled_momentum import DeMo
 from simulations.lab.baselines.gossip import AdPsgd, Choco, DPsgd, Gasloc, NoLoCo, PairAveraging, exponential, ring

@@ -14,7 +14,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from peers.plan.collectives import FLOAT, tries
+from peers.plan.clock import FLOAT, tries
 from simulations.lab.compressors.compressor import Compressor
 from simulations.lab.compressors.error_feedback import ErrorFeedback
 from simulations.lab.core import Lab

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from peers.plan.collectives import compute_seconds
+from peers.plan.clock import compute_seconds
 from simulations.lab.baselines.costs import Averaged, all_gather, compressed_with_feedback
 from simulations.lab.compressors.dct import DCT
 from simulations.lab.compressors.error_feedback import ErrorFeedback

@@ -16,7 +16,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from peers.plan.collectives import compute_seconds, own_pace
+from peers.plan.clock import compute_seconds, own_pace
 from simulations.lab.baselines.costs import Averaged, compressed, meet, model_bytes, neighbours, phases
 from simulations.lab.compressors.compressor import Compressor
 from simulations.lab.core import Lab

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from peers.plan.collectives import Overlap, compute_seconds
+from peers.plan.clock import Overlap, compute_seconds
 from simulations.lab.baselines.synchronous import DiLoCo, FourBitDiLoCo
 from simulations.lab.core import Lab
 

@@ -14,7 +14,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from peers.plan.collectives import compute_seconds
+from peers.plan.clock import compute_seconds
 from simulations.lab.baselines.costs import model_bytes, phases
 from simulations.lab.core import Lab
 

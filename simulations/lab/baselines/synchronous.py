@@ -16,7 +16,7 @@ from torch import Tensor
 
 from gossipdp.codecs.base import BLOCK
 from gossipdp.protocol.rounds.pacing import WARMUP_EVERY
-from peers.plan.collectives import (
+from peers.plan.clock import (
     FLOAT,
     all_reduce,
     compute_seconds,

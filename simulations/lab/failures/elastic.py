@@ -23,7 +23,7 @@ from typing import Final
 
 from torch import Tensor
 
-from peers.plan.collectives import BACKWARD
+from peers.plan.clock import BACKWARD
 from simulations.lab.baselines.costs import model_bytes
 from simulations.lab.baselines.synchronous import Ddp
 from simulations.lab.core import Lab

@@ -11,7 +11,7 @@ import pytest
 from gossipdp.runtime.network.addresses import Choice
 from gossipdp.runtime.network.router_mapping import Mapped
 from peers import home, invites
-from peers.router import Router, wants_router
+from peers.assembly import Router, wants_router
 from tests.peers.daemon.homes_and_nodes import Start
 
 OWN = Choice(("192.168.1.7:4710", "[2600::7]:4710"), "its first address")

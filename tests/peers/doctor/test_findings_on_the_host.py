@@ -15,7 +15,7 @@ from gossipdp.runtime.files import Files
 from gossipdp.runtime.free_memory import Free
 from gossipdp.runtime.memory_need import MemoryPlan
 from gossipdp.runtime.room import Room
-from peers.doctor import disk, host, packets, show
+from peers.doctor import dial_back, host, show
 from peers.doctor.findings import Finding, Light, fine, grey, red, worst, yellow
 
 PATIENT = 1000.0
@@ -89,19 +89,19 @@ def test_trial_of_torch_runs_here() -> None:
 
 def test_disk__a_folder_that_does_not_exist_yet(tmp_path: Path) -> None:
     ticks = iter([0.0, 0.1, 0.2])
-    finding = disk.disk(tmp_path / "not" / "yet", 0, now=lambda: next(ticks))
+    finding = host.disk(tmp_path / "not" / "yet", 0, now=lambda: next(ticks))
     assert finding.light is Light.GREEN and str(tmp_path) in finding.about and "84 MB/s, fsync 100 ms" in finding.said
     assert list(tmp_path.iterdir()) == []
 
 
 def test_disk_is_slow(tmp_path: Path) -> None:
     ticks = iter([0.0, 5.0, 5.1])
-    finding = disk.disk(tmp_path, 0, now=lambda: next(ticks))
+    finding = host.disk(tmp_path, 0, now=lambda: next(ticks))
     assert (finding.light, finding.fault) == (Light.YELLOW, "disk-slow")
 
 
 def test_disk_has_no_room_for_this_model(tmp_path: Path) -> None:
-    finding = disk.disk(tmp_path, 1 << 60)
+    finding = host.disk(tmp_path, 1 << 60)
     assert (finding.light, finding.fault) == (Light.RED, "disk-full") and "this model needs" in finding.said
 
 
@@ -111,7 +111,7 @@ def test_disk_refuses_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, nu
         raise OSError(number, "refused")
 
     monkeypatch.setattr("tempfile.NamedTemporaryFile", refuse)
-    assert disk.disk(tmp_path, 0, Files()).fault == fault
+    assert host.disk(tmp_path, 0, Files()).fault == fault
 
 
 def packet(source: bytes, port: int, flags: int, version: int = 4, protocol: int = 6) -> bytes:
@@ -135,13 +135,13 @@ def packet(source: bytes, port: int, flags: int, version: int = 4, protocol: int
     ids=["v4", "v6", "answer", "udp", "cut", "other", "empty"],
 )
 def test_attempts_to_connect_are_read_from_packets(raw: bytes, attempt: tuple[str, int] | None) -> None:
-    assert packets._attempt(raw) == attempt
+    assert dial_back._attempt(raw) == attempt
 
 
 @pytest.mark.needs("packet socket")
 def test_arrivals_are_counted(listener: socket.socket) -> None:
     number = listener.getsockname()[1]
-    with packets.Arrivals() as arrivals, socket.create_connection(("127.0.0.1", number)):
+    with dial_back.Arrivals() as arrivals, socket.create_connection(("127.0.0.1", number)):
         assert arrivals.count()[("127.0.0.1", number)] == 1
 
 

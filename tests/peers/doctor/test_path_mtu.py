@@ -12,8 +12,7 @@ import pytest
 from gossipdp.runtime.network.identity import NetworkSecret
 from peers.doctor import ways
 from peers.doctor.findings import Light
-from peers.doctor.passing import Passing, Trials
-from peers.doctor.path_mtu import LEAST, Relay, search
+from peers.doctor.passing import LEAST, Passing, Relay, Trials, search
 from peers.doctor.talk import Network
 from tests.peers.doctor.test_ways import met
 

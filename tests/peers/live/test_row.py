@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from peers.live.row import Row
+from peers.live.process import Row
 from tests.peers.live.emulator import Screen
 
 

@@ -15,10 +15,8 @@ import pytest
 
 from gossipdp.errors import ConfigError
 from gossipdp.runtime.observability.history import FILE, MOST, MemberRecord, Record
-from peers.report.events import events
-from peers.report.figures import POINTS, figures
-from peers.report.gather import gather
-from peers.report.page import MODULES, SHARED
+from peers.report.gather import events, gather
+from peers.report.page import MODULES, POINTS, SHARED, figures
 from peers.report.page import MOST as LARGEST
 from peers.report.write import write
 from simulations.processes.needs import found

@@ -7,7 +7,7 @@ from itertools import permutations
 import pytest
 from msgspec.structs import replace
 
-from gossipdp.protocol.admission import receipts as module
+from gossipdp.protocol.admission import register as module
 from gossipdp.protocol.admission.register import DAY
 from gossipdp.protocol.admission.statements import NETWORK, SECRET
 from gossipdp.protocol.wire.messages import Verdict

@@ -17,7 +17,7 @@ from gossipdp.protocol.outputs import Outputs
 from gossipdp.protocol.schema import Schema
 from gossipdp.protocol.transfer.moments import Moments, chunk_sizes
 from gossipdp.protocol.transfer.moments_fetcher import WITHIN, MomentsFetcher
-from gossipdp.protocol.transfer.moments_source import MomentsSource
+from gossipdp.protocol.transfer.moments_holder import MomentsSource
 from gossipdp.protocol.transfer.source import TransferConfig
 from gossipdp.protocol.wire import encoding as wire
 from gossipdp.protocol.wire.messages import MOST_STEPS, MomentsAsk, MomentsChunk, MomentsManifest, MomentsRequest

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gossipdp.runtime.network.inbox import OVERHEAD, Inbox
+from gossipdp.runtime.network.zmq_wire import OVERHEAD, Inbox
 
 
 def inbox(messages: int = 10, size: int = 1 << 20, total: int = 1 << 20) -> Inbox[str, int]:

@@ -10,8 +10,7 @@ import pytest
 
 from gossipdp.protocol import events
 from gossipdp.protocol.wire.messages import Lane, State, short
-from gossipdp.runtime.observability.metrics import MAX_REASONS, Metrics
-from gossipdp.runtime.observability.peer_labels import MAX_PEERS, OTHER
+from gossipdp.runtime.observability.metrics import MAX_PEERS, MAX_REASONS, OTHER, Metrics
 from tests.runtime.observability.metric_samples import PARTNER, fill, member, number, value
 
 

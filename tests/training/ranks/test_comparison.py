@@ -13,7 +13,7 @@ import torch.distributed as dist
 from torch import nn
 
 import gossipdp
-from gossipdp.training.ranks import actions, moves
+from gossipdp.training.ranks import actions
 from gossipdp.training.ranks import comparison as comparisons
 from gossipdp.training.ranks import group as groups
 from gossipdp.training.ranks.announcements import Kind
@@ -103,7 +103,7 @@ def test_ranks_are_compared_at_attach_and_at_a_few_snapshots(
         times[0] += 1
         return checksums(layout)
 
-    monkeypatch.setattr(moves, "checksums", counted)
+    monkeypatch.setattr(actions, "checksums", counted)
     peer = gossipdp.attach(model, optimizer)
     assert times == [1]
     for _ in range(30):
