@@ -24,6 +24,7 @@ def pytest_timeout_set_timer(item: pytest.Item, settings: pytest_timeout.Setting
     def look(*_: object) -> None:
         __tracebackhide__ = True
         if stalled() > limit:
+            signal.setitimer(signal.ITIMER_REAL, 0)  # or it would interrupt the report of this failure, too
             pytest_timeout.timeout_sigalrm(item, settings)
 
     stalled(moved=True)
