@@ -34,9 +34,9 @@ def pairwise(config: Config, keep: Keep) -> Pairwise:
     return Pairwise(clip=config.safety.clip_factor, keep=keep)
 
 
-def peer_config(config: Config) -> PeerConfig:
-    """The protocol's settings. Times come from the preset that `[membership] timing` names."""
-    timing = PRESETS[config.membership.timing]
+def peer_config(config: Config, timing: TimingPreset | None = None) -> PeerConfig:
+    """The protocol's settings. Times come from `timing`, or from the preset that `[membership] timing` names."""
+    timing = timing or PRESETS[config.membership.timing]
     exchange, memory = config.exchange, usable()
     return PeerConfig(
         membership=timing.membership,
@@ -72,10 +72,7 @@ def _averaging(config: Config, timing: TimingPreset) -> AveragingConfig:
         window=exchange.window,
         early_exchanges=exchange.early_exchanges,
         late_exchanges=exchange.late_exchanges,
-        matching=replace(
-            timing.matching,
-            schedule="" if exchange.partners == "random" else exchange.partners,
-            ahead=exchange.mode != "sync",
-        ),
+        schedule="" if exchange.partners == "random" else exchange.partners,
+        matching=timing.matching,
         deadlines=timing.deadlines,
     )

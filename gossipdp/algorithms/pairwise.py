@@ -48,8 +48,6 @@ NORM_DECAY = 0.7
 HEADROOM = 2.0
 """factor on a distance before it enters the EMA: some partners are further away than the mean, and an EMA without
 headroom would come to clip them"""
-CLIP_FACTOR = 1.5
-"""tau_c = 1.5 max(EMA ||delta_c||, sqrt2 ||own outer step on c||) / k, at the k-th exchange of c since that step"""
 MOST_SHARED = 3
 """largest k. Peers make up to this many exchanges a round while the learning rate is high, and come closer at each"""
 MOST_A_ROUND = 8.0
@@ -85,13 +83,14 @@ class Pairwise:
     """The vectors of one peer, and the jobs on them.
 
     Args:
-        clip: factor of the clipping bound. Infinity switches clipping off.
+        clip: factor of the bound tau_c = clip max(EMA ||delta_c||, sqrt2 ||own outer step on c||) / k, at the k-th
+            exchange of c since that step. Infinity switches clipping off.
         keep: called with what stays for longer than a job: copies for joiners, moments, what undoes a re-sync.
     """
 
     ledger: Ledger
 
-    def __init__(self, *, clip: float = CLIP_FACTOR, keep: Keep = in_memory) -> None:
+    def __init__(self, *, clip: float, keep: Keep = in_memory) -> None:
         self.clip, self._keep = clip, keep
         self._open: dict[jobs.ChunkKey, _Opened] = {}
         self._widened: float | None = None

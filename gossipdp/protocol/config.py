@@ -19,34 +19,34 @@ class PeerConfig:
     averaging: AveragingConfig
     settings: bytes
     """digest of what peers must agree on, 16 bytes (`settings_digest`)"""
-    keys: tuple[str, ...] = ()
+    keys: tuple[str, ...]
     """the settings in the digest, in its order"""
-    transfer: TransferConfig = field(default_factory=TransferConfig)
+    transfer: TransferConfig
     quarantine: QuarantineConfig = field(default_factory=QuarantineConfig)
-    ahead: int = 1
+    ahead: int
     """jobs of a pass over all chunks that are asked for at once; more than 1 keeps several compute threads busy"""
-    every: int = 50
+    every: int
     """H, inner steps a round, after the warm start, of a peer of the usual speed"""
-    lr: float | None = None
+    lr: float | None
     """alpha; None: the peer chooses it (`usual_step`)"""
-    momentum: float | None = None
+    momentum: float | None
     """mu; None: the peer chooses it"""
-    warmup_steps: int = 200
+    warmup_steps: int
     """steps of the network's clock with short rounds, lr 1 and momentum 0"""
-    early_steps: int = 1000
+    early_steps: int
     """steps of the network's clock with more exchanges a round and less momentum, while the learning rate is high"""
-    moments: bool = False
+    moments: bool
     """keep the inner optimizer's moments, for this host's next training process and for joiners; fetch them as one"""
-    sync: bool = False
+    sync: bool
     """training waits for the exchanges of each round"""
-    resume_after: float = 30.0
+    resume_after: float
     """seconds for which a restarted peer looks for the network before it resumes from its own checkpoint, unless all
     remembered members are there before"""
-    apart_rounds: int = 10
+    apart_rounds: int
     """own rounds after which a lost member that trained on is apart. The smaller side then fetches the other's model"""
-    finish_wait: float = 600.0
+    finish_wait: float
     """seconds that a peer whose training is over waits for members that train, and then for its partners"""
-    finish_follow: bool = True
+    finish_follow: bool
     """end the training when a member asks all to finish"""
     leave_within: float = 5.0
     """seconds that the exchange under way may take before this peer says goodbye"""

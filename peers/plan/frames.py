@@ -10,6 +10,7 @@ from typing import Final, Protocol
 import numpy as np
 
 from gossipdp.algorithms.pairwise import Pairwise
+from gossipdp.config import AUTO_CLIP
 from gossipdp.protocol import jobs
 from gossipdp.protocol.pairwise.exchange import MAX_TURNS
 from gossipdp.protocol.schema import MOST
@@ -100,7 +101,7 @@ def chunk_bytes(parameters: int, codec: str) -> tuple[int, int, jobs.Turn]:
     """What `average_chunk` returns for two equal chunks of `parameters`."""
     peers = []
     for number in (1, 2):
-        algorithm = Pairwise()
+        algorithm = Pairwise(clip=AUTO_CLIP)
         algorithm.allocate(parameters, parameters, MOST)
         algorithm.ledger.bind((np.zeros(parameters, np.float32), np.zeros(parameters, np.float32)))
         algorithm.run(jobs.Found(0))

@@ -21,11 +21,12 @@ from typing import Final, Generic, Literal, Protocol, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from gossipdp.config import EARLY_SHARE, Exchange
 from gossipdp.protocol import jobs
 from gossipdp.protocol.jobs import Turn
 from gossipdp.protocol.model import Outer
 from gossipdp.protocol.pairwise.schedule import Schedule
-from gossipdp.protocol.pairwise.timetable import CROWDED, EARLY, LATE, exchanges_per_round
+from gossipdp.protocol.pairwise.timetable import CROWDED, exchanges_per_round
 from gossipdp.protocol.rounds.pacing import ALONE_AFTER, FULL, WARMUP_EVERY
 from gossipdp.protocol.rounds.speed import spread
 from gossipdp.protocol.rounds.usual_step import usual_step
@@ -79,31 +80,32 @@ class Tally:
 TURNS: Final = 6
 """sequential messages of an exchange: offer, accept, ranges, two of data, acknowledgement. Chunks overlap"""
 ATTEMPTS: Final = 8
+USUAL: Final = Exchange()
 
 
 @dataclass(frozen=True, kw_only=True)
 class PairOptions:
-    """Options of gossip. The defaults are the daemon's (`PeerConfig`, algorithms section 3)."""
+    """Options of gossip. The defaults are the daemon's (algorithms section 3)."""
 
     lr: float | None = None
     """alpha; None: the daemon's choice"""
     momentum: float | None = None
     """mu; None: the daemon's choice"""
-    kappa: float = 0.3
+    kappa: float = USUAL.kappa
     """share of the mixing that the momentum sees; unused if mu is 0"""
-    codec: str = "modulo"
+    codec: str = USUAL.codec
     """a key of `gossipdp.codecs.CODECS`, or "modulo" for the modulo codec of `bits`"""
-    bits: int = 3
+    bits: int = USUAL.bits
     first_bits: int = 8
     """least bits in the first round, and in the round after a change of H"""
-    weight: float = 0.5
+    weight: float = USUAL.weight
     """gamma"""
     fragments: int = 1
     """M: an exchange averages every M-th chunk, in turn"""
-    schedule: str = "hypercube"
+    schedule: str = USUAL.partners
     """how partners are chosen: "hypercube" in early rounds if N is a power of two, and where an exchange fills half a
     round; "base2" in all rounds; "" at random"""
-    early: float = 0.4
+    early: float = EARLY_SHARE
     """share of the rounds that count as early, with several exchanges each"""
     early_exchanges: int = 0
     """exchanges of an early round; 0 for the daemon's choice"""
@@ -295,7 +297,8 @@ class PairClock(ABC, Generic[T, S, Options]):
             raise ValueError(f"{options.fragments} fragments of {chunks} chunks")
         self._steps = np.zeros(timeline.peers, np.int64)
         self._schedule = Schedule([replica.id for replica in self.replicas], timeline.setting.seed.to_bytes(8, "big"))
-        left, several = options.warmup_steps, options.warmup_exchanges or exchanges_per_round(timeline.peers, EARLY)
+        usual = exchanges_per_round(timeline.peers, USUAL.early_exchanges)
+        left, several = options.warmup_steps, options.warmup_exchanges or usual
         while left > 0:
             # A short round lasts at least as long as an exchange, so exchanges run back to back.
             steps_of_exchange = math.ceil(self._whole / timeline.setting.step_seconds)
@@ -308,7 +311,8 @@ class PairClock(ABC, Generic[T, S, Options]):
 
     def round(self, timeline: T) -> None:
         options, early, fill = self.options, self._early(timeline), self._fill(timeline)
-        chosen, most = (options.early_exchanges, EARLY) if early else (options.exchanges, LATE)
+        most = USUAL.early_exchanges if early else USUAL.late_exchanges
+        chosen = options.early_exchanges if early else options.exchanges
         exchanges = chosen or exchanges_per_round(timeline.peers, most, fill)
         even = timeline.peers & (timeline.peers - 1) == 0
         helps = (early and even) or fill >= CROWDED

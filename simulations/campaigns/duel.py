@@ -12,12 +12,10 @@ from collections import Counter
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from gossipdp.codecs import CODECS
 from gossipdp.codecs.base import BLOCK
 from gossipdp.protocol import jobs
 from gossipdp.protocol.config import PeerConfig
 from gossipdp.protocol.events import Event, Left, SessionRefused
-from gossipdp.protocol.pairwise.config import AveragingConfig
 from gossipdp.protocol.presets import SIMULATED_LINK
 from gossipdp.protocol.schema import Schema
 from gossipdp.protocol.wire.messages import Accept, Ack, Ask, Data, End, Message, Miss, Offer, Ranges, Refuse, Void
@@ -26,6 +24,7 @@ from simulations.campaigns.exchange_faults import Fault, Label, Setting, Step
 from simulations.simulator.host import Host
 from simulations.simulator.invariants import Books
 from simulations.simulator.network import Conditions, Network, Record
+from simulations.simulator.settings import averaging_config, peer_config
 from simulations.simulator.trainer import Trainer, TrainerConfig
 
 __all__ = ["MISPREDICTED", "Duel"]
@@ -127,20 +126,12 @@ class Duel:
             self.network.add(self._config())
 
     def _config(self) -> PeerConfig:
-        return PeerConfig(
-            membership=SIMULATED_LINK.membership,
+        return peer_config(
+            SIMULATED_LINK,
             settings=b"settings of duels"[:16],
-            averaging=AveragingConfig(
-                fineness={name: codec.fineness for name, codec in CODECS.items()},
-                window=self.setting.window,
-                matching=SIMULATED_LINK.matching,
-                deadlines=SIMULATED_LINK.deadlines,
-            ),
-            transfer=SIMULATED_LINK.transfer,
+            averaging=averaging_config(SIMULATED_LINK, window=self.setting.window),
             every=4,
             warmup_steps=5,
-            early_steps=1000,
-            resume_after=SIMULATED_LINK.resume_after,
             leave_within=1.0,
         )
 

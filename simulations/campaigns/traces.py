@@ -22,6 +22,7 @@ from simulations.campaigns.duel import MISPREDICTED
 from simulations.simulator.cluster import Cluster, Plan
 from simulations.simulator.faults import FOREVER, Fault
 from simulations.simulator.network import Conditions, Record
+from simulations.simulator.settings import HOST
 from simulations.simulator.tracing import Reader
 
 __all__ = ["FOLDER", "STORIES", "Story", "tell"]
@@ -74,7 +75,7 @@ class Story:
     """drop repetitions of lines that contain one of these"""
     mispredicted: bool = False
     """for two seconds from `since` on, all peers predict far too small a range of their differences"""
-    apart_rounds: int = 10
+    apart_rounds: int = HOST.exchange.apart_rounds
     chaos: float = 14.0
 
 

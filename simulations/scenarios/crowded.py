@@ -89,7 +89,7 @@ class Crowded(ObservedCluster):
 
     def _config(self) -> PeerConfig:
         config = super()._config()
-        averaging = replace(config.averaging, matching=replace(config.averaging.matching, schedule=self._policy))
+        averaging = replace(config.averaging, schedule=self._policy)
         return replace(config, warmup_steps=0, early_steps=0, averaging=averaging)
 
     def run(self) -> None:

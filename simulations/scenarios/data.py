@@ -22,11 +22,11 @@ from gossipdp.protocol.data.blocks import DataSet, Lease
 from gossipdp.protocol.events import DataKnown, Event, Left
 from gossipdp.protocol.membership.config import PRESETS
 from gossipdp.protocol.outputs import Envelope
-from gossipdp.protocol.pairwise.config import AveragingConfig
-from gossipdp.protocol.peer import Peer, PeerConfig
+from gossipdp.protocol.peer import Peer
 from gossipdp.protocol.wire.messages import Coverage
 from simulations.simulator.host import Host
 from simulations.simulator.network import Conditions, Network
+from simulations.simulator.settings import averaging_config, peer_config
 
 __all__ = ["Outcome", "run"]
 
@@ -144,9 +144,8 @@ class _Run:
         self.over: list[Reader] = []
         self.crashes = self.departures = self.counted = 0
         self.network = _Metered(seed, conditions, listen=self._heard)
-        config = PeerConfig(
-            membership=PRESETS[preset], averaging=AveragingConfig(fineness={"modulo4": 4}), settings=SETTINGS
-        )
+        averaging = averaging_config(fineness={"modulo4": 4})
+        config = peer_config(membership=PRESETS[preset], averaging=averaging, settings=SETTINGS)
         for _ in range(peers):
             self.network.add(config)
 

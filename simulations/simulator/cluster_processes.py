@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from functools import partial
 
-from gossipdp.codecs import CODECS
 from gossipdp.protocol.config import PeerConfig
 from gossipdp.protocol.events import (
     CheckpointAhead,
@@ -19,7 +19,6 @@ from gossipdp.protocol.events import (
 from gossipdp.protocol.jobs import Job
 from gossipdp.protocol.membership.config import PRESETS
 from gossipdp.protocol.outputs import Envelope
-from gossipdp.protocol.pairwise.config import AveragingConfig
 from gossipdp.protocol.presets import SIMULATED
 from gossipdp.protocol.schema import Dtype, Kind, Schema
 from gossipdp.protocol.wire.messages import Message
@@ -29,6 +28,7 @@ from simulations.simulator.nemesis import Nemesis
 from simulations.simulator.network import Network, Record
 from simulations.simulator.plans import Plan
 from simulations.simulator.progress import Progress
+from simulations.simulator.settings import averaging_config, peer_config
 from simulations.simulator.trainer import Trainer, TrainerConfig
 
 __all__ = ["SETTINGS", "ClusterProcesses"]
@@ -97,20 +97,13 @@ class ClusterProcesses:
 
     def _config(self) -> PeerConfig:
         plan = self.plan
-        return PeerConfig(
-            membership=PRESETS[plan.preset],
+        return peer_config(
+            replace(SIMULATED, membership=PRESETS[plan.preset]),
             settings=SETTINGS,
-            averaging=AveragingConfig(
-                fineness={name: codec.fineness for name, codec in CODECS.items()},
-                window=plan.window,
-                matching=SIMULATED.matching,
-                deadlines=SIMULATED.deadlines,
-            ),
-            transfer=SIMULATED.transfer,
+            averaging=averaging_config(SIMULATED, window=plan.window),
             every=plan.every,
             warmup_steps=20,
             early_steps=60,
-            resume_after=SIMULATED.resume_after,
             apart_rounds=plan.apart_rounds,
             leave_within=2.0,
             moments=plan.moments > 0,

@@ -16,6 +16,7 @@ from gossipdp.protocol.peer import Peer, PeerConfig
 from gossipdp.protocol.schema import Schema, chunk_parameters
 from gossipdp.protocol.wire.messages import PROTOCOL_VERSION, Decision, Member
 from gossipdp.runtime.link import FreeBuffer
+from simulations.simulator.settings import pairwise
 
 __all__ = ["Checkpoint", "Host", "Region", "perform", "sign", "verify"]
 
@@ -67,7 +68,7 @@ class Host:
     incarnation: int = 0
     life: int = 0
     peer: Peer | None = None
-    algorithm: Pairwise = field(default_factory=Pairwise)
+    algorithm: Pairwise = field(default_factory=pairwise)
     checkpoint: Checkpoint | None = None
     remembered: tuple[Member, ...] = ()
     decisions: tuple[Decision, ...] = ()
@@ -159,7 +160,7 @@ class Host:
 
     def forget(self) -> None:
         """Drop all vectors, as a new process does."""
-        self.algorithm = Pairwise()
+        self.algorithm = pairwise()
         self.bound = self.region = None
 
     @property

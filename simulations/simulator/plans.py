@@ -10,6 +10,7 @@ from random import Random
 
 from simulations.simulator.faults import Fault, draw, draw_joins, draw_replays
 from simulations.simulator.network import Conditions
+from simulations.simulator.settings import HOST
 
 __all__ = ["Plan"]
 
@@ -42,7 +43,7 @@ class Plan:
     """preset of membership"""
     dead: bool = False
     """a host that is up when all faults stop is killed then, and never comes back"""
-    apart_rounds: int = 10
+    apart_rounds: int = HOST.exchange.apart_rounds
     """rounds of separation after which two sides no longer average"""
     lateness: tuple[float, ...] = ()
     """seconds from each daemon's start to the start of its training process; empty: none"""

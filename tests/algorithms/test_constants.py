@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from gossipdp.algorithms.pairwise import Pairwise
 from gossipdp.codecs import CODECS
 from gossipdp.protocol import jobs
+from simulations.simulator.settings import pairwise
 
 SIZE, TRAINABLE, WIDTH = 1024, 512, 512
 BUFFERS = 1
@@ -48,7 +48,7 @@ def exchange(one, two, codec, number):
 @pytest.mark.parametrize("codec", ["fp32", "fp16", "bf16", "int8", "modulo2", "modulo4", "modulo8"])
 def test_constants_beside_moving_averages_after_many_exchanges_are_zero_to_the_last_bit(codec):
     assert codec in CODECS
-    peers = [Peer(Pairwise(), seed) for seed in (1, 2)]
+    peers = [Peer(pairwise(), seed) for seed in (1, 2)]
     for number in range(100):
         for peer in peers:
             peer.train()
@@ -61,7 +61,7 @@ def test_constants_beside_moving_averages_after_many_exchanges_are_zero_to_the_l
 
 
 def test_huge_values_of_buffers_bound_no_chunk_of_parameters():
-    peer = Peer(Pairwise(), 1)
+    peer = Peer(pairwise(), 1)
     peer.x[:TRAINABLE], peer.x[TRAINABLE:] = 1e-3, 1e9
     for chunk in range(2):
         peer.algorithm.run(jobs.OuterStep(chunk, 1.0, 0.0, 0))

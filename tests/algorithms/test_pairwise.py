@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gossipdp.algorithms.pairwise import Pairwise
 from gossipdp.codecs import CODECS
 from gossipdp.protocol import jobs
+from simulations.simulator.settings import pairwise
 from tests.algorithms.replicas import COUNTER, Replica, exchange, replicas
 
 # -- 2: the mean equations ----------------------------------------------------------------------------------------
@@ -134,4 +134,4 @@ def test_two_peers_every_step_equal_model_averaging():
 
 def test_unknown_job_raises():
     with pytest.raises(TypeError):
-        Pairwise().run(jobs.Job())
+        pairwise().run(jobs.Job())

@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from gossipdp.algorithms.pairwise import CLIP_FACTOR, MOST_A_ROUND, NORM_SHARE
+from gossipdp.algorithms.pairwise import MOST_A_ROUND, NORM_SHARE
+from gossipdp.config import AUTO_CLIP
 from gossipdp.protocol import jobs
 from tests.algorithms.replicas import Replica, bounded, exchange, replicas
 
@@ -39,7 +40,7 @@ class Trainee(Replica):
     """A replica with the default settings and the same progress of norm 1 each round."""
 
     def __init__(self, number):
-        super().__init__(number, 256, clip=CLIP_FACTOR)
+        super().__init__(number, 256, clip=AUTO_CLIP)
         self.progress = np.random.default_rng(1).standard_normal(256).astype(np.float32)
         self.progress /= np.linalg.norm(self.progress)
 
@@ -143,7 +144,7 @@ def test_first_exchange_with_a_liar_moves_a_peer_without_steps_little_and_is_soo
     if still:
         for _ in range(3):
             victim.outer(0.7, 0.8)
-    before, most = victim.a, 0.5 * CLIP_FACTOR * NORM_SHARE * np.linalg.norm(victim.a)
+    before, most = victim.a, 0.5 * AUTO_CLIP * NORM_SHARE * np.linalg.norm(victim.a)
     for number in range(3):
         liar.ledger.a[:] = victim.ledger.a + np.float32(lie) * victim.progress
         exchange(liar, victim, codec)

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from gossipdp.algorithms.pairwise import Pairwise
 from gossipdp.protocol import jobs
+from simulations.simulator.settings import pairwise
 
 SIZE = 256
 KEY = jobs.ChunkKey(b"i" * 32, 1, 0)
@@ -16,7 +16,7 @@ class Pair:
     """An initiator with the lower id and a responder, with anchors of one block each."""
 
     def __init__(self, i: float, j: float) -> None:
-        self.i, self.j = Pairwise(), Pairwise()
+        self.i, self.j = pairwise(), pairwise()
         shape = np.random.default_rng(1).standard_normal(SIZE).astype(np.float32)
         for side, scale in ((self.i, i), (self.j, j)):
             side.allocate(SIZE, SIZE, SIZE)

@@ -5,14 +5,12 @@ from __future__ import annotations
 from collections import defaultdict
 from random import Random
 
-from gossipdp.codecs import CODECS
-from gossipdp.protocol.membership.config import LOCAL
-from gossipdp.protocol.pairwise.config import AveragingConfig
-from gossipdp.protocol.peer import Peer, PeerConfig
+from gossipdp.protocol.peer import Peer
 from gossipdp.protocol.schema import Schema
 from gossipdp.protocol.transfer.source import TransferConfig
 from gossipdp.protocol.wire.messages import PROTOCOL_VERSION, Member, State
 from simulations.simulator.network import Conditions, Network
+from simulations.simulator.settings import peer_config
 from simulations.simulator.trainer import Trainer, TrainerConfig
 
 SCHEMA = Schema.of([("w", (8192 + 200,), "float32", "parameter")])
@@ -23,8 +21,6 @@ OTHER = Schema.of([("w", (8192 + 100,), "float32", "parameter")])
 
 def configured(**changes):
     options = {
-        "membership": LOCAL,
-        "averaging": AveragingConfig(fineness={name: codec.fineness for name, codec in CODECS.items()}),
         "settings": b"the settings....",
         "transfer": TransferConfig(manifest=2.0, chunk=1.0, silence=3.0),
         "every": 5,
@@ -32,7 +28,7 @@ def configured(**changes):
         "resume_after": 5.0,
         "leave_within": 2.0,
     }
-    return PeerConfig(**{**options, **changes})
+    return peer_config(**{**options, **changes})
 
 
 class Town:

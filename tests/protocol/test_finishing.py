@@ -7,10 +7,9 @@ import dataclasses
 import numpy as np
 import pytest
 
-from gossipdp.codecs import CODECS
 from gossipdp.protocol.events import ExchangeEnded, FinishBegan, Finished, FinishPhase, OfferRefused, RoundDone
-from gossipdp.protocol.pairwise.config import AveragingConfig
 from gossipdp.protocol.wire.messages import Phase, State
+from simulations.simulator.settings import averaging_config
 from tests.protocol.finish_rig import MARK, Ending, distance
 from tests.protocol.peer_rig import configured
 
@@ -360,9 +359,8 @@ def test_a_peer_that_trains_offers_nothing_to_one_whose_training_is_over():
 
 
 def test_other_codecs_close_as_finely():
-    fineness = {name: codec.fineness for name, codec in CODECS.items()}
     for codec in ("fp32", "int8"):
-        town = Ending.trained(2, averaging=AveragingConfig(fineness=fineness, codec=codec))
+        town = Ending.trained(2, averaging=averaging_config(codec=codec))
         town.finish(0, 1)
         assert all(report.closeness.agrees for report in town.finished(0, 1))
 

@@ -8,8 +8,8 @@ from typing import get_args
 import numpy as np
 import pytest
 
-from gossipdp.algorithms.pairwise import Pairwise
 from gossipdp.protocol import jobs
+from simulations.simulator.settings import pairwise
 
 KINDS = [
     kind
@@ -56,7 +56,7 @@ def test_job_names_a_result_of_the_jobs_module_or_none(kind):
     ids=lambda job: type(job).__name__,
 )
 def test_algorithm_gives_the_named_result(job):
-    algorithm = Pairwise()
+    algorithm = pairwise()
     algorithm.run(jobs.Allocate(256, 256, 256))
     algorithm.ledger.bind((np.zeros(256, np.float32), np.zeros(256, np.float32)))
     result = algorithm.run(job)

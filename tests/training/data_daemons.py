@@ -13,12 +13,11 @@ from random import Random
 from typing import Any
 
 from gossipdp.protocol.events import DataCovered, DataKnown, Event
-from gossipdp.protocol.membership.config import LOCAL
-from gossipdp.protocol.pairwise.config import AveragingConfig
-from gossipdp.protocol.peer import Peer, PeerConfig
+from gossipdp.protocol.peer import Peer
 from gossipdp.protocol.wire.messages import Member, State
 from gossipdp.runtime.link.data_server import DataServer
 from simulations.processes.progress import until
+from simulations.simulator.settings import averaging_config, peer_config
 from tests.training.repeated import repeated
 
 
@@ -31,7 +30,7 @@ class DataDaemon:
         self.events: list[Event] = []
         self.id = hashlib.blake2b(bytes([number]), digest_size=32).digest()
         home.mkdir(mode=0o700, exist_ok=True)
-        config = PeerConfig(membership=LOCAL, averaging=AveragingConfig(fineness={"modulo4": 4}), settings=bytes(16))
+        config = peer_config(averaging=averaging_config(fineness={"modulo4": 4}), settings=bytes(16))
         me = Member(self.id, f"p{number}", f"10.0.0.{number}:4710", daemons.incarnation(number), 0, State.ALIVE)
         self.peer = Peer(
             config, me, random=Random(number), sign=lambda _: bytes(64), verify=lambda *_: True, now=daemons.now()

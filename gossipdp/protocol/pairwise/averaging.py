@@ -86,7 +86,7 @@ class Averaging:
             parts.membership,
             parts.progress,
             pacing,
-            policy=config.matching.schedule,
+            policy=config.schedule,
             early=config.early_exchanges,
             late=config.late_exchanges,
         )

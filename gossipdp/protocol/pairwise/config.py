@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from gossipdp.protocol.pairwise.exchange import Deadlines
 from gossipdp.protocol.pairwise.matching import MatchingConfig
-from gossipdp.protocol.pairwise.timetable import EARLY, LATE
 
 __all__ = ["AveragingConfig"]
 
@@ -17,20 +15,23 @@ __all__ = ["AveragingConfig"]
 class AveragingConfig:
     fineness: Mapping[str, int]
     """the codecs this peer speaks; of two wishes the finer one holds"""
-    codec: str = "modulo"
-    bits: int = 3
+    codec: str
+    bits: int
     """of the modulo codec; first rounds use 8, a joiner's first exchange 16"""
-    weight: float = 0.5
+    weight: float
     """gamma: a_i += gamma k delta"""
-    kappa: float = 0.3
+    kappa: float
     """share of the mixing that momentum sees, while momentum is not 0"""
-    rate: float = math.inf
+    rate: float
     """bytes a second of one exchange, each way; both peers keep to the lower of their rates"""
-    window: int = 8
+    window: int
     """chunks open at once"""
-    early_exchanges: int = EARLY
+    early_exchanges: int
     """exchanges of an early round, at most"""
-    late_exchanges: int = LATE
+    late_exchanges: int
     """exchanges of a later round, at most"""
-    matching: MatchingConfig = field(default_factory=MatchingConfig)
-    deadlines: Deadlines = field(default_factory=Deadlines)
+    schedule: str
+    """the partners while the view is full and fresh (`schedule`): "hypercube" in early rounds, if N is a power of two;
+    "base2" in all rounds; "" for random ones"""
+    matching: MatchingConfig
+    deadlines: Deadlines

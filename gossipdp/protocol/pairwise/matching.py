@@ -62,14 +62,8 @@ class MatchingConfig:
     """largest value that the doubled `pause` reaches"""
     biased: float = 0.8
     """share of the choices that favour near members"""
-    schedule: str = "hypercube"
-    """the partners while the view is full and fresh (`schedule`): "hypercube" in early rounds, if N is a power of two;
-    "base2" in all rounds; "" for random ones"""
     patience: float = 1.0
     """wait for the scheduled partner, plus 4 round trips; then any member will do"""
-    ahead: bool = True
-    """accept up to a round's worth of exchanges ahead; False with mode "sync", where a peer does not mix before its
-    round ends"""
     lonely: float = 30.0
     """time without a partner after which the operator gets a notice (GD-401)"""
 
@@ -120,10 +114,13 @@ class Matching:
 
     `wanted` counts the exchanges still wanted in this round. `ahead` counts those of the next round that were made
     before it began. Accepted and offered exchanges count the same.
+
+    Args:
+        sync: accept no exchanges ahead, because this peer does not mix before its round ends.
     """
 
-    def __init__(self, config: MatchingConfig, random: Random) -> None:
-        self._config, self._random = config, random
+    def __init__(self, config: MatchingConfig, random: Random, *, sync: bool) -> None:
+        self._config, self._random, self._sync = config, random, sync
         self.wanted = self.ahead = 0
         self.a_round = 1
         """exchanges that a round has"""
@@ -249,7 +246,7 @@ class Matching:
             steps: a training process makes rounds.
             guests: guests of a round, at most, if `source` is one; None if it is no guest.
         """
-        if not self._config.ahead:
+        if self._sync:
             return self.wanted > 0
         if not steps or (counts and self.wanted > 0):
             return True
@@ -293,11 +290,11 @@ class Matching:
         for no round, unless this one wants it.
         """
         self.offered = None
-        wanted = self.wanted > 0 and (counts or not self._config.ahead)
+        wanted = self.wanted > 0 and (counts or self._sync)
         if guest and not wanted:
             self.guests, self._counted = self.guests + 1, "guest"
             return
-        self._counted = "wanted" if wanted else "ahead" if self._config.ahead else ""
+        self._counted = "wanted" if wanted else "" if self._sync else "ahead"
         self._count(self._counted, -1)
         self.refusals.clear()
         self.reasons.clear()

@@ -57,7 +57,7 @@ class Offers:
         self._apart, self._drift = apart, drift
         me = self._membership.me
         self._me, self._incarnation = me.id, me.incarnation
-        self._matching = Matching(config.matching, parts.random)
+        self._matching = Matching(config.matching, parts.random, sync=self._sync)
         self._position = SchedulePosition(me.id)
         self._known = PartnerHistory()
         self._idle: dict[bytes, float] = {}

@@ -17,12 +17,8 @@ from gossipdp.protocol.membership.progress import ProgressBoard
 from gossipdp.protocol.pairwise.schedule import Schedule
 from gossipdp.protocol.rounds.pacing import FULL, Pacing
 
-__all__ = ["CROWDED", "EARLY", "LATE", "RoundPlan", "Timetable", "exchanges_per_round"]
+__all__ = ["CROWDED", "RoundPlan", "Timetable", "exchanges_per_round"]
 
-EARLY: Final = 3
-"""exchanges of an early round, at most, unless set"""
-LATE: Final = 2
-"""exchanges of a later round, at most, unless set"""
 CROWDED: Final = 0.5
 """share of a round that an exchange fills, from which all rounds follow a schedule"""
 PATIENT: Final = 0.5

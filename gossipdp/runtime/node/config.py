@@ -26,15 +26,15 @@ class NodeConfig:
     """a training command is started along with this peer"""
     only_seeds: tuple[str, ...] = ()
     """addresses of the only members that this peer knows; see `refusals`"""
-    checkpoint_every: float = 600.0
+    checkpoint_every: float
     """seconds"""
-    mode: Literal["async", "overlap", "sync"] = "async"
+    mode: Literal["async", "overlap", "sync"]
     """when corrections reach the live parameters"""
-    deadline: float = 30.0
+    deadline: float
     """seconds that training waits for a round with mode sync"""
-    heal: bool = True
+    heal: bool
     """load the model again into a training process whose snapshots are all NaN"""
-    workers: int = 1
+    workers: int
     """compute threads"""
-    waiting: int = 2 << 30
+    waiting: int
     """bytes that messages may take, those to send and those received"""

@@ -13,8 +13,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from gossipdp.algorithms.pairwise import CLIP_FACTOR, Pairwise
-from peers.plan.pairs import PairClock, PairOptions
+from gossipdp.algorithms.pairwise import Pairwise
+from gossipdp.config import AUTO_CLIP
+from peers.plan.pairs import USUAL, PairClock, PairOptions
 from simulations.lab.core import Lab
 from simulations.lab.methods.replica import Dialogue, Replica
 
@@ -23,11 +24,11 @@ __all__ = ["PairwiseGossip", "PairwiseOptions"]
 
 @dataclass(frozen=True, kw_only=True)
 class PairwiseOptions(PairOptions):
-    """Options of the method. The defaults are the daemon's (`PeerConfig`, algorithms section 3)."""
+    """Options of the method. The defaults are the daemon's (algorithms section 3)."""
 
-    clip: float = CLIP_FACTOR
+    clip: float = AUTO_CLIP
     """clipping factor; infinite for none"""
-    moments: bool = True
+    moments: bool = USUAL.moments
     """whether a joiner copies the moments of the inner optimizer too, under churn"""
 
 

@@ -22,11 +22,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gossipdp.algorithms.ledger import block_max
-from gossipdp.algorithms.pairwise import CLIP_FACTOR, RANGE_DECAY, RANGE_SHARE, Pairwise
-from gossipdp.config import EARLY_SHARE, Exchange
+from gossipdp.algorithms.pairwise import RANGE_DECAY, RANGE_SHARE, Pairwise
+from gossipdp.config import AUTO_CLIP, EARLY_SHARE, Exchange
 from gossipdp.protocol import jobs
 from gossipdp.protocol.model import Outer
-from gossipdp.protocol.pairwise.timetable import EARLY, LATE, exchanges_per_round
+from gossipdp.protocol.pairwise.timetable import exchanges_per_round
 from gossipdp.protocol.rounds.usual_step import usual_step
 from simulations.lab.methods.shared_buffers import SharedBuffers
 from simulations.lab.robustness.attacks import ATTACKS, Attack, Meeting
@@ -169,7 +169,7 @@ def _lie(liar: Peer, told: Matrix, partner: Peer, number: int, codec: str, lr: f
     liar.x[:] = ledger.a
 
 
-def pairwise(trial: Trial, attack: Attack, clip: float = CLIP_FACTOR) -> list[float]:
+def pairwise(trial: Trial, attack: Attack, clip: float = AUTO_CLIP) -> list[float]:
     """Accuracy of each honest peer's anchor after all rounds.
 
     Everything has the product's defaults: outer momentum, kappa, the codec, several exchanges in early rounds. Partners
@@ -190,7 +190,8 @@ def pairwise(trial: Trial, attack: Attack, clip: float = CLIP_FACTOR) -> list[fl
         ):
             peer.step(x, outer)
         codec = f"modulo{EXCHANGE.bits}" if round else "modulo8"
-        for _ in range(exchanges_per_round(trial.peers, EARLY if early else LATE)):
+        most = EXCHANGE.early_exchanges if early else EXCHANGE.late_exchanges
+        for _ in range(exchanges_per_round(trial.peers, most)):
             order = meetings.permutation(trial.peers).tolist()
             for one, other in zip(order[::2], order[1::2], strict=False):
                 liar, partner = peers[min(one, other)], peers[max(one, other)]
@@ -228,7 +229,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     print(f"{options.bad} bad of {options.peers} peers\n")
     print(f"{'attack':16}" + "".join(f"{name:>13}" for name in ("no clipping", "clipping")))
     for name, attack in ATTACKS.items():
-        shares = [fmean(fmean(pairwise(trial, attack, clip)) for trial in trials) for clip in (np.inf, CLIP_FACTOR)]
+        shares = [fmean(fmean(pairwise(trial, attack, clip)) for trial in trials) for clip in (np.inf, AUTO_CLIP)]
         print(f"{name:16}" + "".join(f"{100 * share:13.1f}" for share in shares), flush=True)
     return 0
 

@@ -24,8 +24,9 @@ from random import Random
 import numpy as np
 from numpy.typing import NDArray
 
+from gossipdp.config import Exchange
 from gossipdp.protocol.pairwise.schedule import Schedule
-from gossipdp.protocol.pairwise.timetable import EARLY, exchanges_per_round
+from gossipdp.protocol.pairwise.timetable import exchanges_per_round
 
 __all__ = ["POLICIES", "Conditions", "Meetings", "agreement", "training"]
 
@@ -270,7 +271,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     print("\ntraining: what stays of unit noise a round (meetings of a peer a round), wanting 1 and several")
     print(f"\n  {'N':>4} {'':25}" + "".join(f"{name:>28}" for name, _ in CONDITIONS))
     for count in options.sizes:
-        several = exchanges_per_round(count, EARLY)
+        several = exchanges_per_round(count, Exchange().early_exchanges)
         for policy in POLICIES:
             line = f"  {count:>4} {policy.name:25}"
             for _, conditions in CONDITIONS:

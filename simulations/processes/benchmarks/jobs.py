@@ -22,6 +22,7 @@ from gossipdp.protocol import jobs
 from gossipdp.protocol.schema import MOST
 from gossipdp.runtime.storage.spill import Spill
 from peers.memory import keep_memory
+from simulations.simulator.settings import pairwise
 
 CHUNKS: Final = 8
 SIZE: Final = CHUNKS * MOST
@@ -99,7 +100,7 @@ def main() -> int:
     keep_memory()
     with tempfile.TemporaryDirectory(dir=options.folder) as folder:
         spill = Spill(Path(folder) / "spill")
-        run, peers = Timed(), (Pairwise(keep=spill.keep), Pairwise(keep=spill.keep))
+        run, peers = Timed(), (pairwise(spill.keep), pairwise(spill.keep))
         for peer in peers:
             peer.allocate(SIZE, SIZE, MOST)
             peer.ledger.a[:] = np.random.default_rng(0).standard_normal(SIZE, np.float32)

@@ -9,16 +9,14 @@ from types import SimpleNamespace
 import numpy as np
 from msgspec.structs import replace
 
-from gossipdp.algorithms.pairwise import Pairwise
-from gossipdp.codecs import CODECS
 from gossipdp.protocol import jobs
 from gossipdp.protocol.model import Model
 from gossipdp.protocol.outputs import Outputs
 from gossipdp.protocol.pairwise.averaging import Averaging
-from gossipdp.protocol.pairwise.config import AveragingConfig
 from gossipdp.protocol.schema import Schema
 from gossipdp.protocol.wire import encoding as wire
 from gossipdp.protocol.wire.messages import Ack, Member, Offer, State
+from simulations.simulator.settings import averaging_config, pairwise
 
 SIZE = 2 * 8192 + 600
 SETTINGS = b"the settings...."
@@ -76,7 +74,7 @@ class Node:
         self.outputs, self.events, self.ended = Outputs(), [], []
         self.membership = Members(replace(me, incarnation=incarnation), others)
         self.shuns = lambda peer, now: False
-        self.algorithm = Pairwise()
+        self.algorithm = pairwise()
         self.algorithm.allocate(SIZE, SIZE, 8192)
         self.algorithm.ledger.a[:] = np.random.default_rng(me.id[0]).standard_normal(SIZE)
         self.algorithm._step[:] = 10.0 * math.sqrt(SIZE)  # so that nothing is clipped
@@ -136,8 +134,7 @@ def member(letter, incarnation=1, state=State.ALIVE):
 
 
 def configured(**changes):
-    fineness = {name: codec.fineness for name, codec in CODECS.items()}
-    return AveragingConfig(fineness=fineness, window=2, **changes)
+    return averaging_config(window=2, **changes)
 
 
 A, B, C, D = (member(letter) for letter in (b"a", b"b", b"c", b"d"))

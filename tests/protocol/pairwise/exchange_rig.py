@@ -7,7 +7,6 @@ from collections import deque
 
 import numpy as np
 
-from gossipdp.algorithms.pairwise import Pairwise
 from gossipdp.protocol import jobs
 from gossipdp.protocol.outputs import Outputs
 from gossipdp.protocol.pairwise.exchange import Deadlines, Terms
@@ -16,6 +15,7 @@ from gossipdp.protocol.pairwise.responder import Responder
 from gossipdp.protocol.pairwise.timing import Timing
 from gossipdp.protocol.wire import encoding as wire
 from gossipdp.protocol.wire.messages import Accept, End
+from simulations.simulator.settings import pairwise
 
 CHUNKS, WIDTH = 3, 256
 INITIATOR, RESPONDER = b"i" * 32, b"r" * 32
@@ -41,7 +41,7 @@ class Side:
     """One machine with its vectors. `work` runs its jobs, `post` takes its messages."""
 
     def __init__(self, seed, spread):
-        self.outputs, self.algorithm, self.machine = Outputs(), Pairwise(), None
+        self.outputs, self.algorithm, self.machine = Outputs(), pairwise(), None
         self.algorithm.allocate(CHUNKS * WIDTH, CHUNKS * WIDTH, WIDTH)
         rng = np.random.default_rng(seed)
         self.algorithm.ledger.a[:] = rng.standard_normal(CHUNKS * WIDTH) * spread

@@ -11,5 +11,5 @@ IDS = [bytes([letter]) * 32 for letter in b"abcdefgh"]
 ALIVE = [Member(peer, "", "h:1", 1, 0, State.ALIVE) for peer in IDS]
 
 
-def matching(seed=0, **changes):
-    return Matching(MatchingConfig(**changes), Random(seed))
+def matching(seed=0, *, sync=False, **changes):
+    return Matching(MatchingConfig(**changes), Random(seed), sync=sync)

@@ -14,13 +14,13 @@ from gossipdp.protocol import jobs
 from gossipdp.protocol.events import ChunksInDoubt
 from gossipdp.protocol.model import Model
 from gossipdp.protocol.outputs import Outputs
-from gossipdp.protocol.pairwise.config import AveragingConfig
 from gossipdp.protocol.pairwise.exchange import Deadlines, Terms
 from gossipdp.protocol.pairwise.initiator import Initiator
 from gossipdp.protocol.pairwise.responder import Responder
 from gossipdp.protocol.pairwise.timing import Timing
 from gossipdp.protocol.schema import Schema
 from gossipdp.protocol.wire.messages import Accept, Ack, Ask, Data, End, Offer, Ranges, Refuse, Void
+from simulations.simulator.settings import averaging_config
 from tests.protocol.pairwise.averaging_rig import Members, averages, member
 
 INITIATOR, RESPONDER = b"i" * 32, b"r" * 32
@@ -212,7 +212,7 @@ class Rig(Machine):
         self.partner = partner * 32
         members = Members(member(me, incarnation), [member(partner)])
         schema = Schema.of([("w", (300,), "float32", "parameter")])
-        self.machine = averages(members, AveragingConfig(fineness={"modulo4": 4}), self.outputs, settings=SETTINGS)
+        self.machine = averages(members, averaging_config(fineness={"modulo4": 4}), self.outputs, settings=SETTINGS)
         self.machine._terms.codec = "modulo4"
         self.machine.ready(Model(schema=schema, schema_bytes=schema.to_bytes(), settings=SETTINGS, clock=0, rounds=0))
 

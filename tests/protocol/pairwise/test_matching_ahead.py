@@ -94,7 +94,7 @@ def test_exchange_ahead_that_mixed_nothing_does_not_count():
 
 
 def test_peer_that_waits_for_rounds_to_end_accepts_only_what_it_wants():
-    machine = matching(ahead=False)
+    machine = matching(sync=True)
     assert not machine.accepts(IDS[0], counts=True, steps=False)
     machine.want(1, 0.0)
     assert machine.accepts(IDS[0], counts=False, steps=True)

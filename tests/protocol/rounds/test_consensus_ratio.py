@@ -7,12 +7,10 @@ from types import SimpleNamespace
 
 import pytest
 
-from gossipdp.protocol.config import PeerConfig
-from gossipdp.protocol.membership.config import LOCAL
 from gossipdp.protocol.outputs import Outputs
-from gossipdp.protocol.pairwise.config import AveragingConfig
 from gossipdp.protocol.rounds.consensus_ratio import FARTHEST, RATIO_DECAY, ConsensusRatio
 from gossipdp.protocol.rounds.pacing import FORGET_AFTER, Pacing
+from simulations.simulator.settings import peer_config
 
 SQRT2 = math.sqrt(2.0)
 
@@ -78,8 +76,7 @@ class Paced:
     def __init__(self, *, clock: int = 10_000) -> None:
         self.speed = SimpleNamespace(factor=1.0, spread=0.0, trained=lambda seconds, now: None, rests=lambda: None)
         self.now, self.rounds, self.movement = clock, 50, 0.3
-        averaging = AveragingConfig(fineness={})
-        config = PeerConfig(membership=LOCAL, averaging=averaging, settings=bytes(16), every=50)
+        config = peer_config(every=50)
         self.pacing = Pacing(config.pacing, Outputs(), self.speed, clock=lambda: self.now, changed=lambda: None)
         self.pacing.began(self.rounds, fresh=True)
         self.play(1.0, 1)

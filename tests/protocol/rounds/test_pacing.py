@@ -7,15 +7,13 @@ from types import SimpleNamespace
 
 import pytest
 
-from gossipdp.protocol.config import PeerConfig
-from gossipdp.protocol.membership.config import LOCAL
 from gossipdp.protocol.outputs import Outputs
-from gossipdp.protocol.pairwise.config import AveragingConfig
 from gossipdp.protocol.pairwise.terms import ExchangeTerms
 from gossipdp.protocol.rounds.pacing import AGAINST_EXCHANGE, FULL, MEDIAN_OF, Pacing
+from simulations.simulator.settings import averaging_config, peer_config
 
 CHUNKS = 16
-PAIRWISE = AveragingConfig(fineness={})
+PAIRWISE = averaging_config()
 WINDOW, PATIENCE = PAIRWISE.window, PAIRWISE.deadlines.ask
 
 
@@ -27,8 +25,7 @@ class Paced:
         self.speed = SimpleNamespace(
             factor=1.0, spread=0.0, trained=lambda seconds, now: self.looks.append(seconds), rests=lambda: None
         )
-        settings = {"membership": LOCAL, "averaging": PAIRWISE, "settings": bytes(16), "every": 10}
-        config = PeerConfig(**{**settings, **changed})
+        config = peer_config(**{"every": 10, **changed})
         self.clock = 10_000
         self._terms = ExchangeTerms("modulo", PAIRWISE.bits, WINDOW, PAIRWISE.kappa, PATIENCE)
         self.pacing = Pacing(

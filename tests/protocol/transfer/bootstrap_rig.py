@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from random import Random
 
-from gossipdp.codecs import CODECS
 from gossipdp.protocol import jobs
 from gossipdp.protocol.membership.config import LOCAL
-from gossipdp.protocol.pairwise.config import AveragingConfig
-from gossipdp.protocol.peer import Peer, PeerConfig
+from gossipdp.protocol.peer import Peer
 from gossipdp.protocol.schema import Schema
 from gossipdp.protocol.transfer.claims import Held
 from gossipdp.protocol.transfer.election import LISTEN
@@ -20,6 +18,7 @@ from gossipdp.protocol.wire.messages import (
     Standing,
     State,
 )
+from simulations.simulator.settings import peer_config
 
 SCHEMA = Schema.of([("w", (300,), "float32", "parameter")])
 SETTINGS = b"the settings...."
@@ -37,9 +36,7 @@ class Returning:
     """Peer B comes back. The test speaks for all others."""
 
     def __init__(self, held=HELD, remembered=(A, C), every=5, addresses=("10.0.0.9:1",)):
-        config = PeerConfig(
-            membership=LOCAL,
-            averaging=AveragingConfig(fineness={name: codec.fineness for name, codec in CODECS.items()}),
+        config = peer_config(
             settings=SETTINGS,
             transfer=TransferConfig(manifest=2.0, chunk=1.0, silence=3.0),
             every=every,

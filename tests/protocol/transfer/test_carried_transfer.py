@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 
 from gossipdp.algorithms.ledger import state_hash
-from gossipdp.algorithms.pairwise import Pairwise
 from gossipdp.protocol import jobs
 from gossipdp.protocol.carried_state import PIECE, Carried, pieces, reference_digest
 from gossipdp.protocol.events import UpdateRefused
@@ -21,6 +20,7 @@ from gossipdp.protocol.transfer.joiner import Joiner
 from gossipdp.protocol.transfer.source import Source, TransferConfig
 from gossipdp.protocol.wire import encoding as wire
 from gossipdp.protocol.wire.messages import StateAsk, StateChunk, StateManifest
+from simulations.simulator.settings import pairwise
 
 A, B, SETTINGS = b"a" * 32, b"b" * 32, b"the settings...."
 CONFIG = TransferConfig(manifest=10.0, chunk=2.0, silence=8.0, window=2, keep=60.0, fresh=30.0)
@@ -41,7 +41,7 @@ def signature(peer, data):
 class Giver:
     def __init__(self, peer, state=b"", reference=REFERENCE, schema=None):
         schema = schema or schema_of(reference)
-        self.id, self.outputs, self.algorithm = peer, Outputs(), Pairwise()
+        self.id, self.outputs, self.algorithm = peer, Outputs(), pairwise()
         self.algorithm.allocate(schema.size, schema.trainable, 8192)
         self.algorithm.ledger.a[:] = np.random.default_rng(7).standard_normal(schema.size)
         self.source = Source(CONFIG, self.outputs, lambda data: signature(peer, data), incarnation=1)
@@ -58,7 +58,7 @@ class Giver:
 
 class Taker:
     def __init__(self, givers):
-        self.givers, self.outputs, self.algorithm = givers, Outputs(), Pairwise()
+        self.givers, self.outputs, self.algorithm = givers, Outputs(), pairwise()
         self.joiner = Joiner(
             CONFIG, self.outputs, lambda peer, data, sign: sign == signature(peer, data), Random(3), settings=SETTINGS
         )

@@ -7,18 +7,15 @@ from collections import defaultdict
 import numpy as np
 import pytest
 
-from gossipdp.codecs import CODECS
 from gossipdp.codecs import moments as codec
 from gossipdp.protocol import jobs
 from gossipdp.protocol.events import MomentsProgress, SessionOpened, StateReady
-from gossipdp.protocol.membership.config import LOCAL
-from gossipdp.protocol.pairwise.config import AveragingConfig
-from gossipdp.protocol.peer import PeerConfig
 from gossipdp.protocol.schema import Schema
 from gossipdp.protocol.transfer.moments import Moments, chunk_sizes
 from gossipdp.protocol.transfer.source import TransferConfig
 from gossipdp.protocol.wire.messages import MomentsRequest
 from simulations.simulator.network import Conditions, Network
+from simulations.simulator.settings import peer_config
 from simulations.simulator.trainer import Trainer, TrainerConfig
 from tests.codecs import moments_reference
 
@@ -46,10 +43,7 @@ class Hosts:
 
     @staticmethod
     def configured(moments):
-        fineness = {name: each.fineness for name, each in CODECS.items()}
-        return PeerConfig(
-            membership=LOCAL,
-            averaging=AveragingConfig(fineness=fineness),
+        return peer_config(
             settings=b"the settings....",
             transfer=TransferConfig(manifest=5.0, chunk=1.0, silence=5.0),
             every=5,

@@ -8,7 +8,6 @@ from random import Random
 import numpy as np
 import pytest
 
-from gossipdp.algorithms.pairwise import Pairwise
 from gossipdp.codecs import moments as codec
 from gossipdp.errors import RemoteProtocolError
 from gossipdp.protocol import jobs
@@ -21,6 +20,7 @@ from gossipdp.protocol.transfer.moments_holder import MomentsSource
 from gossipdp.protocol.transfer.source import TransferConfig
 from gossipdp.protocol.wire import encoding as wire
 from gossipdp.protocol.wire.messages import MOST_STEPS, MomentsAsk, MomentsChunk, MomentsManifest, MomentsRequest
+from simulations.simulator.settings import pairwise
 from tests.codecs import moments_reference
 
 SIZE = 4 * 8192 + 500
@@ -59,7 +59,7 @@ class Giver:
 class Taker:
     def __init__(self, *candidates, preferred=A, schema=SCHEMA, now=0.0):
         self.kept = []
-        self.outputs, self.algorithm, self.events = Outputs(), Pairwise(keep=self.keep), []
+        self.outputs, self.algorithm, self.events = Outputs(), pairwise(self.keep), []
         self.fetcher = MomentsFetcher(
             CONFIG,
             self.outputs,

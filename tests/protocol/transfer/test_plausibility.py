@@ -10,7 +10,6 @@ from random import Random
 import numpy as np
 import pytest
 
-from gossipdp.algorithms.pairwise import Pairwise
 from gossipdp.protocol import jobs
 from gossipdp.protocol.events import StateJudged, UpdateRefused
 from gossipdp.protocol.model import Model
@@ -21,6 +20,7 @@ from gossipdp.protocol.transfer.plausibility import APART, FORMER, QUEUE, Judge,
 from gossipdp.protocol.transfer.source import Source, TransferConfig
 from gossipdp.protocol.wire import encoding as wire
 from gossipdp.protocol.wire.messages import StateManifest, StateProbe, StateRefuse, StateSample
+from simulations.simulator.settings import pairwise
 
 SIZE = 4 * 8192 + 300
 SCHEMA = Schema.of([("w", (SIZE,), "float32", "parameter")])
@@ -35,7 +35,7 @@ class Member:
     """A peer with the model and its vectors. known: it has exchanged and stepped before."""
 
     def __init__(self, peer, *, scale=1.0, clock=100, known=True, off=NEAR):
-        self.id, self.outputs, self.algorithm = peer, Outputs(), Pairwise()
+        self.id, self.outputs, self.algorithm = peer, Outputs(), pairwise()
         self.algorithm.allocate(SIZE, SIZE, 8192)
         truth = np.random.default_rng(7).standard_normal(SIZE)
         noise = np.random.default_rng(peer[0]).standard_normal(SIZE)
@@ -75,7 +75,7 @@ class Network:
 
     def __init__(self, *members, lost=lambda peer, message: False, seed=3):
         self.members = {member.id: member for member in members}
-        self.outputs, self.algorithm, self.lost = Outputs(), Pairwise(), lost
+        self.outputs, self.algorithm, self.lost = Outputs(), pairwise(), lost
         self.joiner = Joiner(CONFIG, self.outputs, lambda *_: True, Random(seed), settings=SETTINGS)
         self.probed, self.now = [], 0.0
 

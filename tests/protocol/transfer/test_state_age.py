@@ -6,16 +6,14 @@ So the age of the state counts, and halves with each exchange.
 
 from __future__ import annotations
 
-from gossipdp.codecs import CODECS
 from gossipdp.protocol.events import ExchangeEnded, ResyncBegan, ResyncEnded, StateReady
-from gossipdp.protocol.membership.config import LOCAL
-from gossipdp.protocol.pairwise.config import AveragingConfig
 from gossipdp.protocol.peer import PeerConfig
 from gossipdp.protocol.schema import Schema
 from gossipdp.protocol.transfer.source import TransferConfig
 from gossipdp.protocol.wire import encoding as wire
 from gossipdp.protocol.wire.messages import StateAsk, StateManifest, StateRefuse, StateRequest
 from simulations.simulator.network import Conditions, Network
+from simulations.simulator.settings import peer_config
 from simulations.simulator.trainer import Trainer, TrainerConfig
 
 SIZE = 2 * 8192
@@ -43,9 +41,7 @@ class Hosts:
 
     @staticmethod
     def configured(keep: float) -> PeerConfig:
-        return PeerConfig(
-            membership=LOCAL,
-            averaging=AveragingConfig(fineness={name: codec.fineness for name, codec in CODECS.items()}),
+        return peer_config(
             settings=b"the settings....",
             transfer=TransferConfig(manifest=20.0, chunk=10.0, silence=40.0, keep=keep),
             every=EVERY,

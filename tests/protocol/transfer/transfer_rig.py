@@ -7,7 +7,6 @@ from random import Random
 
 import numpy as np
 
-from gossipdp.algorithms.pairwise import Pairwise
 from gossipdp.protocol import jobs
 from gossipdp.protocol.events import UpdateRefused
 from gossipdp.protocol.model import Model
@@ -16,6 +15,7 @@ from gossipdp.protocol.schema import Schema
 from gossipdp.protocol.transfer.joiner import Joiner
 from gossipdp.protocol.transfer.source import Source, TransferConfig
 from gossipdp.protocol.wire import encoding as wire
+from simulations.simulator.settings import pairwise
 
 SIZE = 4 * 8192 + 300
 CHUNKS = 5
@@ -33,7 +33,7 @@ def signature(peer, data):
 
 class Giver:
     def __init__(self, peer, schema=SCHEMA, clock=100, incarnation=1, ahead=1):
-        self.id, self.outputs, self.algorithm = peer, Outputs(), Pairwise()
+        self.id, self.outputs, self.algorithm = peer, Outputs(), pairwise()
         self.algorithm.allocate(schema.size, schema.trainable, 8192)
         self.a = self.algorithm.ledger.a
         self.a[:] = np.random.default_rng(7).standard_normal(schema.size) + peer[0] * 1e-3
@@ -55,7 +55,7 @@ class Giver:
 
 class Taker:
     def __init__(self, **terms):
-        self.outputs, self.algorithm = Outputs(), Pairwise()
+        self.outputs, self.algorithm = Outputs(), pairwise()
         self.events, self.allocated, self.came = [], 0, []
         check = lambda peer, data, sign: sign == signature(peer, data)  # noqa: E731
         self.joiner = Joiner(CONFIG, self.outputs, check, Random(3), settings=SETTINGS, came=self.came.append, **terms)

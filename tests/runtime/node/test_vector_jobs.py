@@ -13,7 +13,6 @@ from typing import Any, cast
 import numpy as np
 import pytest
 
-from gossipdp.algorithms.pairwise import Pairwise
 from gossipdp.errors import HardwareError
 from gossipdp.protocol import jobs
 from gossipdp.protocol.schema import Schema
@@ -23,6 +22,7 @@ from gossipdp.runtime.memory_need import MemoryPlan
 from gossipdp.runtime.node.vector_jobs import MemoryShortError, SharedRegion, VectorJobs
 from gossipdp.runtime.room import Room
 from gossipdp.runtime.storage.store import Store
+from simulations.simulator.settings import pairwise
 from tests.runtime.storage.samples import meta
 
 
@@ -228,7 +228,7 @@ def test_damaged_newest_checkpoint__the_one_before_is_restored(tmp_path: Path) -
         newest = store.save(arrays, meta(round), schema.to_bytes())
     state = newest / "state.safetensors"
     state.write_bytes(state.read_bytes()[:-1] + b"\x01")
-    algorithm, told, done = Pairwise(), list[str](), list[Any]()
+    algorithm, told, done = pairwise(), list[str](), list[Any]()
     vectors = VectorJobs(
         algorithm,
         store,

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from gossipdp.algorithms.pairwise import Pairwise
+from gossipdp.config import AUTO_CLIP
 from gossipdp.protocol import jobs
 from gossipdp.runtime.free_memory import Free
 from gossipdp.runtime.memory_need import MemoryPlan
@@ -60,7 +61,7 @@ class Peer:
 
 def pairwise(home: Path, workers: int, codec: str) -> list[Any]:
     """Both peers step, exchange all chunks, and freeze. Everything that the protocol or a file would see."""
-    i, j = (Peer(Pairwise(), home, workers, seed) for seed in (1, 2))
+    i, j = (Peer(Pairwise(clip=AUTO_CLIP), home, workers, seed) for seed in (1, 2))
     seen: list[Any] = []
     for number in range(2):
         for peer in (i, j):

@@ -8,7 +8,7 @@ from statistics import NormalDist, fmean
 import numpy as np
 import pytest
 
-from gossipdp.algorithms.pairwise import CLIP_FACTOR
+from gossipdp.config import AUTO_CLIP
 from simulations.lab.robustness import convex
 from simulations.lab.robustness.attacks import (
     ALIE,
@@ -199,7 +199,7 @@ def test_clipping_holds_under_every_attack_at_other_shares_of_bad_peers(bad, wor
 @pytest.mark.parametrize("name", ["sign flip x10", "ipm reversing", "dissensus"])
 def test_pairwise_loses_far_more_without_clipping(calm, name):
     trial, _ = calm
-    clipped, free = (fmean(pairwise(trial, ATTACKS[name], clip)) for clip in (CLIP_FACTOR, np.inf))
+    clipped, free = (fmean(pairwise(trial, ATTACKS[name], clip)) for clip in (AUTO_CLIP, np.inf))
     assert free < clipped - 0.2
 
 

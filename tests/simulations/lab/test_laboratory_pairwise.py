@@ -10,7 +10,6 @@ import pytest
 import torch
 
 from gossipdp.config import EARLY_SHARE, Config
-from gossipdp.protocol.pairwise.timetable import EARLY, LATE
 from peers.plan.frames import frame_bytes
 from peers.plan.pairs import match
 from peers.plan.timeline import Link
@@ -45,7 +44,6 @@ def test_defaults_are_those_of_the_daemon():
     ours, theirs = PairwiseOptions(), Config()
     exchange = theirs.exchange
     assert (ours.lr, ours.momentum, ours.kappa) == (theirs.lr, theirs.momentum, exchange.kappa)
-    assert (exchange.early_exchanges, exchange.late_exchanges) == (EARLY, LATE)
     assert (ours.codec, ours.bits, ours.weight) == (exchange.codec, exchange.bits, exchange.weight)
     assert (ours.schedule, ours.early, ours.clip) == (exchange.partners, EARLY_SHARE, theirs.safety.clip_factor)
 

@@ -9,8 +9,9 @@ from statistics import mean
 
 import pytest
 
+from gossipdp.config import Exchange
 from gossipdp.protocol.events import ExchangeStarted, RoundDone
-from gossipdp.protocol.pairwise.timetable import LATE, exchanges_per_round
+from gossipdp.protocol.pairwise.timetable import exchanges_per_round
 from simulations.simulator.cluster import Cluster, Plan
 from simulations.simulator.faults import Fault
 from simulations.simulator.network import Conditions
@@ -28,8 +29,7 @@ class Early(Cluster):
 
     def _config(self):
         config = super()._config()
-        matching = replace(config.averaging.matching, schedule=self.schedule)
-        averaging = replace(config.averaging, matching=matching, early_exchanges=self.most)
+        averaging = replace(config.averaging, schedule=self.schedule, early_exchanges=self.most)
         return replace(config, averaging=averaging, warmup_steps=0, early_steps=10**9)
 
     def _heard(self, host, event):
@@ -83,7 +83,7 @@ def test_both_sides_make_the_exchanges_of_a_round_even_out_of_step(peers):
     counted.clear()
     cluster.network.run(80.0)
     assert counted[RoundDone] >= 20 * peers
-    made = exchanges_per_round(peers, LATE)
+    made = exchanges_per_round(peers, Exchange().late_exchanges)
     assert counted[ExchangeStarted] / counted[RoundDone] == pytest.approx(made, abs=0.04)
 
 

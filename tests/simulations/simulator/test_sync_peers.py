@@ -23,9 +23,7 @@ class Synchronous(Cluster):
         self.network.run(20.0)
 
     def _config(self):
-        config = super()._config()
-        matching = replace(config.averaging.matching, ahead=False)
-        return replace(config, sync=True, averaging=replace(config.averaging, matching=matching))
+        return replace(super()._config(), sync=True)
 
     def lose(self, host) -> None:
         self.crash(host, trainer=True, disk=True, torn=False)
