@@ -88,10 +88,7 @@ class Host:
             self.unreleased = 0
 
     def error(self):
-        total = sum(
-            (np.abs(self.gap(chunk)).max() for chunk in range(CHUNKS)),
-            start=0.0,
-        )
+        total = sum((np.abs(self.gap(chunk)).max() for chunk in range(CHUNKS)), start=0.0)
         return total
 
     def gap(self, chunk):

@@ -18,11 +18,7 @@ from gossipdp.protocol.events import (
     TransferProgress,
 )
 from gossipdp.protocol.wire import encoding as wire
-from gossipdp.protocol.wire.messages import (
-    Offer,
-    State,
-    StateChunk,
-)
+from gossipdp.protocol.wire.messages import Offer, State, StateChunk
 from tests.protocol.peer_rig import Town, a_peer, founded, take
 
 

@@ -8,12 +8,7 @@ import pytest
 from msgspec.structs import replace
 
 from gossipdp.protocol.wire import encoding as wire
-from gossipdp.protocol.wire.messages import (
-    Member,
-    Ping,
-    Pong,
-    State,
-)
+from gossipdp.protocol.wire.messages import Member, Ping, Pong, State
 from tests.protocol.peer_rig import a_peer, founded
 
 

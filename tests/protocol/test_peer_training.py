@@ -6,14 +6,7 @@ import dataclasses
 
 import pytest
 
-from gossipdp.protocol.events import (
-    Notice,
-    RoundSettled,
-    SessionOpened,
-    SessionRefused,
-    SnapshotTaken,
-    StateReady,
-)
+from gossipdp.protocol.events import Notice, RoundSettled, SessionOpened, SessionRefused, SnapshotTaken, StateReady
 from gossipdp.protocol.pairwise.matching import BUSY, IDLE
 from gossipdp.protocol.schema import Frozen, Schema
 from tests.protocol.peer_rig import OTHER, SCHEMA, Town, configured, founded

@@ -5,9 +5,7 @@ from __future__ import annotations
 import pytest
 
 from gossipdp.protocol.membership.config import LAN, LOCAL, WAN, MembershipConfig
-from gossipdp.protocol.wire.messages import (
-    State,
-)
+from gossipdp.protocol.wire.messages import State
 from tests.protocol.membership.machines import Network, joined, peer_id
 
 

@@ -7,13 +7,7 @@ from msgspec.structs import replace
 
 from gossipdp.protocol.membership.config import LAN
 from gossipdp.protocol.membership.view import LEAP
-from gossipdp.protocol.wire.messages import (
-    Member,
-    Ping,
-    Pong,
-    Progress,
-    PushPull,
-)
+from gossipdp.protocol.wire.messages import Member, Ping, Pong, Progress, PushPull
 from tests.protocol.membership.machines import TOP, A, F, L, Network, Peer, S, peer_id, record
 
 

@@ -9,11 +9,7 @@ from msgspec.structs import replace
 
 from gossipdp.protocol.events import Joined
 from gossipdp.protocol.membership.config import LAN
-from gossipdp.protocol.wire.messages import (
-    Pong,
-    PushPull,
-    State,
-)
+from gossipdp.protocol.wire.messages import Pong, PushPull, State
 from tests.protocol.membership.machines import Network, Peer, peer_id, record
 
 

@@ -8,11 +8,7 @@ import pytest
 
 from gossipdp.protocol.events import MemberChanged
 from gossipdp.protocol.membership.config import LAN, LOCAL
-from gossipdp.protocol.wire.messages import (
-    Ping,
-    PushPull,
-    State,
-)
+from gossipdp.protocol.wire.messages import Ping, PushPull, State
 from tests.protocol.membership.machines import Network, Peer, joined, peer_id, record
 
 # -- leaving -----------------------------------------------------------------------------------------------------

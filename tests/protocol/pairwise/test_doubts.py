@@ -73,14 +73,7 @@ class Answering(Machine):
         super().__init__()
         accept = Accept(EXCHANGE, "modulo4", 0.5, 0.0, window, 1)
         self.machine = Responder(
-            terms(INITIATOR, window),
-            accept,
-            self.outputs,
-            Deadlines(),
-            chunks=CHUNKS,
-            size=256,
-            now=0.0,
-            first=first,
+            terms(INITIATOR, window), accept, self.outputs, Deadlines(), chunks=CHUNKS, size=256, now=0.0, first=first
         )
 
     def open(self, chunk):

@@ -14,12 +14,7 @@ from gossipdp.protocol.transfer.claims import Held
 from gossipdp.protocol.transfer.election import LISTEN
 from gossipdp.protocol.transfer.source import TransferConfig
 from gossipdp.protocol.wire import encoding as wire
-from gossipdp.protocol.wire.messages import (
-    Member,
-    PushPull,
-    Standing,
-    State,
-)
+from gossipdp.protocol.wire.messages import Member, PushPull, Standing, State
 
 SCHEMA = Schema.of([("w", (300,), "float32", "parameter")])
 SETTINGS = b"the settings...."

@@ -11,11 +11,7 @@ import msgspec
 import pytest
 
 from gossipdp.protocol.wire import encoding as wire
-from gossipdp.protocol.wire.messages import (
-    Member,
-    Message,
-    State,
-)
+from gossipdp.protocol.wire.messages import Member, Message, State
 from gossipdp.protocol.wire.table import BUFFERS, MESSAGES
 
 PEER = bytes(range(32))

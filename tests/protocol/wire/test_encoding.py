@@ -28,18 +28,7 @@ from gossipdp.protocol.wire.messages import (
     State,
 )
 from gossipdp.protocol.wire.table import BUFFERS, DATA_LANE, MESSAGES, RESERVED
-from tests.protocol.wire.examples import (
-    IDS,
-    KINDS,
-    MEMBER,
-    PEER,
-    buffers,
-    example,
-    fields_of,
-    hints,
-    limits,
-    pack,
-)
+from tests.protocol.wire.examples import IDS, KINDS, MEMBER, PEER, buffers, example, fields_of, hints, limits, pack
 
 # -- what is allowed ---------------------------------------------------------------------------------------------
 

@@ -8,15 +8,9 @@ import pytest
 
 from gossipdp.errors import RemoteProtocolError
 from gossipdp.protocol.wire import encoding as wire
-from gossipdp.protocol.wire.messages import (
-    PROTOCOL_VERSION,
-)
+from gossipdp.protocol.wire.messages import PROTOCOL_VERSION
 from gossipdp.protocol.wire.table import MESSAGES
-from tests.protocol.wire.examples import (
-    buffers,
-    example,
-    pack,
-)
+from tests.protocol.wire.examples import buffers, example, pack
 
 TOKENS = (
     b"\xc0",
