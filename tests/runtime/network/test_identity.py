@@ -14,13 +14,7 @@ from nacl import bindings
 
 from gossipdp.errors import ConfigError, DataError
 from gossipdp.runtime.network.host_port import split_address
-from gossipdp.runtime.network.identity import (
-    IDENTITY_FILE,
-    SECRET_FILE,
-    Identity,
-    NetworkSecret,
-    curve_public_key,
-)
+from gossipdp.runtime.network.identity import IDENTITY_FILE, SECRET_FILE, Identity, NetworkSecret, curve_public_key
 from gossipdp.runtime.network.incarnation import INCARNATION_FILE, next_incarnation
 from gossipdp.runtime.network.invite import Invite
 from gossipdp.runtime.network.key_files import key_line, replace_file, write_new
