@@ -1,8 +1,9 @@
-"""What every test of the commands needs."""
+"""What every test of the commands and of the processes that they start needs."""
 
 from __future__ import annotations
 
 import logging
+import signal
 from collections.abc import Iterator
 
 import pytest
@@ -16,3 +17,11 @@ def root_logger_restored() -> Iterator[None]:
     yield
     root.handlers[:], root.level = handlers, level
     logging.getLogger("gossipdp").setLevel(logging.NOTSET)
+
+
+@pytest.fixture(autouse=True)
+def hangup() -> Iterator[None]:
+    """Restore SIGHUP, which nohup ignores."""
+    before = signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    yield
+    signal.signal(signal.SIGHUP, before)

@@ -299,14 +299,6 @@ def test_a_log_that_is_long__only_its_end_is_shown(tmp_path: Path) -> None:
     assert process.failed("it ended").seen.endswith("nothing")
 
 
-@pytest.fixture(autouse=True)
-def hangup() -> Iterator[None]:
-    """Restore SIGHUP, which nohup ignores."""
-    before = signal.signal(signal.SIGHUP, signal.SIG_DFL)
-    yield
-    signal.signal(signal.SIGHUP, before)
-
-
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
 def test_a_demo_told_to_end__or_whose_terminal_is_closed__ends_its_processes(
     start: Callable[[Start], Demo], number: signal.Signals

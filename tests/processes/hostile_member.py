@@ -23,8 +23,6 @@ from peers.settings import peer_config
 from peers.version import SOFTWARE
 from tests.processes.running import Host, until
 
-__all__ = ["HostileMember"]
-
 
 class HostileMember:
     """A member that joins a network of hosts.
@@ -80,11 +78,7 @@ class HostileMember:
             self._take_part(beat, speaks)
 
     def until(
-        self,
-        what: str,
-        condition: Callable[[], object],
-        beat: float = 0.1,
-        speaks: Callable[[], object] = lambda: None,
+        self, what: str, condition: Callable[[], object], beat: float = 0.1, speaks: Callable[[], object] = lambda: None
     ) -> None:
         """Take part until `condition` is true. It is looked at, and `speaks` is called, every `beat` seconds."""
 

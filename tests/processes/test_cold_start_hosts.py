@@ -34,9 +34,7 @@ def origin(host: Host, since: int) -> str:
 
 
 @pytest.mark.long
-def test_all_killed__the_latest_checkpoint_is_restored_and_all_others_follow(
-    network: Callable[..., Network],
-) -> None:
+def test_all_killed__the_latest_checkpoint_is_restored_and_all_others_follow(network: Callable[..., Network]) -> None:
     three = network(3)
     three.start()
     three.until_it_runs()

@@ -10,9 +10,7 @@ import pytest
 from simulations.processes.namespaces import hosts
 from simulations.processes.namespaces.hosts import Host, Lab
 
-pytestmark = [
-    pytest.mark.needs("namespaces"),
-]
+pytestmark = [pytest.mark.needs("namespaces")]
 
 REACH = """
 import socket, sys

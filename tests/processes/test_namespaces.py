@@ -17,10 +17,7 @@ from peers import invites
 from simulations.processes.namespaces.hosts import Counters, Lab
 from tests.processes.running import Host, end, gossipdp, host_in, until
 
-pytestmark = [
-    pytest.mark.processes,
-    pytest.mark.needs("namespaces"),
-]
+pytestmark = [pytest.mark.processes, pytest.mark.needs("namespaces")]
 
 
 class Hosts:

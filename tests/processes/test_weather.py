@@ -10,9 +10,7 @@ import pytest
 
 from simulations.processes.namespaces.hosts import Host, Lab, LabError, Weather
 
-pytestmark = [
-    pytest.mark.needs("weather"),
-]
+pytestmark = [pytest.mark.needs("weather")]
 
 ECHO = """
 import socket

@@ -1,4 +1,4 @@
-"""A training process for test_daemon_lost: AdamW until the file STOP exists; then it writes its steps and weights.
+"""A training process for test_alone: AdamW until the file STOP exists; then it writes its steps and weights.
 
 training_lone.py OUT STOP
 """

@@ -151,9 +151,7 @@ def head(model: Any) -> list[Optimizer]:
 @pytest.mark.parametrize("after", [whole, halves, head])
 @pytest.mark.parametrize("before", [whole, halves])
 def test_optimizers_made_anew_over_the_same_parameters_are_followed_from_their_second_step(
-    daemon: LedgerDaemon,
-    before: Callable[[nn.Module], list[Optimizer]],
-    after: Callable[[nn.Module], list[Optimizer]],
+    daemon: LedgerDaemon, before: Callable[[nn.Module], list[Optimizer]], after: Callable[[nn.Module], list[Optimizer]]
 ) -> None:
     model = small()
     first, second = before(model), after(model)

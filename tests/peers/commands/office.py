@@ -12,8 +12,6 @@ from gossipdp.runtime import decisions_file
 from gossipdp.runtime.network.identity import Identity, NetworkSecret
 from peers import control, decisions, home
 
-__all__ = ["Office"]
-
 
 class Office:
     """Stands in for `control.ask` on a founder's host. `others`: keys of further members, by name."""

@@ -71,11 +71,7 @@ def test_speed_and_packets() -> None:
     assert ways.speeds([met(speed=Speed(0.0, 1.0))])[0].light is Light.GREY
     assert [
         each.light for each in ways.packets([met(), met(passing={"to": Passing(0, 1500)}), met(reached="hello")])
-    ] == [
-        Light.GREEN,
-        Light.RED,
-        Light.GREY,
-    ]
+    ] == [Light.GREEN, Light.RED, Light.GREY]
 
 
 @pytest.mark.parametrize(

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import re
 
-__all__ = ["Screen"]
-
 PIECE = re.compile(r"\x1b\[([\d;]*)([A-Za-z])|\x1b([78D])|[\r\n]|[^\x1b\r\n]")
 
 

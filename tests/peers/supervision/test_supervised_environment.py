@@ -16,13 +16,7 @@ from gossipdp.errors import ConfigError
 from peers import environment
 from peers.supervisor import run
 from simulations.processes.progress import until
-from tests.peers.supervision.supervised import (
-    DAEMON,
-    LAUNCHER,
-    TRAINING,
-    WAIT,
-    Running,
-)
+from tests.peers.supervision.supervised import DAEMON, LAUNCHER, TRAINING, WAIT, Running
 
 pytestmark = pytest.mark.processes
 

@@ -19,14 +19,7 @@ from peers.daemon_questions import AttachWatch
 from peers.processes import Guard
 from peers.supervisor import ATTACH_WITHIN, FINAL, Supervisor
 from simulations.processes.progress import until
-from tests.peers.supervision.supervised import (
-    DAEMON,
-    LAUNCHER,
-    STUBBORN,
-    TRAINING,
-    WAIT,
-    Running,
-)
+from tests.peers.supervision.supervised import DAEMON, LAUNCHER, STUBBORN, TRAINING, WAIT, Running
 
 pytestmark = pytest.mark.processes
 
