@@ -1,7 +1,5 @@
 """Configuration: precedence of its sources, environment variables, error texts, dumps, and what peers must share."""
 
-from __future__ import annotations
-
 import tomllib
 
 import pytest

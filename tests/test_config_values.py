@@ -1,7 +1,5 @@
 """Configuration: values with units, values out of range, and help for every key."""
 
-from __future__ import annotations
-
 import math
 import re
 import tomllib

@@ -1,7 +1,5 @@
 """Executes the import tables of docs/design/architecture.md section 3. The daemon starts without torch."""
 
-from __future__ import annotations
-
 import ast
 import re
 import subprocess

@@ -1,7 +1,5 @@
 """The ledger (algorithms section 1): at every instant x + pending - a = inner progress since the last snapshot."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from hypothesis import given, settings

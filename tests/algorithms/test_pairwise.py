@@ -1,7 +1,5 @@
 """`pairwise` against its own mathematics, on the real jobs (algorithms sections 9 and 12; invariants 2, 12 and 14)."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from hypothesis import given, settings

@@ -1,7 +1,5 @@
 """The kernels of the modulo codec: packing, copying, coefficients, warm-up, and no usable cache of compiled code."""
 
-from __future__ import annotations
-
 import os
 import runpy
 import subprocess

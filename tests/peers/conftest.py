@@ -1,7 +1,5 @@
 """What every test of the commands and of the processes that they start needs."""
 
-from __future__ import annotations
-
 import logging
 import signal
 from collections.abc import Iterator

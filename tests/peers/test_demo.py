@@ -1,7 +1,5 @@
 """The demo with made-up processes, and one short run of the real demo."""
 
-from __future__ import annotations
-
 import json
 import logging
 import os

@@ -1,7 +1,5 @@
 """The daemon's log lines, as text and as JSON, both with the peer's name; and lines about waits."""
 
-from __future__ import annotations
-
 import json
 import logging
 import os

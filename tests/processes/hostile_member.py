@@ -4,8 +4,6 @@ It has the network's secret, a real transport and a real peer. Its jobs are not 
 stays a joiner. Tests drive it by `act`, in their own thread.
 """
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Iterable
 from pathlib import Path

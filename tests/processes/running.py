@@ -1,7 +1,5 @@
 """Networks of real peers for tests. `simulations.processes.namespaces.processes` has the processes of one peer."""
 
-from __future__ import annotations
-
 import contextlib
 import itertools
 import json

@@ -1,7 +1,5 @@
 """Hosts whose addresses differ from what they see themselves: a port map, IPv6 alone, and a shared private network."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence

@@ -1,7 +1,5 @@
 """A lone peer with a real daemon is the bare optimizer bit for bit, and loses no step when its daemon is killed."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal

@@ -1,7 +1,5 @@
 """A power cut of a whole network: it goes on from the latest checkpoint, whichever host is up first (I14)."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import pytest

@@ -1,7 +1,5 @@
 """Twelve faults between two hosts and on them, each of which `gossipdp doctor` has to name rightly."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import resource

@@ -1,7 +1,5 @@
 """The emulated network itself: cuts, rates, and removal."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 

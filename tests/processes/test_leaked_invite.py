@@ -1,7 +1,5 @@
 """A stranger that came in by a leaked invite, and a stolen host: put out as docs/members.md says, with real daemons."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Two hosts that are two network namespaces: joining by an invite, the errors of joining, and bytes on the cable."""
 
-from __future__ import annotations
-
 import re
 import time
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """A real Prometheus server scrapes two daemons, evaluates the alert rules and answers every query of the dashboard."""
 
-from __future__ import annotations
-
 import json
 import re
 import subprocess

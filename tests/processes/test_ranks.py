@@ -1,7 +1,5 @@
 """Hosts of several ranks, in network namespaces: groups under DDP and FSDP2 gossip with each other, and lose a rank."""
 
-from __future__ import annotations
-
 import itertools
 import json
 import os

@@ -1,7 +1,5 @@
 """Peers started as users start them, by `gossipdp up` and `gossipdp join`: stopped, killed, started again, or late."""
 
-from __future__ import annotations
-
 import base64
 import itertools
 import json

@@ -1,7 +1,5 @@
 """Delay, jitter, loss and broken connections of the emulated network: as configured, and on the way to one host."""
 
-from __future__ import annotations
-
 import statistics
 import subprocess
 import sys

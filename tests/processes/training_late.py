@@ -3,8 +3,6 @@
 training_late.py OUT SEED BEFORE_ATTACH BEFORE_STEPS: it attaches and steps once these files exist.
 """
 
-from __future__ import annotations
-
 import json
 import select
 import sys

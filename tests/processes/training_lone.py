@@ -3,8 +3,6 @@
 training_lone.py OUT STOP
 """
 
-from __future__ import annotations
-
 import json
 import select
 import sys

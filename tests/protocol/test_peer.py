@@ -1,7 +1,5 @@
 """Peers whole, in virtual time on a calm network: found, join, exchange, leave, and messages that no peer sends."""
 
-from __future__ import annotations
-
 from random import Random
 
 import numpy as np

@@ -1,7 +1,5 @@
 """A peer comes back: it takes the network's model, or resumes from its checkpoint."""
 
-from __future__ import annotations
-
 from gossipdp.protocol import jobs
 from gossipdp.protocol.events import ExchangeEnded, Notice, RoundDone, StateReady
 from gossipdp.protocol.transfer.claims import Held

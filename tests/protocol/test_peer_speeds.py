@@ -1,7 +1,5 @@
 """What peers say of their speed, and the H that follows from it."""
 
-from __future__ import annotations
-
 import math
 
 import pytest

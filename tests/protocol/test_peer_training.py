@@ -1,7 +1,5 @@
 """The training process of a whole peer: it attaches, is refused, dies, and is followed by another."""
 
-from __future__ import annotations
-
 import dataclasses
 
 import pytest

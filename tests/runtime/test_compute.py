@@ -1,7 +1,5 @@
 """Compute threads, one or several: order, results, errors, work that runs alone, and the bound on what is inside."""
 
-from __future__ import annotations
-
 import select
 import threading
 import time

@@ -3,8 +3,6 @@
 `test_store_torn` has crashes at every point.
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import IO
 

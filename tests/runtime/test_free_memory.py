@@ -1,7 +1,5 @@
 """The memory and cores that a daemon may use, with cgroups of both versions and without a container."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """Faults of the two sides of an exchange that the invariants must notice."""
 
-from __future__ import annotations
-
 import pytest
 
 from gossipdp.algorithms.pairwise import Pairwise

@@ -1,7 +1,5 @@
 """When a step is over, with optimizers that step each other, are made anew, or step inside the backward pass."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from typing import Any
 

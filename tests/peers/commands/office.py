@@ -1,7 +1,5 @@
 """A daemon's part in decisions, for the tests of the commands: it answers from a real register. Not a test."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Commands that ask the daemon, the tables they print, and `gossipdp top`."""
 
-from __future__ import annotations
-
 import json
 import os
 import pty

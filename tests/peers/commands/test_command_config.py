@@ -1,7 +1,5 @@
 """`gossipdp config show` and `explain`: what each key and each error code means, in 80 columns."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """`gossipdp join`, `gossipdp invite`, and secrets."""
 
-from __future__ import annotations
-
 import io
 import os
 import re

@@ -1,7 +1,5 @@
 """`gossipdp members ban` and its relatives, `gossipdp keys`, and what a home has of the operator."""
 
-from __future__ import annotations
-
 import base64
 import json
 import time

@@ -4,8 +4,6 @@ Both nodes of the Slurm cluster are this machine: their names lead to loopback. 
 files in a folder of their own.
 """
 
-from __future__ import annotations
-
 import os
 import secrets
 import signal

@@ -1,7 +1,5 @@
 """Alert rules and dashboard name only metrics, labels and values that a daemon shows."""
 
-from __future__ import annotations
-
 import re
 import sys
 import types

@@ -1,7 +1,5 @@
 """What doctor makes of its visits, and visits on loopback."""
 
-from __future__ import annotations
-
 import socket
 import threading
 from collections.abc import Callable, Iterator

@@ -1,7 +1,5 @@
 """Exports: named tensors in the model's types, alone or with a base, as `from_pretrained` reads them."""
 
-from __future__ import annotations
-
 import json
 import os
 from pathlib import Path

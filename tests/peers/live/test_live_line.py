@@ -1,7 +1,5 @@
 """The live line on a real terminal: the process that draws it, and the supervisor around it."""
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess

@@ -1,7 +1,5 @@
 """Networks and a clock of plain arithmetic for the tests of plans. Not a test."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from peers.plan.clock import Round, Way

@@ -1,7 +1,5 @@
 """A network's figures: the texts in which a user gives them, and what daemons of a running network answer."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """Fixtures of the tests of the supervisor."""
 
-from __future__ import annotations
-
 import contextlib
 from collections.abc import Iterator, Sequence
 from pathlib import Path

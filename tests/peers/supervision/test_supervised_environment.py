@@ -1,7 +1,5 @@
 """What the supervisor hands to its children, and which processes it leaves alone."""
 
-from __future__ import annotations
-
 import os
 import signal
 import sys

@@ -2,8 +2,6 @@
 
 Children write lines to a pipe that the test reads. The end of the pipe proves that all are gone."""
 
-from __future__ import annotations
-
 import math
 import os
 import signal

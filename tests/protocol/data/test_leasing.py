@@ -1,7 +1,5 @@
 """Leases without a coordinator: sets of blocks, their owners, and which block a peer takes next."""
 
-from __future__ import annotations
-
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st

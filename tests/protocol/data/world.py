@@ -1,7 +1,5 @@
 """Hosts that share leases: messages arrive at once, and the test sets the time."""
 
-from __future__ import annotations
-
 import hashlib
 from functools import cache
 from random import Random

@@ -3,8 +3,6 @@
 SWIM is Das et al. 2002, Lifeguard is Dadgar et al. 2018; I8, I9 and I12 are invariants of the safety page.
 """
 
-from __future__ import annotations
-
 import hashlib
 import heapq
 from collections.abc import Callable, Iterable

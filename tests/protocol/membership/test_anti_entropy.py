@@ -1,7 +1,5 @@
 """Comparing views: digests, then lists, and what differs travels (Demers et al. 1987, push-pull)."""
 
-from __future__ import annotations
-
 from itertools import pairwise
 from random import Random
 

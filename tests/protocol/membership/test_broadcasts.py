@@ -1,7 +1,5 @@
 """Updates to spread (SWIM section 4.1): their queue, how often each is passed on, and what that may cost."""
 
-from __future__ import annotations
-
 import msgpack
 import msgspec
 import pytest

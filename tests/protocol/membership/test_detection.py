@@ -1,7 +1,5 @@
 """Crashed members are failed within bounds, and slow or unreachable ones are not (SWIM 3.1 and 4.2)."""
 
-from __future__ import annotations
-
 import pytest
 
 from gossipdp.protocol.membership.config import LAN, LOCAL, WAN, MembershipConfig

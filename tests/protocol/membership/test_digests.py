@@ -1,7 +1,5 @@
 """Views summed up: digests, and lists of what differs (Demers et al. 1987, section 1.3; Meyer 2023)."""
 
-from __future__ import annotations
-
 from bisect import bisect_left, insort
 from random import Random
 

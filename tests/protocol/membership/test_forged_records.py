@@ -1,7 +1,5 @@
 """Forged and repeated records do no lasting harm."""
 
-from __future__ import annotations
-
 import pytest
 from msgspec.structs import replace
 

@@ -1,7 +1,5 @@
 """Members known by hearsay: how many are believed. Members that a peer heard itself: they come first, and are kept."""
 
-from __future__ import annotations
-
 from itertools import count
 from random import Random
 

@@ -1,7 +1,5 @@
 """How peers find each other: seeds, remembered members and islands."""
 
-from __future__ import annotations
-
 from itertools import pairwise
 
 import pytest

@@ -1,7 +1,5 @@
 """Members that leave, and members that come back after a cut, a crash or a pause (I8)."""
 
-from __future__ import annotations
-
 from dataclasses import replace as derive
 
 import pytest

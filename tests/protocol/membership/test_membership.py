@@ -1,7 +1,5 @@
 """Membership is bounded and deterministic (I9, I12), costs little, and its presets agree with themselves."""
 
-from __future__ import annotations
-
 import dataclasses
 import math
 from random import Random

@@ -1,8 +1,6 @@
 """Lifeguard's suspicion and buddies in one Membership machine (Dadgar et al. 2018, sections IV.B and IV.C), and SWIM
 without them."""
 
-from __future__ import annotations
-
 from dataclasses import replace as derive
 from random import Random
 

@@ -1,7 +1,5 @@
 """One machine: which records it believes, refutes and answers (SWIM 4.2)."""
 
-from __future__ import annotations
-
 import pytest
 from msgspec.structs import replace
 

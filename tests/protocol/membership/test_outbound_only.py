@@ -1,7 +1,5 @@
 """Outbound-only peers: which members keep a link with them, and how they keep it."""
 
-from __future__ import annotations
-
 import math
 from random import Random
 

@@ -1,7 +1,5 @@
 """Probes of one machine, and local health with the times of a probe that follow from it (SWIM 3.1, Lifeguard IV.A)."""
 
-from __future__ import annotations
-
 import pytest
 
 from gossipdp.protocol.membership.config import LAN

@@ -1,7 +1,5 @@
 """Exchanges between peers from the offer to the end (algorithms section 7): their rate, length, stop and events."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from msgspec.structs import replace

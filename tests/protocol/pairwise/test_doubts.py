@@ -4,8 +4,6 @@ The survivor counts those that it cannot know about, and no others. The exhausti
 (simulations.campaigns.exhaustive) found these cases. Each test repeats one with a single machine.
 """
 
-from __future__ import annotations
-
 import math
 
 import pytest

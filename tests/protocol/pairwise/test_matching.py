@@ -1,7 +1,5 @@
 """Random matching by offer and accept (algorithms section 7): choice, pauses, wants, and guests beside them."""
 
-from __future__ import annotations
-
 from collections import Counter
 from random import Random
 

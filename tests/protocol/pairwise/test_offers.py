@@ -1,7 +1,5 @@
 """Which offers a peer accepts, the reason of each refusal, and the weight of an accept (algorithms section 7)."""
 
-from __future__ import annotations
-
 import pytest
 from msgspec.structs import replace
 

@@ -1,7 +1,5 @@
 """Hypercube and Base-2 schedule (algorithms section 7): exact after a cycle, the same for all, and its timetable."""
 
-from __future__ import annotations
-
 import hashlib
 import itertools
 import math

@@ -1,7 +1,5 @@
 """Members that get no offers: set aside, wasting time, or without rounds of their own."""
 
-from __future__ import annotations
-
 from gossipdp.protocol.events import ExchangeEnded, ExchangeStarted, Notice
 from gossipdp.protocol.pairwise.matching import BUSY, IDLE, MatchingConfig
 from gossipdp.protocol.pairwise.offers import IDLE_FOR

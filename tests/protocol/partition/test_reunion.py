@@ -1,7 +1,5 @@
 """A peer that follows another side, its timer and its tables, and several machines against each other."""
 
-from __future__ import annotations
-
 import math
 from pathlib import Path
 from random import Random

@@ -1,7 +1,5 @@
 """Which side follows when two meet again, as tables: what a peer hears, and what it concludes."""
 
-from __future__ import annotations
-
 import pytest
 from msgspec.structs import replace
 

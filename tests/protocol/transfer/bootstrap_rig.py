@@ -1,7 +1,5 @@
 """A peer that comes back with a checkpoint. The test speaks for all other members."""
 
-from __future__ import annotations
-
 from random import Random
 
 from gossipdp.codecs import CODECS

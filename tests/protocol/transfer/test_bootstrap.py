@@ -1,7 +1,5 @@
 """When a whole network comes back, its model is the latest checkpoint that a live peer holds."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from random import Random
 from types import SimpleNamespace

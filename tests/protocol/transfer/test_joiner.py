@@ -1,7 +1,5 @@
 """Rules of a joiner that whole transfers seldom reach, and what the judge of its transfer asks for."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from random import Random
 

@@ -1,7 +1,5 @@
 """What one peer does about moments, without vectors: it holds, gives and fetches them."""
 
-from __future__ import annotations
-
 from random import Random
 
 from gossipdp.protocol.outputs import Outputs

@@ -1,7 +1,5 @@
 """The source of a transfer: what it freezes, serves and drops."""
 
-from __future__ import annotations
-
 import dataclasses
 
 from gossipdp.protocol.wire.messages import StateAsk, StateChunk, StateRefuse, StateRequest

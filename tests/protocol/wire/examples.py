@@ -1,7 +1,5 @@
 """Examples of every message type, with the smallest and the largest values of their fields."""
 
-from __future__ import annotations
-
 import enum
 import math
 from typing import Annotated, Any, get_args, get_origin, get_type_hints

@@ -1,7 +1,5 @@
 """Encoding: every message type survives the way there and back, and nothing past a limit is decoded."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator
 from typing import Any, get_args, get_origin

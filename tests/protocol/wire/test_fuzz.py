@@ -1,7 +1,5 @@
 """Fuzzed headers and frames are decoded as messages or refused (T9)."""
 
-from __future__ import annotations
-
 import random
 
 import pytest

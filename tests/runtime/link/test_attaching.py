@@ -1,7 +1,5 @@
 """Processes that attach: admitted, refused or silent, and where the error leads in a home without a daemon."""
 
-from __future__ import annotations
-
 import os
 import socket
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The dialogue of a daemon and the ranks of a training process, over real sockets and real shared memory."""
 
-from __future__ import annotations
-
 import ctypes
 import math
 import os

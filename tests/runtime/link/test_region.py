@@ -1,7 +1,5 @@
 """The memory that daemon and training process share: layout, seals, limits, the free buffer, and forks."""
 
-from __future__ import annotations
-
 import fcntl
 import os
 import subprocess

@@ -1,7 +1,5 @@
 """Which address a peer advertises and why, port maps of marketplaces, and the order in which addresses are dialled."""
 
-from __future__ import annotations
-
 import ipaddress
 import socket
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """Remotes without the secret, without a proof or with a replayed one change only counters. Decisions act at once."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import random

@@ -1,7 +1,5 @@
 """Keys, the network secret, invites and the count of starts."""
 
-from __future__ import annotations
-
 import errno
 import os
 import random

@@ -1,7 +1,5 @@
 """Links over real sockets: both lanes, queues, crossing dials, closing and coming back, the network's run."""
 
-from __future__ import annotations
-
 import os
 import random
 import time

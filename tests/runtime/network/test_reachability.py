@@ -1,7 +1,5 @@
 """Whether other peers can dial this one: the questions, their times and the verdict, and what else a peer may ask."""
 
-from __future__ import annotations
-
 import math
 import time
 

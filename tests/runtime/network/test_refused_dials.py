@@ -1,7 +1,5 @@
 """Dials that the other side refuses, seeds that all refuse, and copies of an identity."""
 
-from __future__ import annotations
-
 import socket
 from contextlib import suppress
 from pathlib import Path

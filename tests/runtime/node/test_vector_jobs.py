@@ -1,7 +1,5 @@
 """The peer's jobs on the compute thread, pieces of work between them, and the same bits on several threads."""
 
-from __future__ import annotations
-
 import select
 import weakref
 from collections.abc import Callable, Sequence

@@ -1,7 +1,5 @@
 """The verdict on a peer, from plain values."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import replace
 from pathlib import Path

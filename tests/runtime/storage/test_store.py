@@ -1,7 +1,5 @@
 """Checkpoints are read back bit for bit, the newest is known, pins stay, and a damaged one is never used."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import math

@@ -1,7 +1,5 @@
 """The long campaign: parts, resumption, the report of a failing seed, and the summary after the last test."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from types import SimpleNamespace

@@ -5,8 +5,6 @@ pair stays, its difference goes, and two peers correlate by -1/(N-1) under a ran
 II). Random measurements may be three standard errors off.
 """
 
-from __future__ import annotations
-
 import sys
 from itertools import pairwise, repeat
 from statistics import mean, stdev

@@ -1,7 +1,5 @@
 """`pairwise` in the laboratory: sums stay exact, clocks and bytes are true, and its limit cases are known methods."""
 
-from __future__ import annotations
-
 import math
 from collections import Counter
 

@@ -1,7 +1,5 @@
 """Scenarios at small size, their reports, and the command that plays, draws and searches (T4, T5, T7)."""
 
-from __future__ import annotations
-
 import io
 import json
 import sys

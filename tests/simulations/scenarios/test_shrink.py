@@ -1,7 +1,5 @@
 """A failing run shrinks and still fails in the same way."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 

@@ -1,7 +1,5 @@
 """A network whose sides train towards different optima while they are cut off. A helper of tests."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np

@@ -1,8 +1,6 @@
 """Two halves meet again. After a long cut the smaller side follows the larger, and keeps what it gives up. After a
 short one they average. A peer that has fallen behind follows the network (algorithms section 8, I15)."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

@@ -1,7 +1,5 @@
 """The invariants notice peers that are broken on purpose."""
 
-from __future__ import annotations
-
 import re
 from dataclasses import replace
 

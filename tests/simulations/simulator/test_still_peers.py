@@ -1,7 +1,5 @@
 """A training process makes no rounds (an evaluation, a debugger) while the network goes on."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from numpy.linalg import norm

@@ -1,7 +1,5 @@
 """Scripts that end by the network's clock: killed and started again, they go on to the same end."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """`peer.log_to`: what a tracker gets, and that training waits for none."""
 
-from __future__ import annotations
-
 import logging
 import threading
 from pathlib import Path

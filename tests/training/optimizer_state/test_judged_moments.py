@@ -1,7 +1,5 @@
 """Inherited moments are taken only for parameters whose gradients they fit."""
 
-from __future__ import annotations
-
 import logging
 import math
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """The payloads and transforms of the compressors, bit by bit. A value has one encoding."""
 
-from __future__ import annotations
-
 import hashlib
 import struct
 

@@ -1,7 +1,5 @@
 """Pages and pictures of a suite, and the overview of all."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

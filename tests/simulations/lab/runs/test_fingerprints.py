@@ -1,7 +1,5 @@
 """Fingerprints: a kept answer depends on the code that gives it, and on no other code."""
 
-from __future__ import annotations
-
 import pytest
 
 from simulations.lab.runs import fingerprints, runs

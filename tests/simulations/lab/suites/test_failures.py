@@ -1,7 +1,5 @@
 """The suite `failures`: its events are those that its page tells, and all methods see the same."""
 
-from __future__ import annotations
-
 from itertools import pairwise
 from pathlib import Path
 

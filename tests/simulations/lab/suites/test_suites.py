@@ -1,7 +1,5 @@
 """The suites of the laboratory: all can be played and reported, every mark can be missed, and small runs hold."""
 
-from __future__ import annotations
-
 import json
 import re
 
