@@ -9,8 +9,6 @@ the same with one process and with several. The first seconds are of the wall cl
 core count processes that a test started and waited for, too. No fixture stands here.
 """
 
-from __future__ import annotations
-
 import gc
 import os
 from collections import defaultdict

@@ -7,8 +7,6 @@ neither its marks nor the sets below name fails: on another machine it would fai
 `--needs PROGRAM` selects the tests that need a program.
 """
 
-from __future__ import annotations
-
 import functools
 import os
 import subprocess

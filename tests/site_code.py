@@ -1,7 +1,5 @@
 """Loads the code of the site, which is in no package."""
 
-from __future__ import annotations
-
 import importlib.util
 from pathlib import Path
 from types import ModuleType

@@ -1,7 +1,5 @@
 """Every citation of a design page, every link of a document and every path that a document names leads somewhere."""
 
-from __future__ import annotations
-
 import ast
 import re
 from collections import Counter

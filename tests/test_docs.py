@@ -1,7 +1,5 @@
 """The parts of the site that are made from the code. `make docs` builds the site itself and checks its links."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 from textwrap import dedent

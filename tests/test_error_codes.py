@@ -1,7 +1,5 @@
 """The table of error codes against the code that uses them."""
 
-from __future__ import annotations
-
 import ast
 import re
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """`make gpu`: prints as it goes, keeps a copy, ends what takes too long, and says why a machine will not do."""
 
-from __future__ import annotations
-
 import re
 import runpy
 import subprocess

@@ -1,7 +1,5 @@
 """What an installation needs: the demo needs no framework, and a torch that is there is kept."""
 
-from __future__ import annotations
-
 import re
 import runpy
 import subprocess

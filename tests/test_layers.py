@@ -1,7 +1,5 @@
 """Executes the import tables of docs/design/architecture.md section 3. The daemon starts without torch."""
 
-from __future__ import annotations
-
 import ast
 import re
 import subprocess
@@ -173,10 +171,7 @@ def test_private_names_stay_in_their_module():
                 assert not private, f"{path.relative_to(ROOT)} uses {ast.unparse(node)}"
 
 
-PASSING_ON = {
-    "gossipdp.protocol.membership.membership",
-    "gossipdp.protocol.peer",
-}
+PASSING_ON = {"gossipdp.protocol.membership.membership", "gossipdp.protocol.peer"}
 """modules through which other modules may import what these import themselves; packages may, too"""
 
 

@@ -1,7 +1,5 @@
 """The script of make mutants: what it counts, and the interval it states."""
 
-from __future__ import annotations
-
 import runpy
 import tomllib
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The mark `needs`: what is missing is named, and a test calls no program that it does not name. `make system` too."""
 
-from __future__ import annotations
-
 import re
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """The script of make quick: which tests it runs for a changed file, and what it does when time runs out."""
 
-from __future__ import annotations
-
 import runpy
 import sys
 from pathlib import Path

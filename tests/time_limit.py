@@ -4,8 +4,6 @@ A test makes progress when it begins, and whenever `until` sees something move. 
 its own: on a thread, a process or a socket. pytest-timeout reads the limit and fails the test.
 """
 
-from __future__ import annotations
-
 import signal
 
 import pytest

@@ -1,7 +1,5 @@
 """Replicas that average by `pairwise` on the real jobs."""
 
-from __future__ import annotations
-
 import itertools
 
 import numpy as np

@@ -1,7 +1,5 @@
 """A constant buffer element is 0 in every vector, and stays 0 while elements beside it change."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

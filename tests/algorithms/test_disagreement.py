@@ -1,7 +1,5 @@
 """Growth of disagreement under `pairwise`: invariant 6 of algorithms section 9, on the real jobs."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

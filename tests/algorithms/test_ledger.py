@@ -1,7 +1,5 @@
 """The ledger (algorithms section 1): at every instant x + pending - a = inner progress since the last snapshot."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -88,10 +86,7 @@ class Host:
             self.unreleased = 0
 
     def error(self):
-        total = sum(
-            (np.abs(self.gap(chunk)).max() for chunk in range(CHUNKS)),
-            start=0.0,
-        )
+        total = sum((np.abs(self.gap(chunk)).max() for chunk in range(CHUNKS)), start=0.0)
         return total
 
     def gap(self, chunk):

@@ -1,7 +1,5 @@
 """The ledger's kernels against numpy, operation by operation: every bit of a, v and pending."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

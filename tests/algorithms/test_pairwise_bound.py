@@ -1,7 +1,5 @@
 """How the bound of `pairwise` follows training and partners over many rounds, on the real jobs."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

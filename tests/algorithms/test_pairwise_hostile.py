@@ -1,7 +1,5 @@
 """Hostile payloads and clipped exchanges of `pairwise`: invariant 11 of algorithms section 9, on the real jobs."""
 
-from __future__ import annotations
-
 import itertools
 
 import numpy as np

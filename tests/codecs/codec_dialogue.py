@@ -1,7 +1,5 @@
 """Two sides of one chunk that take turns as in `protocol.pairwise.exchange`."""
 
-from __future__ import annotations
-
 from typing import Any, NamedTuple
 
 import numpy as np

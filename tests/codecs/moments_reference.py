@@ -1,7 +1,5 @@
 """The format of `codecs.moments` in plain numpy. Not a test."""
 
-from __future__ import annotations
-
 import numpy as np
 from numpy.typing import NDArray
 

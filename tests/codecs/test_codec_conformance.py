@@ -1,7 +1,5 @@
 """The promises of every codec in the registry (algorithms section 9, invariants 1, 3, 4 and 11)."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import numpy as np

@@ -1,7 +1,5 @@
 """The modulo codecs: exactness, verdicts, stages and rounding (algorithms sections 3 and 9)."""
 
-from __future__ import annotations
-
 from itertools import combinations
 
 import numpy as np

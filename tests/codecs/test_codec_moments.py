@@ -1,7 +1,5 @@
 """Adam's moments in 2 bytes a parameter: the update must survive, and a payload is checked (`codecs.moments`)."""
 
-from __future__ import annotations
-
 import struct
 
 import numpy as np

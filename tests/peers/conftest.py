@@ -1,8 +1,7 @@
-"""What every test of the commands needs."""
-
-from __future__ import annotations
+"""What every test of the commands and of the processes that they start needs."""
 
 import logging
+import signal
 from collections.abc import Iterator
 
 import pytest
@@ -16,3 +15,11 @@ def root_logger_restored() -> Iterator[None]:
     yield
     root.handlers[:], root.level = handlers, level
     logging.getLogger("gossipdp").setLevel(logging.NOTSET)
+
+
+@pytest.fixture(autouse=True)
+def hangup() -> Iterator[None]:
+    """Restore SIGHUP, which nohup ignores."""
+    before = signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    yield
+    signal.signal(signal.SIGHUP, before)

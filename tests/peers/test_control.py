@@ -1,7 +1,5 @@
 """The control socket: requests, answers, and everything else that arrives."""
 
-from __future__ import annotations
-
 import errno
 import json
 import math

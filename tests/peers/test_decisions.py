@@ -1,7 +1,5 @@
 """Who decides, about whom, and with which key."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

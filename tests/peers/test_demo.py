@@ -1,7 +1,5 @@
 """The demo with made-up processes, and one short run of the real demo."""
 
-from __future__ import annotations
-
 import json
 import logging
 import os
@@ -296,14 +294,6 @@ def test_a_log_that_is_long__only_its_end_is_shown(tmp_path: Path) -> None:
     assert len(lines) == 13 and lines[-1].endswith("the reason")
     process.log.write_bytes(b"")
     assert process.failed("it ended").seen.endswith("nothing")
-
-
-@pytest.fixture(autouse=True)
-def hangup() -> Iterator[None]:
-    """Restore SIGHUP, which nohup ignores."""
-    before = signal.signal(signal.SIGHUP, signal.SIG_DFL)
-    yield
-    signal.signal(signal.SIGHUP, before)
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])

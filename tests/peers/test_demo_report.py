@@ -1,7 +1,5 @@
 """Figures, marks, report, picture and live table of a demo, from made-up files and answers."""
 
-from __future__ import annotations
-
 import copy
 import io
 import json

@@ -1,7 +1,5 @@
 """The final files of a home."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal

@@ -1,7 +1,5 @@
 """The example jobs alone (GOSSIPDP_OFF=1): sizes, data splits, determinism, learning."""
 
-from __future__ import annotations
-
 import gc
 import json
 import os

@@ -1,6 +1,4 @@
-"""The daemon's log lines, as text and as JSON, both with the peer's name."""
-
-from __future__ import annotations
+"""The daemon's log lines, as text and as JSON, both with the peer's name; and lines about waits."""
 
 import json
 import logging
@@ -9,13 +7,14 @@ import re
 import stat
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from peers import daemon, logs
+from peers import daemon, logs, waits
 from peers.log_file import LogFile, log_file
 
 
@@ -145,3 +144,24 @@ def test_exchanges_are_told_only_when_asked_for(capsys: pytest.CaptureFixture[st
     logs.configure("p1", "text", verbose=True)
     logging.getLogger("gossipdp.node").debug("exchange 1")
     assert "exchange 1" in capsys.readouterr().err
+
+
+def test_a_long_call_is_told_and_a_short_one_is_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    now, told, events = [0.0], [], [threading.Event(), threading.Event()]
+
+    def say(line: str) -> None:
+        told.append(line)
+        events[len(told) - 1].set()
+
+    monkeypatch.setattr(waits, "LOOK", 0.001)
+    monkeypatch.setattr(waits.time, "monotonic", lambda: now[0])
+    with waits.told("the disk", say):
+        now[0] = 4.0
+    assert told == []
+    with waits.told("the disk", say):
+        now[0] = 10.0
+        events[0].wait()
+        now[0] = 45.0
+        events[1].wait()
+    assert told == ["waiting for the disk, for 6 s", "waiting for the disk, for 41 s"]
+    assert not [thread for thread in threading.enumerate() if thread.name == "gossipdp-waits"]

@@ -1,7 +1,5 @@
 """Families of processes: members, and the order of their end. The test makes the times."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import signal

@@ -1,7 +1,5 @@
 """After which ends of a training command the supervisor gives up."""
 
-from __future__ import annotations
-
 import pytest
 
 from peers.verdict import NEVER_ATTACHED, OCCUPIED, Verdict, gives_up, occupied_by

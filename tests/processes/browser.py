@@ -13,8 +13,6 @@ from typing import Any
 
 from simulations.processes.needs import found
 
-__all__ = ["Browser"]
-
 OPTIONS = ("--headless", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--hide-scrollbars")
 OPTIONS += ("--remote-debugging-pipe", "--no-first-run", "--disable-extensions", "--disable-background-networking")
 LAUNCH = (

@@ -1,7 +1,5 @@
 """Tests with real daemons and training processes. Helpers are in `running`."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path

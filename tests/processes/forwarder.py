@@ -3,8 +3,6 @@
 Run as a script, it imports nothing of the project and starts at once.
 """
 
-from __future__ import annotations
-
 import socket
 import sys
 import threading

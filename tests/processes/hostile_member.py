@@ -4,8 +4,6 @@ It has the network's secret, a real transport and a real peer. Its jobs are not 
 stays a joiner. Tests drive it by `act`, in their own thread.
 """
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -22,8 +20,6 @@ from peers import home as homes
 from peers.settings import peer_config
 from peers.version import SOFTWARE
 from tests.processes.running import Host, until
-
-__all__ = ["HostileMember"]
 
 
 class HostileMember:
@@ -80,11 +76,7 @@ class HostileMember:
             self._take_part(beat, speaks)
 
     def until(
-        self,
-        what: str,
-        condition: Callable[[], object],
-        beat: float = 0.1,
-        speaks: Callable[[], object] = lambda: None,
+        self, what: str, condition: Callable[[], object], beat: float = 0.1, speaks: Callable[[], object] = lambda: None
     ) -> None:
         """Take part until `condition` is true. It is looked at, and `speaks` is called, every `beat` seconds."""
 

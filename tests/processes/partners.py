@@ -4,8 +4,6 @@ Each round forks PARTNERS processes. Each process connects to the daemon, sends 
 killed before the pings are read. A line of standard output ends each round.
 """
 
-from __future__ import annotations
-
 import os
 import signal
 import sys

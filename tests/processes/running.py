@@ -1,7 +1,5 @@
 """Networks of real peers for tests. `simulations.processes.namespaces.processes` has the processes of one peer."""
 
-from __future__ import annotations
-
 import contextlib
 import itertools
 import json
@@ -13,33 +11,8 @@ from typing import Any
 from peers import home as homes
 from peers import invites
 from simulations.processes.namespaces.hosts import Lab
-from simulations.processes.namespaces.processes import (
-    FIRST_MODEL,
-    Host,
-    Process,
-    end,
-    environment,
-    gossipdp,
-    kept_port,
-)
+from simulations.processes.namespaces.processes import FIRST_MODEL, Host, Process, end, environment, gossipdp, kept_port  # noqa: F401
 from simulations.processes.progress import until
-
-__all__ = [
-    "FIRST_MODEL",
-    "PORT",
-    "Host",
-    "Network",
-    "Process",
-    "byte_gpt",
-    "byte_gpt_steps",
-    "end",
-    "environment",
-    "gossipdp",
-    "host_in",
-    "kept_port",
-    "running",
-    "until",
-]
 
 PORT = 4710
 """of a host in a namespace of its own"""
@@ -65,13 +38,7 @@ def host_in(lab: Lab, number: int, directory: Path, **options: Any) -> Host:
     """Host `number` of a network, in its namespace. The first founds the network."""
     place = lab.hosts[number]
     return Host(
-        directory,
-        f"h{number}",
-        founder=number == 0,
-        address=place.address,
-        port=PORT,
-        within=place.command,
-        **options,
+        directory, f"h{number}", founder=number == 0, address=place.address, port=PORT, within=place.command, **options
     )
 
 

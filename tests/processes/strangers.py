@@ -4,8 +4,6 @@ Each sends BYTES bytes. After COUNT connections to each port the script prints a
 ends.
 """
 
-from __future__ import annotations
-
 import resource
 import select
 import socket

@@ -1,7 +1,5 @@
 """Hosts whose addresses differ from what they see themselves: a port map, IPv6 alone, and a shared private network."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
@@ -16,10 +14,7 @@ from simulations.processes.namespaces import hosts as labs
 from simulations.processes.namespaces.hosts import Lab
 from tests.processes.running import PORT, Host, end, environment, host_in, until
 
-pytestmark = [
-    pytest.mark.processes,
-    pytest.mark.needs("namespaces"),
-]
+pytestmark = [pytest.mark.processes, pytest.mark.needs("namespaces")]
 FORWARDER = str(Path(__file__).with_name("forwarder.py"))
 
 
@@ -54,11 +49,7 @@ def founded(pair: Sequence[Host]) -> str:
 
 def until_both_know_each_other(pair: Sequence[Host]) -> None:
     for host, other in (pair, pair[::-1]):
-        until(
-            f"{host.name} knows {other.name}",
-            lambda h=host, o=other: h.member(o.name).get("state") == "alive",
-            pair,
-        )
+        until(f"{host.name} knows {other.name}", lambda h=host, o=other: h.member(o.name).get("state") == "alive", pair)
 
 
 def addresses(host: Host) -> list[str]:

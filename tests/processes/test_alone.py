@@ -1,8 +1,8 @@
-"""A lone peer, started by `gossipdp up`, is the bare optimizer bit for bit: byte_gpt with gossipdp and without."""
-
-from __future__ import annotations
+"""A lone peer with a real daemon is the bare optimizer bit for bit, and loses no step when its daemon is killed."""
 
 import json
+import os
+import signal
 import subprocess
 import sys
 from collections.abc import Callable
@@ -14,7 +14,7 @@ from safetensors.torch import load_file
 
 from gossipdp.runtime.storage.store import Store
 from peers.export import export_file, trained
-from tests.processes.running import Network, environment
+from tests.processes.running import Network, environment, until
 
 pytestmark = pytest.mark.processes
 
@@ -60,3 +60,41 @@ def test_lone_peer_with_a_real_daemon_trains_bit_for_bit_as_without(
     assert set(anchor) == set(one)
     for name, tensor in anchor.items():
         torch.testing.assert_close(tensor, one[name], rtol=1e-6, atol=1e-7)
+
+
+SCRIPT = Path(__file__).with_name("training_lone.py")
+
+
+@pytest.mark.long
+def test_daemon_of_a_lone_peer_killed_far_from_its_checkpoint__no_step_is_lost(
+    network: Callable[..., Network], tmp_path: Path
+) -> None:
+    out, stop = tmp_path / "weights.safetensors", tmp_path / "stop"
+    [host] = network(1, settings="[exchange]\nevery = 50\nwarmup_steps = 0\n").hosts
+    host.start_supervised([sys.executable, str(SCRIPT), str(out), str(stop)])
+    until("it has trained on past its checkpoint", lambda: host.status().get("round", 0) >= 3, [host])
+    before = host.status()
+    os.kill(host.children()["daemon"], signal.SIGKILL)
+    until(
+        "the next daemon has its training process again",
+        lambda: (
+            (status := host.status()).get("incarnation", 0) > before["incarnation"]
+            and status["training"] == "attached"
+            and status["round"] > before["round"]
+        ),
+        [host],
+    )
+    stop.touch()
+    assert host.supervisor is not None
+    assert host.supervisor.ended() == 0, host.last_words()
+
+    told = json.loads(out.with_suffix(".json").read_text())
+    assert told == {"step": told["step"], "lost": 0, "clock": told["step"], "alone": False}
+    newest, _ = Store(host.home / "checkpoints").latest()
+    assert newest is not None and newest.meta.clock == told["step"], "every step is in the model"
+    exported = tmp_path / "anchor.safetensors"
+    export_file(trained(newest), exported)
+    anchor, weights = load_file(exported), load_file(out)
+    for name, tensor in weights.items():
+        torch.testing.assert_close(anchor[name], tensor, rtol=1e-6, atol=1e-7)
+    assert "took the parameters of the live training process over" in host.text()

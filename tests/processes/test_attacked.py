@@ -1,7 +1,5 @@
 """Real daemons, partners that die under load, and strangers that use up descriptors."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 import urllib.request

@@ -4,8 +4,6 @@ T3 and T18 are runs of `simulations.processes.namespaces.chaos` on an emulated n
 of one machine.
 """
 
-from __future__ import annotations
-
 import itertools
 import re
 import signal

@@ -1,7 +1,5 @@
 """A power cut of a whole network: it goes on from the latest checkpoint, whichever host is up first (I14)."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import pytest
@@ -34,9 +32,7 @@ def origin(host: Host, since: int) -> str:
 
 
 @pytest.mark.long
-def test_all_killed__the_latest_checkpoint_is_restored_and_all_others_follow(
-    network: Callable[..., Network],
-) -> None:
+def test_all_killed__the_latest_checkpoint_is_restored_and_all_others_follow(network: Callable[..., Network]) -> None:
     three = network(3)
     three.start()
     three.until_it_runs()

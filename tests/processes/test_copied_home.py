@@ -1,7 +1,5 @@
 """Two hosts made from one image, with one peer's home in it."""
 
-from __future__ import annotations
-
 import shutil
 from collections.abc import Callable
 

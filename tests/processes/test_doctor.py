@@ -1,7 +1,5 @@
 """Twelve faults between two hosts and on them, each of which `gossipdp doctor` has to name rightly."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import resource
@@ -33,10 +31,7 @@ from simulations.processes.progress import undelayed, until
 from tests.processes.running import PORT, end, environment, host_in
 from tests.runtime.storage.small_disk import small_disk
 
-pytestmark = [
-    pytest.mark.processes,
-    pytest.mark.needs("namespaces"),
-]
+pytestmark = [pytest.mark.processes, pytest.mark.needs("namespaces")]
 FORWARDER = str(Path(__file__).with_name("forwarder.py"))
 WITHIN = 15.0
 """seconds within which a fault has to be named, if a CPU is free"""

@@ -1,7 +1,5 @@
 """A run ends among real peers: one command, or the end of the training scripts, and all hold one final model."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal

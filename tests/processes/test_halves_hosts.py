@@ -1,7 +1,5 @@
 """Two halves of a network train apart and meet again. The smaller side saves its model, and follows (I15)."""
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Iterator
 from pathlib import Path

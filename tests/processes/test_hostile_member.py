@@ -1,7 +1,5 @@
 """A member forges records, suspects others without end and introduces members that do not exist. Real daemons go on."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable
 from functools import partial

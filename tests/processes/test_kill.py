@@ -5,8 +5,6 @@ them; started again, it has the network's model and exchanges. `tests/protocol/m
 virtual time how soon a death is known.
 """
 
-from __future__ import annotations
-
 import itertools
 import json
 import math

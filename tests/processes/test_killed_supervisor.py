@@ -3,8 +3,6 @@
 `tests/peers/supervision/test_kills.py` kills every set of processes, with stand-ins for daemon and training.
 """
 
-from __future__ import annotations
-
 import itertools
 import os
 import shlex

@@ -1,7 +1,5 @@
 """The emulated network itself: cuts, rates, and removal."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 
@@ -10,9 +8,7 @@ import pytest
 from simulations.processes.namespaces import hosts
 from simulations.processes.namespaces.hosts import Host, Lab
 
-pytestmark = [
-    pytest.mark.needs("namespaces"),
-]
+pytestmark = [pytest.mark.needs("namespaces")]
 
 REACH = """
 import socket, sys

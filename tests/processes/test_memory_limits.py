@@ -1,7 +1,5 @@
 """What a peer needs of memory: said before it is taken, where a container's limit is too low; and measured."""
 
-from __future__ import annotations
-
 import os
 import re
 import shlex

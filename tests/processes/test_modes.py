@@ -1,7 +1,5 @@
 """The limit of gossip: two synchronous peers that average after every step equal two ranks under DDP."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

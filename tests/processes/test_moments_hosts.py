@@ -1,7 +1,5 @@
 """Moments between real processes: of a killed training process, and on a host that joins."""
 
-from __future__ import annotations
-
 import json
 import sys
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """Two hosts that are two network namespaces: joining by an invite, the errors of joining, and bytes on the cable."""
 
-from __future__ import annotations
-
 import re
 import time
 from collections.abc import Iterator
@@ -17,10 +15,7 @@ from peers import invites
 from simulations.processes.namespaces.hosts import Counters, Lab
 from tests.processes.running import Host, end, gossipdp, host_in, until
 
-pytestmark = [
-    pytest.mark.processes,
-    pytest.mark.needs("namespaces"),
-]
+pytestmark = [pytest.mark.processes, pytest.mark.needs("namespaces")]
 
 
 class Hosts:

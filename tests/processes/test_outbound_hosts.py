@@ -1,7 +1,5 @@
 """Peers that others cannot dial: by configuration, and by their own finding (GD-102)."""
 
-from __future__ import annotations
-
 import itertools
 import json
 import re

@@ -1,7 +1,5 @@
 """The status page of a real daemon in a real browser, also among members with hostile names."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import urllib.error

@@ -1,7 +1,5 @@
 """`gossipdp plan --from-running` beside real daemons that train."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """The race: how runs become figures, and one short heat with real processes of all contestants."""
 
-from __future__ import annotations
-
 import json
 import math
 from pathlib import Path

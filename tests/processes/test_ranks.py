@@ -1,7 +1,5 @@
 """Hosts of several ranks, in network namespaces: groups under DDP and FSDP2 gossip with each other, and lose a rank."""
 
-from __future__ import annotations
-
 import itertools
 import json
 import os
@@ -17,11 +15,7 @@ from simulations.processes.namespaces.hosts import Lab
 from simulations.processes.namespaces.processes import pause
 from tests.processes.running import Host, end, host_in, until
 
-pytestmark = [
-    pytest.mark.long,
-    pytest.mark.processes,
-    pytest.mark.needs("namespaces"),
-]
+pytestmark = [pytest.mark.long, pytest.mark.processes, pytest.mark.needs("namespaces")]
 SCRIPT = Path(__file__).with_name("training_ranks.py")
 RANKS = {"one": 1, "ddp": 2, "fsdp": 2}
 STEPS = 2000

@@ -1,7 +1,5 @@
 """The commands of the README on two hosts, typed as they stand there, and what they print compared with it."""
 
-from __future__ import annotations
-
 import os
 import re
 import signal

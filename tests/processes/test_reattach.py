@@ -1,7 +1,5 @@
 """`gossipdp.attach` in a real training process, with daemons that die under it: byte_gpt with 11M parameters."""
 
-from __future__ import annotations
-
 import math
 import re
 from collections.abc import Callable

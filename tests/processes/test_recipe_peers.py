@@ -3,8 +3,6 @@
 What the daemons keep is exported, loaded as people load it, and must be one trained model.
 """
 
-from __future__ import annotations
-
 import sys
 import tempfile
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """The watch of a chaos run notices each broken invariant, with a host that only pretends."""
 
-from __future__ import annotations
-
 import math
 import signal
 import threading

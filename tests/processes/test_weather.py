@@ -1,7 +1,5 @@
 """Delay, jitter, loss and broken connections of the emulated network: as configured, and on the way to one host."""
 
-from __future__ import annotations
-
 import statistics
 import subprocess
 import sys
@@ -10,9 +8,7 @@ import pytest
 
 from simulations.processes.namespaces.hosts import Host, Lab, LabError, Weather
 
-pytestmark = [
-    pytest.mark.needs("weather"),
-]
+pytestmark = [pytest.mark.needs("weather")]
 
 ECHO = """
 import socket

@@ -1,7 +1,5 @@
 """How a wire treats single frames. `test_weather` tests wires as a network."""
 
-from __future__ import annotations
-
 import struct
 
 from simulations.processes.namespaces import wires

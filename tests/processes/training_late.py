@@ -1,9 +1,7 @@
-"""A training process for test_late_attach: a linear regression that reports its distance to the solution.
+"""A training process for test_supervised: a linear regression that reports its distance to the solution.
 
 training_late.py OUT SEED BEFORE_ATTACH BEFORE_STEPS: it attaches and steps once these files exist.
 """
-
-from __future__ import annotations
 
 import json
 import select

@@ -1,9 +1,7 @@
-"""A training process for test_daemon_lost: AdamW until the file STOP exists; then it writes its steps and weights.
+"""A training process for test_alone: AdamW until the file STOP exists; then it writes its steps and weights.
 
 training_lone.py OUT STOP
 """
-
-from __future__ import annotations
 
 import json
 import select

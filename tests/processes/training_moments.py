@@ -3,8 +3,6 @@
 training_moments.py LOG
 """
 
-from __future__ import annotations
-
 import json
 import sys
 import time

@@ -11,8 +11,6 @@ one file per rank:
     {"at", "delayed", "event": "begin" | "step" | "trained" | "end", "step", "digest", "validation", "process"}
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import os

@@ -3,8 +3,6 @@
 training_sync.py OUT STEPS RANK gossip|ddp
 """
 
-from __future__ import annotations
-
 import select
 import sys
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The end of a run: peers whose training is over come to their mean, whoever is missing, late, cut off or killed."""
 
-from __future__ import annotations
-
 import dataclasses
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Hosts that finish together tell the same counts, whatever they know of a member that was lost."""
 
-from __future__ import annotations
-
 from functools import partial
 
 import msgspec

@@ -1,7 +1,5 @@
 """The end of short runs: peers whose replicas are further apart than any exchange of the training has shown."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

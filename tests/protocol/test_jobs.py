@@ -1,7 +1,5 @@
 """Every job names the type of its result, and the algorithms give it."""
 
-from __future__ import annotations
-
 import types
 from typing import get_args
 

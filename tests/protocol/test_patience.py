@@ -1,7 +1,5 @@
 """Patience as a table: what an answer teaches, and what silence adds."""
 
-from __future__ import annotations
-
 import pytest
 
 from gossipdp.protocol.patience import Patience, backed_off

@@ -1,7 +1,5 @@
 """Peers whole, in virtual time on a calm network: found, join, exchange, leave, and messages that no peer sends."""
 
-from __future__ import annotations
-
 from random import Random
 
 import numpy as np
@@ -18,11 +16,7 @@ from gossipdp.protocol.events import (
     TransferProgress,
 )
 from gossipdp.protocol.wire import encoding as wire
-from gossipdp.protocol.wire.messages import (
-    Offer,
-    State,
-    StateChunk,
-)
+from gossipdp.protocol.wire.messages import Offer, State, StateChunk
 from tests.protocol.peer_rig import Town, a_peer, founded, take
 
 

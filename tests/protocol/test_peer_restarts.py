@@ -1,26 +1,11 @@
 """A peer comes back: it takes the network's model, or resumes from its checkpoint."""
 
-from __future__ import annotations
-
 from gossipdp.protocol import jobs
-from gossipdp.protocol.events import (
-    ExchangeEnded,
-    Notice,
-    RoundDone,
-    StateReady,
-)
+from gossipdp.protocol.events import ExchangeEnded, Notice, RoundDone, StateReady
 from gossipdp.protocol.transfer.claims import Held
 from gossipdp.protocol.transfer.manifest import signed_part as signed
 from gossipdp.protocol.wire import encoding as wire
-from gossipdp.protocol.wire.messages import (
-    Has,
-    Member,
-    PushPull,
-    Standing,
-    State,
-    StateManifest,
-    StateRequest,
-)
+from gossipdp.protocol.wire.messages import Has, Member, PushPull, Standing, State, StateManifest, StateRequest
 from tests.protocol.peer_rig import SCHEMA, a_peer, founded, take
 
 

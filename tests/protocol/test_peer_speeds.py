@@ -1,19 +1,12 @@
 """What peers say of their speed, and the H that follows from it."""
 
-from __future__ import annotations
-
 import math
 
 import pytest
 from msgspec.structs import replace
 
 from gossipdp.protocol.wire import encoding as wire
-from gossipdp.protocol.wire.messages import (
-    Member,
-    Ping,
-    Pong,
-    State,
-)
+from gossipdp.protocol.wire.messages import Member, Ping, Pong, State
 from tests.protocol.peer_rig import a_peer, founded
 
 

@@ -1,19 +1,10 @@
 """The training process of a whole peer: it attaches, is refused, dies, and is followed by another."""
 
-from __future__ import annotations
-
 import dataclasses
 
 import pytest
 
-from gossipdp.protocol.events import (
-    Notice,
-    RoundSettled,
-    SessionOpened,
-    SessionRefused,
-    SnapshotTaken,
-    StateReady,
-)
+from gossipdp.protocol.events import Notice, RoundSettled, SessionOpened, SessionRefused, SnapshotTaken, StateReady
 from gossipdp.protocol.pairwise.matching import BUSY, IDLE
 from gossipdp.protocol.schema import Frozen, Schema
 from tests.protocol.peer_rig import OTHER, SCHEMA, Town, configured, founded

@@ -1,7 +1,5 @@
 """The layout of a model: offsets, canonical bytes, what is refused, what people are told."""
 
-from __future__ import annotations
-
 import msgspec
 import pytest
 from hypothesis import given, settings

@@ -1,7 +1,5 @@
 """Sixteen bytes tell whether settings are equal, and which keys differ."""
 
-from __future__ import annotations
-
 import pytest
 
 from gossipdp.protocol.settings_digest import MOST, difference, digest_of, keys_apart

@@ -1,7 +1,5 @@
 """A strike needs proof that no honest peer gives (safety: threats and controls). Pauses double and strikes expire."""
 
-from __future__ import annotations
-
 import pytest
 
 from gossipdp.protocol.events import ChunksInDoubt, ExchangeEnded, MessageDropped, OfferRefused, Struck, UpdateRefused

@@ -3,8 +3,6 @@
 `python short_of_descriptors.py HOME taken`: connections hold all descriptors but the reserve. `gone`: the reserve, too.
 """
 
-from __future__ import annotations
-
 import os
 import resource
 import socket

@@ -1,7 +1,5 @@
 """The reserve of open files, and everything in a daemon that takes a descriptor when none is left."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from pathlib import Path

@@ -3,8 +3,6 @@
 `test_store_torn` has crashes at every point.
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import IO
 
@@ -12,6 +10,7 @@ import pytest
 
 from gossipdp.errors import DataError
 from gossipdp.runtime import files as runtime_files
+from gossipdp.runtime.decisions_file import FILE, load_decisions, save_decisions
 from gossipdp.runtime.files import (
     Files,
     Remembered,
@@ -22,6 +21,7 @@ from gossipdp.runtime.files import (
     save_run,
     save_state,
 )
+from tests.protocol.admission.deciding import ban, invited, received, renewed
 
 
 def test_members_and_run_are_remembered(tmp_path: Path) -> None:
@@ -61,3 +61,28 @@ def test_state_file_past_its_limit_is_refused(tmp_path: Path, monkeypatch: pytes
     save_state(tmp_path / "x", "0123456789")
     with pytest.raises(DataError, match="more than 10 bytes"):
         load_state(tmp_path / "x", str)
+
+
+def test_decisions_survive_a_restart(tmp_path: Path) -> None:
+    assert load_decisions(tmp_path) == ([], [], "")
+    kept = [ban(bytes([number]) * 32, number, name="café", reason="stolen", time=7) for number in (1, 2)]
+    kept += [invited(b"k" * 32), renewed(b"a" * 32)]
+    receipts = [received(made, b"a" * 32) for made in kept[2:]]
+    save_decisions(tmp_path, kept, receipts)
+    assert load_decisions(tmp_path) == (kept, receipts, "")
+    assert (tmp_path / FILE).stat().st_mode & 0o077 == 0
+
+
+def test_damaged_file_is_kept_and_told(tmp_path: Path) -> None:
+    (tmp_path / FILE).write_text("[[1,9,")
+    decisions, _, notice = load_decisions(tmp_path)
+    assert decisions == [] and "decisions.json is damaged" in notice
+    assert (tmp_path / f"{FILE}.damaged").exists()
+
+
+def test_decision_that_cannot_be_read_takes_no_other_with_it(tmp_path: Path) -> None:
+    save_decisions(tmp_path, [ban(b"a" * 32)], [])
+    text = (tmp_path / FILE).read_text()
+    (tmp_path / FILE).write_text(f"[[1,99],{text[1:]}")
+    decisions, _, notice = load_decisions(tmp_path)
+    assert decisions == [ban(b"a" * 32)] and "1 of 2 decisions" in notice

@@ -1,6 +1,4 @@
-"""The memory that a daemon may use and can still get, with cgroups of both versions and without a container."""
-
-from __future__ import annotations
+"""The memory and cores that a daemon may use, with cgroups of both versions and without a container."""
 
 import os
 import subprocess
@@ -12,6 +10,7 @@ from types import SimpleNamespace
 import psutil
 import pytest
 
+from gossipdp.runtime.cores import threads_for, usable_cores
 from gossipdp.runtime.free_memory import Free, free_memory, holders, limit
 from peers.memory import usable
 
@@ -145,3 +144,32 @@ def test_the_largest_other_processes_are_named() -> None:
         found = {pid: size for pid, _, size in holders(machine, 1000)}
         assert found[child.pid] > 64 << 20 and os.getpid() not in found
         assert list(found.values()) == sorted(found.values(), reverse=True) and len(holders(machine, 1)) == 1
+
+
+@pytest.mark.parametrize(
+    ("cgroup", "files", "cores"),
+    [
+        (None, {}, 12.0),
+        ("0::/\n", {"cpu.max": "max 100000\n"}, 12.0),
+        ("0::/\n", {"cpu.max": "250000 100000\n"}, 2.5),
+        ("0::/\n", {"cpu.max": "2400000 100000\n"}, 12.0),
+        ("0::/a/b\n", {"a/cpu.max": "400000 100000\n", "a/b/cpu.max": "max 100000\n"}, 4.0),
+        ("0::/\n", {"cpu.max": "what?\n"}, 12.0),
+        ("3:cpu,cpuacct:/x\n", {"cpu/x/cpu.cfs_quota_us": "300000\n", "cpu/x/cpu.cfs_period_us": "100000\n"}, 3.0),
+        ("3:cpu,cpuacct:/x\n", {"cpu/x/cpu.cfs_quota_us": "-1\n", "cpu/x/cpu.cfs_period_us": "100000\n"}, 12.0),
+    ],
+)
+def test_usable_cores_are_the_least_of_affinity_and_quotas(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cgroup: str | None, files: Mapping[str, str], cores: float
+) -> None:
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(12)))
+    for name, text in files.items():
+        (tmp_path / "sys" / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "sys" / name).write_text(text)
+    if cgroup is not None:
+        (tmp_path / "cgroup").write_text(cgroup)
+    assert usable_cores(tmp_path / "cgroup", tmp_path / "sys") == cores
+
+
+def test_threads_grow_with_cores_and_leave_most_of_them_to_training() -> None:
+    assert [threads_for(cores) for cores in (0.5, 2, 7.9, 8, 15, 16, 128)] == [1, 1, 1, 2, 2, 4, 4]

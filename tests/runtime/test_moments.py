@@ -1,7 +1,5 @@
 """Encoded moments between shared memory and the daemon: chunk by chunk, one copy at a time."""
 
-from __future__ import annotations
-
 import logging
 from collections import deque
 

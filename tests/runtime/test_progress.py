@@ -1,7 +1,5 @@
 """Lines about work that lasts: how much is done, the rate, and the time left."""
 
-from __future__ import annotations
-
 from gossipdp.runtime.progress import Progress
 
 

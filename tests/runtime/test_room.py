@@ -1,7 +1,5 @@
 """What a peer needs for a model, and whether it is there."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import pytest

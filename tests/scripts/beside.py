@@ -1,7 +1,5 @@
 """What a script uses beside torch and gossipdp: reports, a meeting with its twin, steps until the daemon exchanges."""
 
-from __future__ import annotations
-
 import json
 import os
 import select

@@ -15,8 +15,6 @@ the scripts wait. A script that needs another schema or other settings starts it
 which takes about 5 s of a core. A script should take about 2 s, and all together at most 90 s of `make test`.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 import pytest

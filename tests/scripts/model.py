@@ -1,7 +1,5 @@
 """The model that all scripts train: small, with everything that some script uses in an unusual way."""
 
-from __future__ import annotations
-
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn

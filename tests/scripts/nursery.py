@@ -4,8 +4,6 @@ A connection asks for one process by a JSON object in one line: {"script", "argv
 has the connection as standard input and output, and "log" as standard error. Its last line is {"exit": CODE}.
 """
 
-from __future__ import annotations
-
 import atexit
 import json
 import os

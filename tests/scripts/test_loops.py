@@ -1,7 +1,5 @@
 """Loops that step in the usual way, with models and optimizers made in unusual ways."""
 
-from __future__ import annotations
-
 import math
 
 import pytest

@@ -1,7 +1,5 @@
 """What a model keeps in buffers and frozen parameters: constants, queues, flags, counters, a teacher."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

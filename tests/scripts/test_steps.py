@@ -1,7 +1,5 @@
 """Scripts that step in other ways than `optimizer.step()` after `backward()`: steps count and are exchanged."""
 
-from __future__ import annotations
-
 import math
 
 import pytest

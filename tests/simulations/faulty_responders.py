@@ -1,9 +1,9 @@
-"""Faults of a responder that the invariants must notice."""
-
-from __future__ import annotations
+"""Faults of the two sides of an exchange that the invariants must notice."""
 
 import pytest
 
+from gossipdp.algorithms.pairwise import Pairwise
+from gossipdp.protocol import jobs
 from gossipdp.protocol.pairwise.responder import Responder
 
 
@@ -30,3 +30,15 @@ def reopen_mixed_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
         original(self, number, ranges)
 
     monkeypatch.setattr(Responder, "_open_chunk", open_chunk)
+
+
+def mix_less_than_the_responder(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The initiator mixes with a hundredth less of its share."""
+    original = Pairwise.run
+
+    def run(self, job):
+        if isinstance(job, jobs.Mix):
+            job = jobs.Mix(job.key, job.buffers, job.share * 0.99, job.weight, job.pull)
+        return original(self, job)
+
+    monkeypatch.setattr(Pairwise, "run", run)

@@ -1,7 +1,5 @@
 """`python -m simulations`: its options, its list and its exit codes."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

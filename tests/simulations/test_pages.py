@@ -1,7 +1,5 @@
 """Pages in Markdown: the modules and files that they name exist."""
 
-from __future__ import annotations
-
 import importlib.util
 import re
 from pathlib import Path

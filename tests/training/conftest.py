@@ -1,7 +1,5 @@
 """Training tests run on one thread, with gossip on, and retry at once. Fixtures give daemons to attach to."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Iterator
 from pathlib import Path

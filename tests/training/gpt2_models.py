@@ -1,7 +1,5 @@
 """A small GPT-2 of Transformers, the checkpoint a peer would save of it, and its logits."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -3,8 +3,6 @@
 host_of_nan.py HOME ddp|fsdp
 """
 
-from __future__ import annotations
-
 import json
 import math
 import os

@@ -3,8 +3,6 @@
 host_of_strangers.py HOME CASE...
 """
 
-from __future__ import annotations
-
 import json
 import logging
 import os

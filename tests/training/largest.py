@@ -1,7 +1,5 @@
 """The largest tensor that is made meanwhile: on a device that memory is needed beside the model."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch

@@ -23,8 +23,6 @@ from simulations.processes.namespaces.processes import kept_port
 from simulations.processes.progress import until
 from tests.training.ledger_daemon import LedgerDaemon
 
-__all__ = ["Pair", "Peer"]
-
 ROOT = Path(__file__).parents[2]
 
 

@@ -1,7 +1,5 @@
 """A small model to attach, steps that train it, and what tests compare of it."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import numpy as np

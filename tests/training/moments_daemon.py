@@ -1,7 +1,5 @@
 """A test daemon of one peer with the real copier of moments. Several may hold the same moments, as if fetched."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -5,8 +5,6 @@ are loaded once. Every child is a fork that has them, with its own standard outp
 number of children that failed.
 """
 
-from __future__ import annotations
-
 import atexit
 import importlib
 import json

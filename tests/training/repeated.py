@@ -1,7 +1,5 @@
 """A step that a thread repeats."""
 
-from __future__ import annotations
-
 import contextlib
 import threading
 from collections.abc import Callable, Iterator

@@ -1,7 +1,5 @@
 """attach(): the ledger's invariant, and the bare optimizer bit for bit."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import numpy as np

@@ -1,7 +1,5 @@
 """attach(): daemons and training processes that come, go, die and come back."""
 
-from __future__ import annotations
-
 import itertools
 import logging
 from pathlib import Path

@@ -1,7 +1,5 @@
 """attach(): optimizers with master weights undo corrections, and are refused before that reaches the network."""
 
-from __future__ import annotations
-
 import itertools
 import json
 from collections.abc import Callable

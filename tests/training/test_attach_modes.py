@@ -1,7 +1,5 @@
 """attach(): modes of synchrony, and when corrections reach the live parameters in each."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

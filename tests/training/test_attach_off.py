@@ -1,7 +1,5 @@
 """attach() switched off or refused, and how its errors end a script."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from pathlib import Path

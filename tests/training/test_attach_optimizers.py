@@ -1,7 +1,5 @@
 """Which optimizers attach takes: one or several whose steps it sees. A wrong one is refused, and nothing stays."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from pathlib import Path

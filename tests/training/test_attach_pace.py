@@ -1,7 +1,5 @@
 """attach(): the pace of snapshots, and what reaches the daemon."""
 
-from __future__ import annotations
-
 import logging
 import math
 from pathlib import Path

@@ -1,7 +1,5 @@
 """attach() of several modules, and parameters that an optimizer trains and the attached model does not hold."""
 
-from __future__ import annotations
-
 import logging
 from collections import OrderedDict
 from typing import Any

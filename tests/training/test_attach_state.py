@@ -1,7 +1,5 @@
 """The carried state that `attach` sends with every snapshot and at the end, and that the next process gets."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

@@ -1,7 +1,5 @@
 """When a step is over, with optimizers that step each other, are made anew, or step inside the backward pass."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -151,9 +149,7 @@ def head(model: Any) -> list[Optimizer]:
 @pytest.mark.parametrize("after", [whole, halves, head])
 @pytest.mark.parametrize("before", [whole, halves])
 def test_optimizers_made_anew_over_the_same_parameters_are_followed_from_their_second_step(
-    daemon: LedgerDaemon,
-    before: Callable[[nn.Module], list[Optimizer]],
-    after: Callable[[nn.Module], list[Optimizer]],
+    daemon: LedgerDaemon, before: Callable[[nn.Module], list[Optimizer]], after: Callable[[nn.Module], list[Optimizer]]
 ) -> None:
     model = small()
     first, second = before(model), after(model)

@@ -3,8 +3,6 @@
 Without a device it is "meta" here, of which nothing can be read at all.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -1,7 +1,5 @@
 """A model of Transformers that was trained as a peer, exported, and loaded again by `from_pretrained`."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Iterator
 from pathlib import Path

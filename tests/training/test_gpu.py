@@ -4,8 +4,6 @@ Every test that can runs on the CPU as well, where it says what must come out, b
 when it is skipped.
 """
 
-from __future__ import annotations
-
 import copy
 import mmap
 from collections.abc import Callable, Iterator

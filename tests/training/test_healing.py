@@ -1,7 +1,5 @@
 """Training that has turned NaN gets the network's model and a new optimizer state, once."""
 
-from __future__ import annotations
-
 import json
 import logging
 import math

@@ -1,7 +1,5 @@
 """The last snapshot is what the last step left, and not what a script has written there since."""
 
-from __future__ import annotations
-
 import copy
 import logging
 from collections.abc import Callable

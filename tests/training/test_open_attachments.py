@@ -1,7 +1,5 @@
 """attach() more than once in one process: a sweep, a cell run again, a second model; and forks of the process."""
 
-from __future__ import annotations
-
 import atexit
 import gc
 import os

@@ -1,7 +1,5 @@
 """attach(): snapshots and corrections use two shared buffers in turn, and no side writes where the other one reads."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch

@@ -1,7 +1,5 @@
 """Ranks that do not train one replica, or not in step: refused if known at once, alone if found out later."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

@@ -1,7 +1,5 @@
 """Parameters that change while no step is counted: one warning, for the script and its daemon."""
 
-from __future__ import annotations
-
 import logging
 import subprocess
 import sys

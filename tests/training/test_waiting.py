@@ -1,7 +1,5 @@
 """Waits of a training process for its daemon are told as warnings, which scripts without logging show too."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Models that are compiled, wrapped or trained in part: what is exchanged, and under which names."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Fixtures of the tests of the commands."""
 
-from __future__ import annotations
-
 import os
 import sys
 import threading

@@ -1,7 +1,5 @@
 """A daemon's part in decisions, for the tests of the commands: it answers from a real register. Not a test."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 
@@ -11,8 +9,6 @@ from gossipdp.protocol.wire.messages import Decision
 from gossipdp.runtime import decisions_file
 from gossipdp.runtime.network.identity import Identity, NetworkSecret
 from peers import control, decisions, home
-
-__all__ = ["Office"]
 
 
 class Office:

@@ -1,7 +1,5 @@
 """The outcome of a command, for the tests of the commands. Not a test."""
 
-from __future__ import annotations
-
 import types
 from collections.abc import Callable
 

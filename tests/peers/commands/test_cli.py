@@ -1,7 +1,5 @@
 """The command line: imports, help, exit codes, version and demo."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

@@ -1,7 +1,5 @@
 """`gossipdp checkpoint`: list, verify and export."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

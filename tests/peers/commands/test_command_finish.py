@@ -1,7 +1,5 @@
 """`gossipdp finish`, and what `up` and `join` say in a home whose run is finished."""
 
-from __future__ import annotations
-
 import json
 import time
 from pathlib import Path

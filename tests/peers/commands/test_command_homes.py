@@ -1,7 +1,5 @@
 """The home that a command chooses, and its errors without one."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 from typing import Any

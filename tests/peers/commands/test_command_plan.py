@@ -1,7 +1,5 @@
 """`gossipdp plan`: what it prints, and what its pages show of it."""
 
-from __future__ import annotations
-
 import json
 import re
 import shlex

@@ -1,7 +1,5 @@
 """What `up` and `join` say: what they start, and how to write a command that was almost right."""
 
-from __future__ import annotations
-
 import io
 import re
 import sys

@@ -1,7 +1,5 @@
 """`gossipdp up`: the home it makes and what it starts."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Checkpoints and nodes of the tests of the daemon. Not a test."""
 
-from __future__ import annotations
-
 import json
 import select
 import socket

@@ -1,7 +1,5 @@
 """The start of the daemon: founding, resuming, and its notices and errors."""
 
-from __future__ import annotations
-
 import errno
 import signal
 from contextlib import nullcontext

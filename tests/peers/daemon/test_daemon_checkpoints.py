@@ -1,7 +1,5 @@
 """Checkpoints of the daemon: ahead of the network, pinned, or not written."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

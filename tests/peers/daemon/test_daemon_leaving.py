@@ -1,7 +1,5 @@
 """A daemon that leaves, and checkpoints on request."""
 
-from __future__ import annotations
-
 import select
 import threading
 from collections.abc import Callable

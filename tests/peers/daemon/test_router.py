@@ -1,7 +1,5 @@
 """The service that advertises what the router maps."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any

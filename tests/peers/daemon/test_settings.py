@@ -1,7 +1,5 @@
 """The operator's configuration as the settings of the protocol."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from types import SimpleNamespace
 

@@ -1,7 +1,5 @@
 """The files of peers/deploy as the tools that they are for read them. Not a test."""
 
-from __future__ import annotations
-
 import re
 import shlex
 from collections.abc import Mapping, Sequence

@@ -1,7 +1,5 @@
 """Runs the scripts of peers/deploy where a stand-in for `gossipdp` records how it is called. Not a test."""
 
-from __future__ import annotations
-
 import json
 import os
 import stat

@@ -1,7 +1,5 @@
 """The alert rules: promtool accepts them, each fires when it should, and none contradicts the peer's own verdict."""
 
-from __future__ import annotations
-
 import re
 import subprocess
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The Grafana dashboard: it is as its panels say, every panel can be read, and Grafana finds it."""
 
-from __future__ import annotations
-
 import itertools
 import json
 

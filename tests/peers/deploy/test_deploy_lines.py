@@ -1,7 +1,5 @@
 """Every line of `gossipdp` in peers/deploy is one that the command accepts, and all files agree. No tool is needed."""
 
-from __future__ import annotations
-
 import json
 import re
 import shlex

@@ -1,7 +1,5 @@
 """The lines of the systemd unit with real daemons on loopback: what a stop leaves, and what other members see of it."""
 
-from __future__ import annotations
-
 import shlex
 import signal
 import sys

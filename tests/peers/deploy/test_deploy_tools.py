@@ -1,7 +1,5 @@
 """The files of peers/deploy by the tools that they are for."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 from pathlib import Path

@@ -1,8 +1,8 @@
 """Alert rules and dashboard name only metrics, labels and values that a daemon shows."""
 
-from __future__ import annotations
-
 import re
+import sys
+import types
 from collections.abc import Iterator
 
 import pytest
@@ -10,8 +10,38 @@ import pytest
 from gossipdp.error_codes import CODES
 from gossipdp.protocol.wire.messages import State
 from gossipdp.runtime.observability.health import STATES
-from tests.peers.deploy.known_metrics import TARGET, known_metrics
+from gossipdp.runtime.observability.metric_table import FAMILIES
+from gossipdp.runtime.observability.metrics import Metrics
 from tests.peers.deploy.queries import RULE_TESTS, Selector, grouping, rules, selectors, shown, variables
+from tests.runtime.observability.metric_samples import fill
+
+TARGET = frozenset({"job", "instance", "network"})
+"""labels that Prometheus gives to all that it scrapes from a peer; network is in the example of targets"""
+
+
+def known_metrics(monkeypatch: pytest.MonkeyPatch) -> dict[str, frozenset[str]]:
+    """Name of a series -> its own labels and those of its target, on a host with a GPU."""
+    nvml = types.ModuleType("pynvml")
+    nvml.__dict__.update(
+        nvmlInit=lambda: None,
+        nvmlDeviceGetCount=lambda: 1,
+        nvmlDeviceGetHandleByIndex=lambda index: index,
+        nvmlDeviceGetMemoryInfo=lambda index: types.SimpleNamespace(used=10, total=100),
+        nvmlDeviceGetUtilizationRates=lambda index: types.SimpleNamespace(gpu=75),
+    )
+    monkeypatch.setitem(sys.modules, "pynvml", nvml)
+    metrics = Metrics()
+    fill(metrics)
+    known = {"up": TARGET}
+    for family in metrics.registry.collect():
+        for sample in family.samples:
+            known[sample.name] = known.get(sample.name, TARGET) | set(sample.labels)
+    for family in FAMILIES:  # a family without a sample has its labels only here
+        if family.kind != "histogram":
+            known.setdefault(f"gossipdp_{family.name}", TARGET | set(family.labels))
+    metrics.close()
+    return known
+
 
 ALERTS = {name: rule["expr"] for name, rule in rules().items()}
 PANELS = {title: " or ".join(expressions) for title, expressions in shown().items()}

@@ -1,7 +1,5 @@
 """What doctor makes of the answers of this home's daemon."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """What doctor finds on a host without its network."""
 
-from __future__ import annotations
-
 import errno
 import socket
 import struct

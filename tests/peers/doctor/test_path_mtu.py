@@ -1,7 +1,5 @@
 """The search for the largest packet, and the relay with small packets."""
 
-from __future__ import annotations
-
 import math
 import socket
 import threading

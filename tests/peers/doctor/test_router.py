@@ -1,7 +1,5 @@
 """What doctor hears from the router of this host's network."""
 
-from __future__ import annotations
-
 import threading
 import time
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """What doctor makes of its visits, and visits on loopback."""
 
-from __future__ import annotations
-
 import socket
 import threading
 from collections.abc import Callable, Iterator
@@ -71,11 +69,7 @@ def test_speed_and_packets() -> None:
     assert ways.speeds([met(speed=Speed(0.0, 1.0))])[0].light is Light.GREY
     assert [
         each.light for each in ways.packets([met(), met(passing={"to": Passing(0, 1500)}), met(reached="hello")])
-    ] == [
-        Light.GREEN,
-        Light.RED,
-        Light.GREY,
-    ]
+    ] == [Light.GREEN, Light.RED, Light.GREY]
 
 
 @pytest.mark.parametrize(

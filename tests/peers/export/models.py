@@ -1,7 +1,5 @@
 """Small models and bases of the tests of exports. Not a test."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Mapping
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The mean of checkpoints of several homes, by the command and by itself."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Exports to one file, with tied names and prefixes."""
 
-from __future__ import annotations
-
 import json
 import os
 from pathlib import Path

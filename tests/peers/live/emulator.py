@@ -1,10 +1,6 @@
 """A small terminal: what a screen shows after some output. It knows only what the live line and plain text need."""
 
-from __future__ import annotations
-
 import re
-
-__all__ = ["Screen"]
 
 PIECE = re.compile(r"\x1b\[([\d;]*)([A-Za-z])|\x1b([78D])|[\r\n]|[^\x1b\r\n]")
 

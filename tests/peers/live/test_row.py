@@ -1,7 +1,5 @@
 """The row at the bottom of a terminal: other output is as it was, whatever it is."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Iterator
 

@@ -1,13 +1,9 @@
 """Networks and a clock of plain arithmetic for the tests of plans. Not a test."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from peers.plan.clock import Round, Way
 from peers.plan.network import Network, network_of, read
-
-__all__ = ["FLAGS", "network", "slow_links"]
 
 FLAGS = {"parameters": "100M", "step_time": "1", "hosts": "8", "bandwidth": "1Gbit", "latency": "1ms"}
 

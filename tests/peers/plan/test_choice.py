@@ -1,7 +1,5 @@
 """Rounds and settings that a plan chooses, and its advice, against a clock of plain arithmetic."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

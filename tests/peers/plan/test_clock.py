@@ -1,7 +1,5 @@
 """The clock of plans: hand-computed rounds, and those that the laboratory's own replicas take."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np

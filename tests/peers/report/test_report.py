@@ -1,7 +1,5 @@
 """The report of a run: what it reads, what it draws, and that it is whole and harmless."""
 
-from __future__ import annotations
-
 import json
 import re
 import subprocess

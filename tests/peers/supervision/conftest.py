@@ -1,9 +1,6 @@
 """Fixtures of the tests of the supervisor."""
 
-from __future__ import annotations
-
 import contextlib
-import signal
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -12,14 +9,6 @@ import psutil
 import pytest
 
 from tests.peers.supervision.supervised import Running
-
-
-@pytest.fixture(autouse=True)
-def hangup() -> Iterator[None]:
-    """Restore SIGHUP, which nohup ignores."""
-    before = signal.signal(signal.SIGHUP, signal.SIG_DFL)
-    yield
-    signal.signal(signal.SIGHUP, before)
 
 
 @pytest.fixture

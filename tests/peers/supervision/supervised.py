@@ -1,7 +1,5 @@
 """A supervisor with scripted children, for the tests. Not a test."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import subprocess

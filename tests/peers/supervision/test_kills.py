@@ -3,8 +3,6 @@
 The training command is a launcher with a rank in a session of its own. Both ignore SIGTERM.
 """
 
-from __future__ import annotations
-
 import itertools
 import os
 import shutil

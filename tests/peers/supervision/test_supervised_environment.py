@@ -1,7 +1,5 @@
 """What the supervisor hands to its children, and which processes it leaves alone."""
 
-from __future__ import annotations
-
 import os
 import signal
 import sys
@@ -16,13 +14,7 @@ from gossipdp.errors import ConfigError
 from peers import environment
 from peers.supervisor import run
 from simulations.processes.progress import until
-from tests.peers.supervision.supervised import (
-    DAEMON,
-    LAUNCHER,
-    TRAINING,
-    WAIT,
-    Running,
-)
+from tests.peers.supervision.supervised import DAEMON, LAUNCHER, TRAINING, WAIT, Running
 
 pytestmark = pytest.mark.processes
 

@@ -1,7 +1,5 @@
 """Signals, hang-ups and kills: what the supervisor ends, and when."""
 
-from __future__ import annotations
-
 import os
 import signal
 from collections.abc import Sequence

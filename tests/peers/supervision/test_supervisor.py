@@ -2,8 +2,6 @@
 
 Children write lines to a pipe that the test reads. The end of the pipe proves that all are gone."""
 
-from __future__ import annotations
-
 import math
 import os
 import signal
@@ -19,14 +17,7 @@ from peers.daemon_questions import AttachWatch
 from peers.processes import Guard
 from peers.supervisor import ATTACH_WITHIN, FINAL, Supervisor
 from simulations.processes.progress import until
-from tests.peers.supervision.supervised import (
-    DAEMON,
-    LAUNCHER,
-    STUBBORN,
-    TRAINING,
-    WAIT,
-    Running,
-)
+from tests.peers.supervision.supervised import DAEMON, LAUNCHER, STUBBORN, TRAINING, WAIT, Running
 
 pytestmark = pytest.mark.processes
 

@@ -1,7 +1,5 @@
 """The live view: what keys change, what is drawn, and the command on a terminal."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

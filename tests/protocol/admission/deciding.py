@@ -1,7 +1,5 @@
 """What the tests of admission share: an operator whose signature is a hash, and decisions of it."""
 
-from __future__ import annotations
-
 from gossipdp.protocol.admission.register import Admission
 from gossipdp.protocol.admission.statements import NETWORK, SECRET, receipt, signed
 from gossipdp.protocol.wire.messages import BOX_BYTES, Decision, HostInvite, NewSecret, Verdict

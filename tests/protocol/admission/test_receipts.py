@@ -1,7 +1,5 @@
 """Invites and renewed secrets: which stand, whom they let in, and who is known to have them."""
 
-from __future__ import annotations
-
 from itertools import permutations
 
 import pytest

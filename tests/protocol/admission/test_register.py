@@ -1,7 +1,5 @@
 """Which decisions stand, and whom they admit."""
 
-from __future__ import annotations
-
 from itertools import permutations
 
 import pytest

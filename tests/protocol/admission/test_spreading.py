@@ -1,7 +1,5 @@
 """Decisions of the operator reach every peer, whatever the network loses."""
 
-from __future__ import annotations
-
 import dataclasses
 
 import pytest

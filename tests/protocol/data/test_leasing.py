@@ -1,13 +1,12 @@
-"""Leases without a coordinator: which block a peer takes next."""
+"""Leases without a coordinator: sets of blocks, their owners, and which block a peer takes next."""
 
-from __future__ import annotations
-
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gossipdp.protocol.data import leasing as module
 from gossipdp.protocol.data.block_table import BlockTable
-from gossipdp.protocol.data.blocks import Lease
+from gossipdp.protocol.data.blocks import DataSet, Lease, pack, unpack
 from gossipdp.protocol.data.rendezvous import Owners, elements
 from gossipdp.protocol.events import DataKnown
 from tests.protocol.data.world import BLOCKS, DATA, Host, World, peer, weight
@@ -198,3 +197,116 @@ def test_more_is_left_to_owners_the_longer_news_takes():
     for world in (small, large):
         world.run(10.0)
     assert 0.0 < small[0].leasing._gossip.spreading() < large[0].leasing._gossip.spreading() / 2
+
+
+names = st.sets(st.integers(0, 40).map(lambda number: peer(number)[:8]), max_size=8)
+
+
+@given(st.lists(names, min_size=1, max_size=5), st.integers(1, 200))
+def test_owners_follow_from_the_members_whatever_came_before(steps, blocks):
+    owners, fresh = Owners(blocks), Owners(blocks)
+    for members in steps:
+        owners.become(members)
+    fresh.become(steps[-1])
+    assert {member: owners.of(member) for member in owners} == {member: fresh.of(member) for member in fresh}
+
+
+@given(names, st.integers(1, 200))
+def test_every_block_has_one_owner_while_there_are_members(members, blocks):
+    owners = Owners(blocks)
+    owners.become(members)
+    sets = [owners.of(member) for member in owners]
+    assert sum(each.bit_count() for each in sets) == (blocks if members else 0)
+    for block in range(blocks):
+        heaviest = max(members, key=lambda member: weight(member, block, blocks), default=None)
+        assert heaviest is None or owners.of(heaviest) >> block & 1
+
+
+@given(names, st.integers(0, 40), st.integers(1, 200))
+def test_a_member_that_joins_moves_only_what_it_takes_and_one_that_leaves_only_what_it_had(members, number, blocks):
+    other = peer(number)[:8]
+    one, two = Owners(blocks), Owners(blocks)
+    one.become(members - {other})
+    two.become(members | {other})
+    assert all(one.of(member) & ~two.of(member) & ~two.of(other) == 0 for member in members - {other})
+
+
+def test_blocks_are_shared_out_evenly():
+    owners = Owners(4096)
+    owners.become(peer(number)[:8] for number in range(16))
+    assert all(200 < owners.of(member).bit_count() < 320 for member in owners)
+
+
+def test_weights_are_the_same_everywhere():
+    assert [weight(b"somebody", block, 9) for block in (0, 8)] == [82798350901062, 72255194013073]
+
+
+@given(st.integers(0, 40), st.sets(st.integers(0, 199)), st.integers(1, 12))
+def test_heaviest_blocks_are_found_without_a_look_at_each(number, chosen, count):
+    me, others = peer(number)[:8], [peer(50 + other)[:8] for other in range(3)]
+    owners, blocks = Owners(200), sum(1 << block for block in chosen)
+    owners.become([me, *others])
+    ordered = sorted(chosen, key=lambda block: weight(me, block, 200), reverse=True)
+    assert set(elements(owners.heaviest(me, blocks, count))) == set(ordered[:count])
+    if chosen:
+        least = min(chosen, key=lambda block: max(weight(other, block, 200) for other in others))
+        assert owners.lightest(others, blocks) == 1 << least
+    shared = owners.shared(blocks, others)
+    assert sum(shared.values()) == blocks
+    assert all(
+        weight(other, block, 200) == max(weight(each, block, 200) for each in others)
+        for other in others
+        for block in elements(shared[other])
+    )
+
+
+# -- sets on the wire -------------------------------------------------------------------------------------------------
+
+
+@given(st.integers(1, 300).flatmap(lambda count: st.tuples(st.just(count), st.integers(0, (1 << count) - 1))))
+def test_a_set_survives_the_wire(drawn):
+    count, blocks = drawn
+    data = pack(blocks, count)
+    assert unpack(memoryview(data), count) == blocks and len(data) <= 1 + (count + 7) // 8
+
+
+@pytest.mark.parametrize("left", [0, 1, 5])
+def test_a_set_nearly_empty_or_nearly_full_is_short(left):
+    few = sum(1 << 700 * place for place in range(left))
+    everything = (1 << 4096) - 1
+    assert len(pack(few, 4096)) == len(pack(everything ^ few, 4096)) == 1 + 2 * left
+
+
+@given(st.binary(max_size=40), st.integers(1, 300))
+def test_any_bytes_are_a_set_within_bounds_or_malformed(data, count):
+    found = unpack(data, count)
+    assert found is None or 0 <= found < 1 << count
+
+
+# -- a table ---------------------------------------------------------------------------------------------------------
+
+facts = st.lists(st.tuples(st.integers(0, 3), st.integers(0, (1 << 8) - 1), st.integers(0, (1 << 8) - 1)), max_size=12)
+
+
+@given(facts, st.randoms())
+def test_any_order_and_duplication_of_what_is_finished_gives_the_same(facts, random):
+    shuffled = facts + facts[::2]
+    random.shuffle(shuffled)
+    one, two = (BlockTable(DataSet(bytes(16), "data", 8)) for _ in range(2))
+    for table, words in ((one, facts), (two, shuffled)):
+        for epoch, *finished in words:
+            table.merge(epoch, finished)
+        # What came before its epoch was known of is told again.
+        for epoch, *finished in words:
+            table.merge(epoch, finished)
+    assert (one.epoch, one.finished) == (two.epoch, two.finished)
+
+
+@given(facts)
+def test_nothing_finished_is_ever_unfinished(facts):
+    table = BlockTable(DataSet(bytes(16), "data", 8))
+    done = set()
+    for epoch, *finished in facts:
+        table.merge(epoch, finished)
+        assert all(table.is_finished(lease) for lease in done)
+        done |= {Lease(e, b) for e in range(5) for b in range(8) if table.is_finished(Lease(e, b))}

@@ -1,7 +1,5 @@
 """Leases over time: late peers, restarts, limits, warnings and traffic."""
 
-from __future__ import annotations
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st

@@ -1,7 +1,5 @@
 """Members that lie about data do bounded harm."""
 
-from __future__ import annotations
-
 import pytest
 
 from gossipdp.protocol.data import coverage

@@ -1,7 +1,5 @@
 """Hosts that share leases: messages arrive at once, and the test sets the time."""
 
-from __future__ import annotations
-
 import hashlib
 from functools import cache
 from random import Random
@@ -16,7 +14,7 @@ from gossipdp.protocol.membership.progress import ProgressBoard
 from gossipdp.protocol.outputs import Outputs
 from gossipdp.protocol.wire import encoding as wire
 from gossipdp.protocol.wire.messages import Coverage, Member, Ping, Reader, State
-from tests.protocol.membership.trusting import TRUSTING
+from tests.protocol.membership.machines import TRUSTING
 
 BLOCKS = 60
 DATA = DataSet(b"what is read now"[:16], "data", BLOCKS)
@@ -52,13 +50,7 @@ class Host:
             progress=ProgressBoard(self.id),
             signer=TRUSTING,
         )
-        self.leasing = Leasing(
-            self.membership,
-            incarnation=incarnation,
-            random=random,
-            outputs=self.outputs,
-            now=0.0,
-        )
+        self.leasing = Leasing(self.membership, incarnation=incarnation, random=random, outputs=self.outputs, now=0.0)
         self.used: list[Lease] = []
 
     def sees(self, member: Member) -> None:

@@ -3,8 +3,6 @@
 SWIM is Das et al. 2002, Lifeguard is Dadgar et al. 2018; I8, I9 and I12 are invariants of the safety page.
 """
 
-from __future__ import annotations
-
 import hashlib
 import heapq
 from collections.abc import Callable, Iterable
@@ -16,18 +14,17 @@ from gossipdp.protocol.events import Event, MemberChanged
 from gossipdp.protocol.membership.config import LAN, MembershipConfig
 from gossipdp.protocol.membership.membership import Membership
 from gossipdp.protocol.membership.progress import ProgressBoard
+from gossipdp.protocol.membership.signatures import Signer
 from gossipdp.protocol.outputs import Envelope, Outputs
 from gossipdp.protocol.wire import encoding as wire
-from gossipdp.protocol.wire.messages import (
-    Member,
-    Message,
-    State,
-)
-from tests.protocol.membership.trusting import TRUSTING
+from gossipdp.protocol.wire.messages import UNSIGNED, Member, Message, State
 
 A, S, F, L = State.ALIVE, State.SUSPECT, State.FAILED, State.LEFT
 TOP = 0xFFFF_FFFF
 """largest incarnation and refutation"""
+
+TRUSTING = Signer(lambda data: UNSIGNED, lambda peer, data, signature: True)
+"""for tests that are not about signatures: signs nothing, and takes every record for genuine"""
 
 
 def peer_id(number: int) -> bytes:

@@ -1,8 +1,5 @@
 """Comparing views: digests, then lists, and what differs travels (Demers et al. 1987, push-pull)."""
 
-from __future__ import annotations
-
-import hashlib
 from itertools import pairwise
 from random import Random
 
@@ -18,18 +15,10 @@ from gossipdp.protocol.membership.progress import ProgressBoard
 from gossipdp.protocol.outputs import Outputs
 from gossipdp.protocol.wire import encoding as wire
 from gossipdp.protocol.wire.messages import MAX_HEADER, Member, Pong, PushPull, State
-from tests.protocol.membership.trusting import TRUSTING
+from tests.protocol.membership.machines import TRUSTING, peer_id, record
 
 EMPTY = (bytes(32),)
 """digest of a peer that knows no other"""
-
-
-def peer_id(number: int) -> bytes:
-    return hashlib.blake2b(number.to_bytes(4, "big"), digest_size=32).digest()
-
-
-def record(number: int, state: State = State.ALIVE, refutation: int = 0) -> Member:
-    return Member(peer_id(number), f"p{number}", f"10.0.0.{number}:4710", 1, refutation, state)
 
 
 class Peer:
@@ -110,7 +99,7 @@ def test_newcomer_gets_the_view_in_pages_and_the_asked_member_learns_of_it() -> 
 
 def test_asked_member_that_lacks_a_record_asks_for_it_and_gets_it() -> None:
     one, two = Peer(1, record(2)), Peer(2, record(1))
-    one.hear(Pong(0, (record(7, State.LEFT), record(8))), 99, 0.5)
+    one.hear(Pong(0, (record(7, state=State.LEFT), record(8))), 99, 0.5)
     exchange(one, two)
     assert one.members == two.members
     assert two.members[peer_id(7)].state == State.LEFT
@@ -126,7 +115,7 @@ def test_any_two_views_agree_after_finitely_many_exchanges_of_bounded_size(seed:
         for peer, share in zip(peers, shares, strict=True):
             if random.random() < share:
                 state = random.choice([State.ALIVE, State.ALIVE, State.LEFT])
-                peer.hear(Pong(0, (record(number, state, random.randrange(2)),)), 99, 0.0)
+                peer.hear(Pong(0, (record(number, state=state, refutation=random.randrange(2)),)), 99, 0.0)
     for times in range(1, 40):
         asker, asked = random.sample(peers, 2)
         given, taken = exchange(asker, asked, 10.0 * times)
@@ -172,7 +161,7 @@ def test_members_that_were_sent_lists_are_bounded() -> None:
 def test_list_of_a_member_forgotten_meanwhile_is_not_answered() -> None:
     one = Peer(1, record(2), record(3))
     one.asks(2)
-    one.hear(Pong(0, (record(2, State.LEFT),)), 3, 1.0)
+    one.hear(Pong(0, (record(2, state=State.LEFT),)), 3, 1.0)
     now = 1.1 * LAN.forget_after
     one.membership._view.forget(now)
     assert peer_id(2) not in one.members
@@ -233,7 +222,7 @@ def test_starts_are_gossiped_while_the_budget_is_half_full_and_deaths_always() -
     one.hear(Pong(0, (record(3),)), 2, 0.0)
     assert record(3) in news.peek(12, 4000)
     one.budget.spend(0.6 * one.budget.most, 2.0)
-    one.hear(Pong(0, (record(4), record(2, State.FAILED), record(3, refutation=1))), 99, 2.0)
+    one.hear(Pong(0, (record(4), record(2, state=State.FAILED), record(3, refutation=1))), 99, 2.0)
     assert {(member.id, member.state, member.refutation) for member in news.peek(12, 4000)} >= {
         (peer_id(2), State.FAILED, 0),
         (peer_id(3), State.ALIVE, 1),
@@ -284,7 +273,7 @@ def test_digests_are_coarse_while_views_have_little_in_common_and_fine_again_aft
 
 
 def test_the_long_dead_are_in_no_digest_and_no_view() -> None:
-    one, two = Peer(1, record(2), record(7, State.FAILED)), Peer(1, record(2, refutation=9))
+    one, two = Peer(1, record(2), record(7, state=State.FAILED)), Peer(1, record(2, refutation=9))
     late = LAN.forget_after * 0.6
     one.hear(Pong(0, (record(2, refutation=9),)), 2, late)
     answer = one.hear(PushPull(True, (record(2, refutation=9),)), 2, late)
@@ -295,5 +284,5 @@ def test_the_long_dead_are_in_no_digest_and_no_view() -> None:
 
 def test_a_start_learnt_from_a_view_is_not_gossiped_again_but_the_senders_own_is() -> None:
     one = Peer(1)
-    one.hear(PushPull(False, (record(2), record(3), record(4, State.FAILED))), 2, 0.0)
+    one.hear(PushPull(False, (record(2), record(3), record(4, state=State.FAILED))), 2, 0.0)
     assert [member.id for member in one.membership._dissemination.broadcasts.peek(9, 4000)] == [peer_id(2)]

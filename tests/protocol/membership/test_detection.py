@@ -1,13 +1,9 @@
 """Crashed members are failed within bounds, and slow or unreachable ones are not (SWIM 3.1 and 4.2)."""
 
-from __future__ import annotations
-
 import pytest
 
 from gossipdp.protocol.membership.config import LAN, LOCAL, WAN, MembershipConfig
-from gossipdp.protocol.wire.messages import (
-    State,
-)
+from gossipdp.protocol.wire.messages import State
 from tests.protocol.membership.machines import Network, joined, peer_id
 
 

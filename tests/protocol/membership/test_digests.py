@@ -1,8 +1,5 @@
 """Views summed up: digests, and lists of what differs (Demers et al. 1987, section 1.3; Meyer 2023)."""
 
-from __future__ import annotations
-
-import hashlib
 from bisect import bisect_left, insort
 from random import Random
 
@@ -14,14 +11,7 @@ from msgspec.structs import replace
 from gossipdp.protocol.membership.digests import FINE, MAX_MARKS, PLACES, Digests, Run, first_of, pack, unpack
 from gossipdp.protocol.wire import encoding as wire
 from gossipdp.protocol.wire.messages import MAX_HEADER, Member, PushPull, State
-
-
-def peer_id(number: int) -> bytes:
-    return hashlib.blake2b(number.to_bytes(4, "big"), digest_size=32).digest()
-
-
-def record(number: int, state: State = State.ALIVE, refutation: int = 0) -> Member:
-    return Member(peer_id(number), f"p{number}", f"10.0.0.{number}:4710", 1, refutation, state)
+from tests.protocol.membership.machines import peer_id, record
 
 
 class Table:
@@ -90,7 +80,9 @@ def test_equal_views_have_equal_digests_whatever_the_order_they_were_learnt_in(m
     assert one.digests.differing(two.digests.digest()) == []
 
 
-@pytest.mark.parametrize("changed", [replace(record(3), incarnation=2), record(3, State.LEFT), record(3, refutation=1)])
+@pytest.mark.parametrize(
+    "changed", [replace(record(3), incarnation=2), record(3, state=State.LEFT), record(3, refutation=1)]
+)
 @pytest.mark.parametrize("members", [5, 300])
 def test_one_changed_record_is_found_from_either_side(changed: Member, members: int) -> None:
     records = [record(number) for number in range(members)]
@@ -110,7 +102,7 @@ def test_unknown_members_are_found_though_sizes_differ() -> None:
 def test_two_equal_changes_do_not_cancel_out() -> None:
     for first in range(0, 60, 2):
         before = Table(record(first), record(first + 1))
-        after = Table(record(first, State.FAILED), record(first + 1, State.FAILED))
+        after = Table(record(first, state=State.FAILED), record(first + 1, state=State.FAILED))
         assert found(before, after) == {peer_id(first), peer_id(first + 1)}
 
 
@@ -217,7 +209,7 @@ def test_any_two_tables_are_equal_after_finitely_many_exchanges(data: st.DataObj
     for number in range(size):
         for table, share in zip(tables, kinds, strict=True):
             if random.random() < share or number % 7 == 0:
-                table.put(record(number, random.choice(list(State)), random.randrange(2)))
+                table.put(record(number, state=random.choice(list(State)), refutation=random.randrange(2)))
     exchanges = 0
     while tables[0].records != tables[1].records:
         exchanges += 1

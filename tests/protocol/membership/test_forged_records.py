@@ -1,19 +1,11 @@
 """Forged and repeated records do no lasting harm."""
 
-from __future__ import annotations
-
 import pytest
 from msgspec.structs import replace
 
 from gossipdp.protocol.membership.config import LAN
 from gossipdp.protocol.membership.view import LEAP
-from gossipdp.protocol.wire.messages import (
-    Member,
-    Ping,
-    Pong,
-    Progress,
-    PushPull,
-)
+from gossipdp.protocol.wire.messages import Member, Ping, Pong, Progress, PushPull
 from tests.protocol.membership.machines import TOP, A, F, L, Network, Peer, S, peer_id, record
 
 

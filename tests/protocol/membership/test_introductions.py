@@ -1,12 +1,13 @@
-"""Members known by hearsay: how many are believed, and that members that were heard come first."""
-
-from __future__ import annotations
+"""Members known by hearsay: how many are believed. Members that a peer heard itself: they come first, and are kept."""
 
 from itertools import count
 from random import Random
 
+from msgspec.structs import replace
+
 from gossipdp.protocol.membership.config import LAN
 from gossipdp.protocol.membership.introductions import A_MINUTE, most_hearsay, most_live
+from gossipdp.protocol.membership.view import View
 from gossipdp.protocol.wire.messages import Ping, Pong, State
 from tests.protocol.membership.machines import Peer, peer_id, record
 
@@ -132,3 +133,28 @@ def test_member_that_left_is_not_dialled_and_a_seed_whose_member_left_once_a_min
     peer.hear(Ping(1, (record(1, incarnation=2),)), 1, 400.0)
     assert peer.membership.address_of(peer_id(1)) == record(1).address
     assert not peer.membership.left(record(1).address) and LAN.join_longest < 60.0
+
+
+def test_link_that_the_transport_lost__only_that_member_counts_as_not_linked() -> None:
+    peer = Peer(record(0))
+    for number in (1, 2):
+        peer.hear(Ping(number, (record(number),)), number, 0.0)
+    contacts = peer.membership._view.contacts
+    peer.membership.link_down(peer_id(1), "gone", 1.0)
+    assert not contacts.linked(peer_id(1)) and contacts.linked(peer_id(2))
+    peer.hear(Ping(3), 1, 2.0)
+    assert contacts.linked(peer_id(1))
+
+
+def test_remembered_are_others_that_have_an_address() -> None:
+    view = View(LAN, record(0))
+    view.remember([record(0), replace(record(1), address=""), record(2)])
+    assert set(view.remembered) == {peer_id(2)}
+
+
+def test_peer_that_has_left_changes_its_record_no_more() -> None:
+    peer = Peer(record(0))
+    peer.membership.leave(1.0)
+    left = peer.membership.me
+    peer.membership.advertise(["10.9.9.9:4710"], 2.0)
+    assert peer.membership.me == left

@@ -1,7 +1,5 @@
 """How peers find each other: seeds, remembered members and islands."""
 
-from __future__ import annotations
-
 from itertools import pairwise
 
 import pytest
@@ -9,11 +7,7 @@ from msgspec.structs import replace
 
 from gossipdp.protocol.events import Joined
 from gossipdp.protocol.membership.config import LAN
-from gossipdp.protocol.wire.messages import (
-    Pong,
-    PushPull,
-    State,
-)
+from gossipdp.protocol.wire.messages import Pong, PushPull, State
 from tests.protocol.membership.machines import Network, Peer, peer_id, record
 
 

@@ -1,18 +1,12 @@
 """Members that leave, and members that come back after a cut, a crash or a pause (I8)."""
 
-from __future__ import annotations
-
 from dataclasses import replace as derive
 
 import pytest
 
 from gossipdp.protocol.events import MemberChanged
 from gossipdp.protocol.membership.config import LAN, LOCAL
-from gossipdp.protocol.wire.messages import (
-    Ping,
-    PushPull,
-    State,
-)
+from gossipdp.protocol.wire.messages import Ping, PushPull, State
 from tests.protocol.membership.machines import Network, Peer, joined, peer_id, record
 
 # -- leaving -----------------------------------------------------------------------------------------------------

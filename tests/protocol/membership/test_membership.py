@@ -1,15 +1,16 @@
-"""Membership is bounded and deterministic (I9, I12), and costs little."""
+"""Membership is bounded and deterministic (I9, I12), costs little, and its presets agree with themselves."""
 
-from __future__ import annotations
-
+import dataclasses
+import math
 from random import Random
 
 import pytest
 
 from gossipdp.protocol.membership import view as module
-from gossipdp.protocol.membership.config import LAN, LOCAL, WAN
+from gossipdp.protocol.membership.config import LAN, LOCAL, PRESETS, WAN
 from gossipdp.protocol.wire import encoding as wire
 from gossipdp.protocol.wire.messages import (
+    MAX_ACCUSERS,
     MAX_RECORDS,
     Member,
     Ping,
@@ -128,3 +129,20 @@ def test_simultaneous_joiners_under_the_slowest_preset_all_know_each_other_soon(
         for number in range(16):
             network.start(number, [0])
         assert network.run(30.0, network.agreed) < 15.0
+
+
+@pytest.mark.parametrize("config", [LOCAL, LAN, WAN])
+def test_presets_are_consistent(config: object) -> None:
+    values = dataclasses.asdict(config)  # type: ignore[call-overload]
+    assert all(math.isfinite(value) and value > 0 for value in values.values())
+    assert 2 * values["probe_timeout"] <= values["probe_interval"]
+    assert values["gossip_interval"] < values["probe_interval"] < values["push_pull_interval"]
+    assert values["join_interval"] < values["join_longest"] <= 10.0
+    assert values["suspicion_longest"] >= 1.0 and values["confirmations"] < MAX_ACCUSERS and values["lifeguard"]
+    assert values["reconnect_interval"] <= 2 * values["probe_interval"]
+
+
+def test_presets_are_named_and_frozen() -> None:
+    assert PRESETS == {"local": LOCAL, "lan": LAN, "wan": WAN}
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        LAN.probe_interval = 3.0  # type: ignore[misc]

@@ -1,19 +1,11 @@
 """One machine: which records it believes, refutes and answers (SWIM 4.2)."""
 
-from __future__ import annotations
-
 import pytest
 from msgspec.structs import replace
 
 from gossipdp.protocol.events import Joined, MemberChanged, Notice
 from gossipdp.protocol.membership.config import LAN
-from gossipdp.protocol.wire.messages import (
-    Member,
-    Ping,
-    Pong,
-    PushPull,
-    State,
-)
+from gossipdp.protocol.wire.messages import Member, Ping, Pong, PushPull, State
 from tests.protocol.membership.machines import A, F, L, Network, Peer, S, peer_id, record
 
 

@@ -1,7 +1,5 @@
 """Outbound-only peers: which members keep a link with them, and how they keep it."""
 
-from __future__ import annotations
-
 import math
 from random import Random
 
@@ -14,7 +12,7 @@ from gossipdp.protocol.membership.view import View
 from gossipdp.protocol.outputs import Outputs
 from gossipdp.protocol.wire import encoding as wire
 from gossipdp.protocol.wire.messages import Member, Ping, PingRequest, Pong, State
-from tests.protocol.membership.trusting import TRUSTING
+from tests.protocol.membership.machines import TRUSTING
 
 ME = bytes([0b1010_0000]) + bytes(31)
 

@@ -1,17 +1,10 @@
-"""Probes of one machine (SWIM 3.1, Lifeguard IV.A)."""
-
-from __future__ import annotations
+"""Probes of one machine, and local health with the times of a probe that follow from it (SWIM 3.1, Lifeguard IV.A)."""
 
 import pytest
 
 from gossipdp.protocol.membership.config import LAN
-from gossipdp.protocol.wire.messages import (
-    Nack,
-    Ping,
-    PingRequest,
-    Pong,
-    State,
-)
+from gossipdp.protocol.membership.local_health import LocalHealth, probe_times
+from gossipdp.protocol.wire.messages import Nack, Ping, PingRequest, Pong, State
 from tests.protocol.membership.machines import A, F, Peer, S, peer_id, record
 
 
@@ -207,3 +200,34 @@ def test_members_that_come_and_go_do_not_keep_the_others_from_being_probed() -> 
                 said = record(number, refutation=refutation if number <= 4 else 0)
                 peer.hear(Pong(envelope.message.sequence, (said,)), number, due)
     assert max(waited) <= 2 * 12 * LAN.probe_interval and max(60.0 - probed[peer_id(n)] for n in range(5, 13)) <= 24.0
+
+
+@pytest.mark.parametrize(
+    ("multiplier", "rtt", "direct", "verdict"),
+    [
+        (1, None, 0.5, 1.0),
+        (1, 0.1, 0.5, 1.0),
+        (1, 0.2, 0.6, 1.2),
+        (1, 0.9, 2.7, 5.4),
+        (1, 60.0, 4.0, 8.0),
+        (3, None, 1.5, 3.0),
+        (3, 0.2, 1.5, 3.0),
+        (8, 60.0, 4.0, 8.0),
+    ],
+)
+def test_probe_times_follow_local_health_and_round_trip(
+    multiplier: int, rtt: float | None, direct: float, verdict: float
+) -> None:
+    assert probe_times(1.0, 0.5, multiplier, rtt, 8) == pytest.approx((direct, verdict))
+
+
+def test_local_health_stays_between_one_and_its_maximum() -> None:
+    """Lifeguard IV.A: LHM saturates at both ends."""
+    health = LocalHealth(4)
+    seen = [health.multiplier]
+    for change in (health.better, health.worse, health.worse, health.worse, health.worse, health.better):
+        change()
+        seen.append(health.multiplier)
+    assert seen == [1, 1, 2, 3, 4, 4, 3]
+    health.worse(100)
+    assert health.multiplier == 4

@@ -1,7 +1,5 @@
 """The network's clock as a grow-only counter: any order, loss or duplication of reports gives the same board."""
 
-from __future__ import annotations
-
 import math
 
 import pytest

@@ -1,7 +1,5 @@
 """Records and reports are believed if their own member signed them, and a member that passes on others is told."""
 
-from __future__ import annotations
-
 from collections import Counter
 from functools import partial
 from random import Random

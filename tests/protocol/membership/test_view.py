@@ -1,7 +1,5 @@
 """The table of members: which count as live, which are picked, and what is kept of members never heard."""
 
-from __future__ import annotations
-
 import hashlib
 from collections import Counter
 from random import Random

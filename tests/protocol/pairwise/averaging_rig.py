@@ -1,7 +1,5 @@
 """Peers that average without a network: the test carries each message and runs each job."""
 
-from __future__ import annotations
-
 import math
 from random import Random
 from types import SimpleNamespace

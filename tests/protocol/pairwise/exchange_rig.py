@@ -1,7 +1,5 @@
 """The two sides of one exchange. The test loses, repeats or delays their messages."""
 
-from __future__ import annotations
-
 import math
 from collections import deque
 

@@ -1,7 +1,5 @@
 """Members and a matching among them."""
 
-from __future__ import annotations
-
 from random import Random
 
 from gossipdp.protocol.pairwise.matching import Matching, MatchingConfig

@@ -1,7 +1,5 @@
 """What a peer that closes may conclude from its exchanges."""
 
-from __future__ import annotations
-
 import math
 
 import pytest

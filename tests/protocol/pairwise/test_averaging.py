@@ -1,14 +1,13 @@
-"""Exchanges between peers from the offer to the end (algorithms section 7): their rate, length and stop."""
-
-from __future__ import annotations
+"""Exchanges between peers from the offer to the end (algorithms section 7): their rate, length, stop and events."""
 
 import numpy as np
 import pytest
 from msgspec.structs import replace
 
-from gossipdp.protocol.events import ChunksInDoubt, ExchangeEnded, ExchangeStarted, Notice
+from gossipdp.protocol.events import ChunksInDoubt, ExchangeEnded, ExchangeStarted, Notice, OfferRefused, UpdateRefused
 from gossipdp.protocol.pairwise import partner_history
 from gossipdp.protocol.pairwise.matching import MatchingConfig
+from gossipdp.protocol.wire import encoding as wire
 from gossipdp.protocol.wire.messages import Accept, Ack, Ask, Data, End, Offer, Ranges, Refuse, State
 from tests.protocol.pairwise.averaging_rig import (
     A,
@@ -22,6 +21,7 @@ from tests.protocol.pairwise.averaging_rig import (
     network,
     pump,
 )
+from tests.protocol.pairwise.exchange_rig import CHUNKS, INITIATOR, RESPONDER, Pair
 
 
 def test_wanted_exchange_is_offered_accepted_and_done():
@@ -205,3 +205,59 @@ def test_second_exchange_of_a_round_goes_to_another_member():
         averaging.want(2, 0.0)
         pump(nodes)
         assert sorted(event.partner for event in nodes[A.id].of(ExchangeStarted)) == [B.id, C.id]
+
+
+def results(side):
+    return [(event.partner, event.initiator, event.result) for event in side.of(ExchangeEnded)]
+
+
+def test_refused_offer_names_the_member_that_refused() -> None:
+    node = network(A, B)[A.id]
+    node.averaging.want(1, 0.0)
+    [offer] = node.post()
+    node.hear(B.id, Refuse(offer.message.exchange, "busy"))
+    assert node.of(OfferRefused) == [OfferRefused(B.id, "busy")]
+
+
+def test_exchange_that_ends_early_was_cut() -> None:
+    pair = Pair(window=1)
+
+    def mangle(at, item, wire):
+        if len(pair.initiator.mixed) == 1:
+            pair.initiator.machine.finish_early(pair.now)
+        return [item]
+
+    pair.play(mangle)
+    assert len(pair.initiator.mixed) < CHUNKS
+    assert results(pair.initiator) == [(RESPONDER, True, "cut")]
+
+
+def test_exchange_of_an_earlier_incarnation_is_disowned_and_lost() -> None:
+    """This incarnation cannot know what the earlier one mixed."""
+    pair, answers = Pair(window=1), []
+
+    def mangle(at, item, post):
+        hearer, envelope = item
+        message, buffers = wire.decode(envelope.frames)
+        if isinstance(message, Ranges) and hearer is pair.responder:
+            earlier = wire.encode(replace(message, incarnation=message.incarnation + 1), list(buffers))
+            return [(hearer, envelope._replace(frames=earlier))]
+        answers.append(message)
+        return []
+
+    pair.play(mangle, until=1.0)
+    assert results(pair.responder) == [(INITIATOR, False, "lost")]
+    assert End(pair.accept[0].message.exchange, False, "unknown") in answers
+
+
+def test_refused_payload_names_its_sender() -> None:
+    pair = Pair(window=1)
+
+    def mangle(at, item, post):
+        hearer, envelope = item
+        if hearer is pair.initiator and len(envelope.frames) > 1:
+            return [(hearer, envelope._replace(frames=[envelope.frames[0], *(bytes(1) for _ in envelope.frames[1:])]))]
+        return [item]
+
+    pair.play(mangle)
+    assert {event.peer for event in pair.initiator.of(UpdateRefused)} == {RESPONDER}

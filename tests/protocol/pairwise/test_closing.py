@@ -1,7 +1,5 @@
 """The meetings of peers whose training is over: partners, refusals, agreement, and when they give up."""
 
-from __future__ import annotations
-
 import math
 from random import Random
 

@@ -4,8 +4,6 @@ The survivor counts those that it cannot know about, and no others. The exhausti
 (simulations.campaigns.exhaustive) found these cases. Each test repeats one with a single machine.
 """
 
-from __future__ import annotations
-
 import math
 
 import pytest
@@ -73,14 +71,7 @@ class Answering(Machine):
         super().__init__()
         accept = Accept(EXCHANGE, "modulo4", 0.5, 0.0, window, 1)
         self.machine = Responder(
-            terms(INITIATOR, window),
-            accept,
-            self.outputs,
-            Deadlines(),
-            chunks=CHUNKS,
-            size=256,
-            now=0.0,
-            first=first,
+            terms(INITIATOR, window), accept, self.outputs, Deadlines(), chunks=CHUNKS, size=256, now=0.0, first=first
         )
 
     def open(self, chunk):

@@ -3,8 +3,6 @@
 In every case both sides have mixed a chunk once, or neither has.
 """
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

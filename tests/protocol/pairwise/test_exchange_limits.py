@@ -1,7 +1,5 @@
 """What one exchange refuses or bounds: open chunks, payloads, shares, questions, and a rate far below the usual."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

@@ -1,7 +1,5 @@
 """A peer's load on its link follows the transfer that it fetched, and what its exchanges mixed."""
 
-from __future__ import annotations
-
 import pytest
 
 from gossipdp.protocol.pairwise.terms import GROWS, IN_VAIN, SLOWLY, LinkLoad

@@ -1,7 +1,5 @@
 """Exchanges that a peer accepts a round ahead, and the wants of its next round (algorithms section 7)."""
 
-from __future__ import annotations
-
 from tests.protocol.pairwise.matching_rig import IDS, matching
 
 

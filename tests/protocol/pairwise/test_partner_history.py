@@ -1,7 +1,5 @@
 """A member that wastes time is left alone for at least as long while others are there. Repetitions double that."""
 
-from __future__ import annotations
-
 import math
 
 import pytest

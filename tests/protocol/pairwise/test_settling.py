@@ -1,7 +1,5 @@
 """Chunks in doubt: each kept exchange is settled, or counted by the peer that cannot know (algorithms section 3)."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Learnt times: how long a chunk usually takes, and how long an answer."""
 
-from __future__ import annotations
-
 import math
 
 import pytest

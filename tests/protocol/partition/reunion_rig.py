@@ -1,7 +1,5 @@
 """A reunion as the tests drive it: peer B, and a test that speaks for all other members."""
 
-from __future__ import annotations
-
 from random import Random
 from types import SimpleNamespace
 

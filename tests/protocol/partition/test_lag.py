@@ -1,7 +1,5 @@
 """When a peer has fallen behind the network, as tables (algorithms section 8)."""
 
-from __future__ import annotations
-
 import pytest
 
 from gossipdp.protocol.membership.progress import Own, ProgressBoard

@@ -1,8 +1,9 @@
-"""A peer that follows another side, and several machines against each other."""
+"""A peer that follows another side, its timer and its tables, and several machines against each other."""
 
-from __future__ import annotations
-
+import math
+from pathlib import Path
 from random import Random
+from typing import Any, cast
 
 import pytest
 from msgspec.structs import replace
@@ -10,11 +11,14 @@ from msgspec.structs import replace
 from gossipdp.protocol import jobs
 from gossipdp.protocol.events import ResyncBegan, ResyncEnded
 from gossipdp.protocol.membership.progress import Own
-from gossipdp.protocol.partition.follower import WANTED
+from gossipdp.protocol.outputs import Outputs
+from gossipdp.protocol.partition.follower import WANTED, Follower
 from gossipdp.protocol.partition.lag import ASKING, BEHIND, LISTEN
 from gossipdp.protocol.partition.lines import NO_LINE
 from gossipdp.protocol.partition.reasons import Reason
 from gossipdp.protocol.partition.reunion import Reunion
+from gossipdp.protocol.partition.states import COURSE, GAP, Action, Course, Event, Gap, reunion_diagram
+from gossipdp.protocol.state_machine import Machine
 from gossipdp.protocol.wire.messages import Line, Progress, State, StateProbe, StateRequest
 from tests.protocol.partition.reunion_rig import (
     EVERY,
@@ -322,3 +326,58 @@ def test_greatest_lag_is_no_voucher():
     b.hear(A, apart=False, lag=BEHIND)
     b.hear(C, apart=False, lag=0)
     assert not b.reunion.reason
+
+
+class Joiner:
+    """Its candidates show no newer model, and jobs of chunks that came before are under way."""
+
+    busy, done, source = True, False, b""
+
+    def outdone(self, candidates: object) -> bool:
+        return True
+
+    def timer(self) -> None:
+        return None
+
+
+def test_outdone_follower_waits_for_the_jobs_of_its_joiner_without_a_timer() -> None:
+    """Simulator seed 1096, with four jobs of a pass at once: the follower named the same past time for ever."""
+    joiner = Joiner()
+    follower = Follower(lambda clock: cast(Any, joiner), Outputs(), lambda held, now: True, 0.25, Random(1))
+    follower.begin(Reason.LATE, 3, 2, 1.0, keep=False)
+    follower.fetch([b"source"], 2.0)
+    assert follower.timer() == math.inf and not follower.over(2.0)
+    joiner.busy = False
+    assert follower.timer() == 2.0 and follower.over(2.0)
+
+
+PAGE = Path(__file__).resolve().parents[3] / "docs/design/protocol.md"
+
+
+def test_page_shows_the_tables():
+    text = PAGE.read_text().split("<!-- reunion -->")[1].split("<!-- /reunion -->")[0]
+    assert text.strip() == f"```mermaid\n{reunion_diagram()}\n```"
+
+
+@pytest.mark.parametrize(("table", "start"), [(GAP, Gap.TOGETHER), (COURSE, Course.JOINING)])
+def test_each_state_can_be_reached_and_left(table, start):
+    reached = {start}
+    while more := {after for (state, _), (after, _) in table.items() if state in reached} - reached:
+        reached |= more
+    assert reached == set(type(start))
+    assert {state for (state, _), (after, _) in table.items() if state is not after} == set(type(start))
+
+
+def test_each_event_and_action_is_in_a_table():
+    tables = [*GAP.items(), *COURSE.items()]
+    assert {event for (_, event), _ in tables} == set(Event)
+    assert {action for _, (_, action) in tables} - {None} == set(Action)
+
+
+def test_state_changes_before_the_action_runs_and_ignores_events_that_it_lacks():
+    seen = []
+    machine = Machine(COURSE, Course.CURRENT, {Action.ASK: lambda now: seen.append((machine.state, now))})
+    machine.fire(Event.FETCHED, 1.0)
+    assert machine.state is Course.CURRENT and not seen
+    machine.fire(Event.SUSPECTED, 2.0)
+    assert seen == [(Course.ASKING, 2.0)]

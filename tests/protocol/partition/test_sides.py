@@ -1,7 +1,5 @@
 """Which members are held apart, and which line a side holds, as tables."""
 
-from __future__ import annotations
-
 from itertools import permutations
 
 import pytest

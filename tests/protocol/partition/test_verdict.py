@@ -1,7 +1,5 @@
 """Which side follows when two meet again, as tables: what a peer hears, and what it concludes."""
 
-from __future__ import annotations
-
 import pytest
 from msgspec.structs import replace
 
@@ -10,19 +8,7 @@ from gossipdp.protocol.partition.lag import BEHIND
 from gossipdp.protocol.partition.lines import NO_LINE
 from gossipdp.protocol.partition.reasons import Reason
 from gossipdp.protocol.wire.messages import Line, State
-from tests.protocol.partition.reunion_rig import (
-    GREATER,
-    HEARD,
-    MINE,
-    PERIOD,
-    A,
-    B,
-    C,
-    D,
-    E,
-    Side,
-    record,
-)
+from tests.protocol.partition.reunion_rig import GREATER, HEARD, MINE, PERIOD, A, B, C, D, E, Side, record
 
 VERDICTS = [
     (Line(1, 4, 1, 1, D), True),

@@ -1,7 +1,5 @@
 """The consensus ratio: its definition, and what a peer measures."""
 
-from __future__ import annotations
-
 import math
 from types import SimpleNamespace
 

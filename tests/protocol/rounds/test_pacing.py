@@ -1,7 +1,5 @@
 """The terms of exchanges follow what the link carried. The limit of lag follows how long a transfer took."""
 
-from __future__ import annotations
-
 import math
 from types import SimpleNamespace
 

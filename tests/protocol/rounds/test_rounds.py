@@ -1,7 +1,5 @@
 """Sessions, snapshots, outer steps and slots (algorithms section 1), job by job. Each test acts as compute thread."""
 
-from __future__ import annotations
-
 import pytest
 
 from gossipdp.protocol import jobs

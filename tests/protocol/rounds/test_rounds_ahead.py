@@ -1,7 +1,5 @@
 """Passes over all chunks with several jobs asked for at once, as with several compute threads."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """H follows a peer's speed relative to the median of the reported speeds (algorithms section 8)."""
 
-from __future__ import annotations
-
 from random import Random
 
 import pytest

@@ -1,7 +1,5 @@
 """When a peer that does not train fetches the model anew (`standby`)."""
 
-from __future__ import annotations
-
 import pytest
 
 from gossipdp.protocol.partition.reasons import Reason

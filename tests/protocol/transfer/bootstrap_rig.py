@@ -1,7 +1,5 @@
 """A peer that comes back with a checkpoint. The test speaks for all other members."""
 
-from __future__ import annotations
-
 from random import Random
 
 from gossipdp.protocol import jobs
@@ -12,12 +10,7 @@ from gossipdp.protocol.transfer.claims import Held
 from gossipdp.protocol.transfer.election import LISTEN
 from gossipdp.protocol.transfer.source import TransferConfig
 from gossipdp.protocol.wire import encoding as wire
-from gossipdp.protocol.wire.messages import (
-    Member,
-    PushPull,
-    Standing,
-    State,
-)
+from gossipdp.protocol.wire.messages import Member, PushPull, Standing, State
 from simulations.simulator.settings import peer_config
 
 SCHEMA = Schema.of([("w", (300,), "float32", "parameter")])

@@ -1,25 +1,21 @@
 """When a whole network comes back, its model is the latest checkpoint that a live peer holds."""
 
-from __future__ import annotations
+from pathlib import Path
+from random import Random
+from types import SimpleNamespace
 
 import pytest
 
 from gossipdp.protocol import jobs
 from gossipdp.protocol.events import CheckpointAhead, StateReady
+from gossipdp.protocol.outputs import Outputs
 from gossipdp.protocol.schema import chunk_parameters
+from gossipdp.protocol.transfer.bootstrap import BOOTSTRAP, Action, Event, Phase, bootstrap_diagram
 from gossipdp.protocol.transfer.claims import Held
-from gossipdp.protocol.transfer.election import PATIENCE
+from gossipdp.protocol.transfer.election import ASKS, PATIENCE, Election
 from gossipdp.protocol.transfer.manifest import signed_part as signed
-from gossipdp.protocol.wire.messages import (
-    Has,
-    PushPull,
-    Standing,
-    State,
-    StateChunk,
-    StateManifest,
-    StateRequest,
-)
-from tests.protocol.transfer.bootstrap_rig import HEARD, RESUME, SCHEMA, SETTINGS, A, C, D, Returning
+from gossipdp.protocol.wire.messages import Has, PushPull, Standing, State, StateChunk, StateManifest, StateRequest
+from tests.protocol.transfer.bootstrap_rig import HEARD, RESUME, SCHEMA, SETTINGS, A, B, C, D, Returning, record
 
 
 def test_holder_of_the_latest_restores_once_all_remembered_members_have_answered():
@@ -85,10 +81,16 @@ def test_later_member_is_fetched_from_once_it_is_ready_and_nothing_is_restored()
     assert b.restores == 0
 
 
+def back_beside(member, has, clock, rounds):
+    """Peer B, back beside a member that it remembers and that has told what it holds."""
+    b = Returning(remembered=(member,))
+    b.meet(member)
+    b.says(member, has, clock, rounds)
+    return b
+
+
 def test_later_member_that_never_becomes_ready_is_left_after_a_while():
-    b = Returning(remembered=(C,))
-    b.meet(C)
-    b.says(C, Has.CHECKPOINT, 120, 9)
+    b = back_beside(C, Has.CHECKPOINT, 120, 9)
     b.run(RESUME * PATIENCE - 0.5)
     assert b.restores == 0
     b.run(RESUME * PATIENCE + 1.0)
@@ -96,9 +98,7 @@ def test_later_member_that_never_becomes_ready_is_left_after_a_while():
 
 
 def test_later_member_that_dies_is_not_waited_for():
-    b = Returning(remembered=(C,))
-    b.meet(C)
-    b.says(C, Has.CHECKPOINT, 120, 9)
+    b = back_beside(C, Has.CHECKPOINT, 120, 9)
     b.run(RESUME + 1.0)
     assert b.restores == 0
     del b.speaking[C]
@@ -107,9 +107,7 @@ def test_later_member_that_dies_is_not_waited_for():
 
 
 def test_later_member_whose_checkpoint_is_damaged_says_so_and_is_not_waited_for():
-    b = Returning(remembered=(C,))
-    b.meet(C)
-    b.says(C, Has.CHECKPOINT, 120, 9)
+    b = back_beside(C, Has.CHECKPOINT, 120, 9)
     b.says(C, Has.NOTHING)
     b.says(C, Has.CHECKPOINT, 120, 9)  # comes late
     b.run(HEARD + 1.0)
@@ -128,9 +126,7 @@ def test_messages_of_an_earlier_life_or_from_before_it_was_ready_do_not_count():
 
 
 def test_ready_member_that_dies_before_it_has_served_is_not_waited_for():
-    b = Returning(remembered=(C,))
-    b.meet(C)
-    b.says(C, Has.MODEL, 90, 9)
+    b = back_beside(C, Has.MODEL, 90, 9)
     b.run(RESUME * PATIENCE)
     assert b.of(StateRequest, to=C) and b.restores == 0, "alive and ready: no old state is restored beside it"
     del b.speaking[C]
@@ -139,9 +135,7 @@ def test_ready_member_that_dies_before_it_has_served_is_not_waited_for():
 
 
 def test_ready_member_that_starts_again_is_not_ready_any_more():
-    b = Returning(remembered=(C,))
-    b.meet(C)
-    b.says(C, Has.MODEL, 90, 9)
+    b = back_beside(C, Has.MODEL, 90, 9)
     b.meet(C, incarnation=2)
     b.says(C, Has.CHECKPOINT, 90, 9, incarnation=2)
     b.run(RESUME + 1.0)
@@ -159,9 +153,7 @@ def test_member_that_was_just_met_is_given_time_to_answer():
 
 
 def test_peer_whose_newest_checkpoint_is_damaged_waits_again_if_another_is_later_now():
-    b = Returning(remembered=(C,))
-    b.meet(C)
-    b.says(C, Has.CHECKPOINT, 95, 9)
+    b = back_beside(C, Has.CHECKPOINT, 95, 9)
     b.run(HEARD + 1.0)
     assert b.restores == 1
     b.peer.job_done(jobs.Restore(), jobs.Restored(SCHEMA.to_bytes(), 90, 9), b.now)
@@ -220,3 +212,44 @@ def test_spare_gives_its_model_to_a_peer_with_an_earlier_checkpoint_and_not_with
     b.says(A, Has.SPARE, clock, 9)
     b.run(RESUME + HEARD + 1.0)
     assert b.restores == restores and bool(b.of(StateRequest, to=A)) == (not restores)
+
+
+PEERS = [bytes([number]) * 32 for number in range(100, 104 + ASKS)]
+LATEST = PEERS[0]
+
+
+def test_of_many_members_the_one_with_the_latest_checkpoint_is_asked_in_every_period() -> None:
+    outputs = Outputs()
+    membership = SimpleNamespace(
+        me=record(B), members={peer: record(peer) for peer in PEERS}, config=SimpleNamespace(join_interval=1.0)
+    )
+    election = Election(membership, random=Random(1), outputs=outputs, resume_after=99.0, tolerance=10)
+    election.begin(0.0, [], Held(100, 10), alone=False)
+    election.meet(PEERS, 0.0)
+    election.hear(Standing(1, Has.CHECKPOINT, 500, 50, False), LATEST, 0.0)
+    for period in range(10):
+        outputs.messages.clear()
+        election.handle_timer(float(period))
+        asked = [said.to for said in outputs.messages]
+        assert asked[0] == LATEST and len(set(asked)) == len(asked) == ASKS
+
+
+PAGE = Path(__file__).resolve().parents[3] / "docs/design/protocol.md"
+
+
+def test_page_shows_the_table():
+    text = PAGE.read_text().split("<!-- bootstrap -->")[1].split("<!-- /bootstrap -->")[0]
+    assert text.strip() == f"```mermaid\n{bootstrap_diagram()}\n```"
+
+
+def test_each_phase_can_be_reached_and_each_event_and_action_is_used():
+    reached = {Phase.WAITING}
+    while more := {after for (phase, _), (after, _) in BOOTSTRAP.items() if phase in reached} - reached:
+        reached |= more
+    assert reached == set(Phase)
+    assert {event for _, event in BOOTSTRAP} == set(Event)
+    assert {action for _, action in BOOTSTRAP.values()} - {None} == set(Action)
+
+
+def test_founder_and_ready_peer_handle_no_event():
+    assert not {phase for phase, _ in BOOTSTRAP} & {Phase.FOUNDING, Phase.READY}

@@ -1,7 +1,5 @@
 """What goes with a model and is not averaged is fetched in pieces after its chunks, exactly, from one source."""
 
-from __future__ import annotations
-
 import hashlib
 from dataclasses import replace
 from random import Random

@@ -1,15 +1,15 @@
-"""Rules of a joiner that whole transfers seldom reach."""
-
-from __future__ import annotations
+"""Rules of a joiner that whole transfers seldom reach, and what the judge of its transfer asks for."""
 
 from dataclasses import replace
 from random import Random
 
-from gossipdp.protocol.events import Notice
+from gossipdp.protocol import jobs
+from gossipdp.protocol.events import Notice, UpdateRefused
 from gossipdp.protocol.outputs import Outputs
 from gossipdp.protocol.transfer.joiner import Joiner
+from gossipdp.protocol.transfer.plausibility import Judge
 from gossipdp.protocol.transfer.refusals import Refusal
-from gossipdp.protocol.wire.messages import StateChunk, StateRefuse, StateRequest
+from gossipdp.protocol.wire.messages import StateChunk, StateManifest, StateRefuse, StateRequest, StateSample
 from tests.protocol.transfer.transfer_rig import CONFIG, SETTINGS, SIZE, A, B, Taker, carry, givers
 
 
@@ -68,3 +68,31 @@ def test_member_that_was_not_asked_yet_is_asked_at_once_when_it_is_ready() -> No
     joiner.receive(StateRefuse(outputs.messages[-1].message.transfer, Refusal.JOINING.value), [], A, 0.0)
     joiner.found_ready(B, 0.1)
     assert outputs.messages[-1].to == B and isinstance(outputs.messages[-1].message, StateRequest)
+
+
+SHORT = jobs.RUN - 1
+"""Parameters of the last chunk, fewer than a run has."""
+SHORT_SIZE = 8192 + SHORT
+
+
+def comparing() -> tuple[Judge, Outputs]:
+    """A judge that compares the last chunk, which A gave, with what B says."""
+    outputs = Outputs()
+    judge = Judge(outputs, Random(1), patience=10.0)
+    manifest = StateManifest(1, 1, SHORT_SIZE, 8192, 100, 10, b"d" * 16, b"s" * 16)
+    judge.summon(1, A, manifest, [slice(0, 8192), slice(8192, SHORT_SIZE)], [1], [A, B])
+    judge.came(1, 1)
+    judge.heard(StateSample(1, 100, 10, 0.1, 0.1), [b"sample"], B)
+    assert not judge.settled(0.0)
+    return judge, outputs
+
+
+def test_run_in_a_last_chunk_that_is_shorter_ends_with_the_model() -> None:
+    _, outputs = comparing()
+    assert list(outputs.jobs) == [jobs.Compare(((0, 8192, SHORT),), SHORT, b"sample")]
+
+
+def test_malformed_sample_is_told_with_its_witness() -> None:
+    judge, outputs = comparing()
+    judge.compared(None)
+    assert list(outputs.events) == [UpdateRefused(B, "payload")] and judge.settled(0.0)

@@ -1,7 +1,5 @@
 """A daemon comes back to a training process that outlived it. The process's model stands for election."""
 
-from __future__ import annotations
-
 import pytest
 
 from gossipdp.protocol import jobs

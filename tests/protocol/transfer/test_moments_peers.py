@@ -1,7 +1,5 @@
 """Whole peers in virtual time: a joiner's training process gets the optimizer's moments with the model."""
 
-from __future__ import annotations
-
 from collections import defaultdict
 
 import numpy as np

@@ -1,7 +1,5 @@
 """The inner optimizer's moments for joiners: signed, hashed, checked, and fetched from members that give them."""
 
-from __future__ import annotations
-
 import hashlib
 from random import Random
 

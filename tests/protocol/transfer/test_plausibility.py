@@ -1,7 +1,5 @@
 """Plausibility of a fetched state (algorithms section 8): witnesses say how far their own state is from it."""
 
-from __future__ import annotations
-
 import math
 from collections import Counter
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """How a joiner paces its requests for chunks on a link of unknown speed."""
 
-from __future__ import annotations
-
 from itertools import pairwise
 
 import pytest

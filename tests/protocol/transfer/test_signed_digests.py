@@ -1,7 +1,5 @@
 """What sources sign keeps its bytes: peers of two versions check each other's signatures."""
 
-from __future__ import annotations
-
 from gossipdp.protocol.transfer.manifest import signed_part
 from gossipdp.protocol.transfer.moments import signed_moments
 from gossipdp.protocol.wire.messages import MomentsManifest, StateManifest

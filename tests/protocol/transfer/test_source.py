@@ -1,19 +1,9 @@
 """The source of a transfer: what it freezes, serves and drops."""
 
-from __future__ import annotations
-
 import dataclasses
 
 from gossipdp.protocol.wire.messages import StateAsk, StateChunk, StateRefuse, StateRequest
-from tests.protocol.transfer.transfer_rig import (
-    CHUNKS,
-    A,
-    B,
-    Giver,
-    Taker,
-    carry,
-    close_to,
-)
+from tests.protocol.transfer.transfer_rig import CHUNKS, A, B, Giver, Taker, carry, close_to
 
 
 def test_source_without_a_model_refuses():

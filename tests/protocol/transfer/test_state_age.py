@@ -4,8 +4,6 @@ A transfer takes time while others train. A peer that passes a fetched state on 
 So the age of the state counts, and halves with each exchange.
 """
 
-from __future__ import annotations
-
 from gossipdp.protocol.events import ExchangeEnded, ResyncBegan, ResyncEnded, StateReady
 from gossipdp.protocol.peer import PeerConfig
 from gossipdp.protocol.schema import Schema

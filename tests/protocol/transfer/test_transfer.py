@@ -1,7 +1,5 @@
 """State for joiners (algorithms section 8): frozen, hashed, signed, and fetched from any member that has it."""
 
-from __future__ import annotations
-
 import dataclasses
 
 import pytest

@@ -1,7 +1,5 @@
 """A joiner and its sources, with vectors, as the tests of transfers drive them."""
 
-from __future__ import annotations
-
 import hashlib
 from random import Random
 

@@ -1,7 +1,5 @@
 """Examples of every message type, with the smallest and the largest values of their fields."""
 
-from __future__ import annotations
-
 import enum
 import math
 from typing import Annotated, Any, get_args, get_origin, get_type_hints
@@ -11,11 +9,7 @@ import msgspec
 import pytest
 
 from gossipdp.protocol.wire import encoding as wire
-from gossipdp.protocol.wire.messages import (
-    Member,
-    Message,
-    State,
-)
+from gossipdp.protocol.wire.messages import Member, Message, State
 from gossipdp.protocol.wire.table import BUFFERS, MESSAGES
 
 PEER = bytes(range(32))

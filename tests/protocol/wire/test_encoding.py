@@ -1,7 +1,5 @@
 """Encoding: every message type survives the way there and back, and nothing past a limit is decoded."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator
 from typing import Any, get_args, get_origin
@@ -28,18 +26,7 @@ from gossipdp.protocol.wire.messages import (
     State,
 )
 from gossipdp.protocol.wire.table import BUFFERS, DATA_LANE, MESSAGES, RESERVED
-from tests.protocol.wire.examples import (
-    IDS,
-    KINDS,
-    MEMBER,
-    PEER,
-    buffers,
-    example,
-    fields_of,
-    hints,
-    limits,
-    pack,
-)
+from tests.protocol.wire.examples import IDS, KINDS, MEMBER, PEER, buffers, example, fields_of, hints, limits, pack
 
 # -- what is allowed ---------------------------------------------------------------------------------------------
 

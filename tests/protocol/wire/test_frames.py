@@ -4,8 +4,6 @@
 `PROTOCOL_VERSION`. `python -m tests.protocol.wire.test_frames` prints the lines.
 """
 
-from __future__ import annotations
-
 import hashlib
 import zlib
 from pathlib import Path

@@ -1,22 +1,14 @@
 """Fuzzed headers and frames are decoded as messages or refused (T9)."""
 
-from __future__ import annotations
-
 import random
 
 import pytest
 
 from gossipdp.errors import RemoteProtocolError
 from gossipdp.protocol.wire import encoding as wire
-from gossipdp.protocol.wire.messages import (
-    PROTOCOL_VERSION,
-)
+from gossipdp.protocol.wire.messages import PROTOCOL_VERSION
 from gossipdp.protocol.wire.table import MESSAGES
-from tests.protocol.wire.examples import (
-    buffers,
-    example,
-    pack,
-)
+from tests.protocol.wire.examples import buffers, example, pack
 
 TOKENS = (
     b"\xc0",

@@ -4,8 +4,6 @@
 never changes. When version 3 is no longer spoken, the file of the next version takes its place.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from pathlib import Path
 

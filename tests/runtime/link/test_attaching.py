@@ -1,6 +1,4 @@
-"""Processes that attach: admitted, refused or silent, and homes without a daemon."""
-
-from __future__ import annotations
+"""Processes that attach: admitted, refused or silent, and where the error leads in a home without a daemon."""
 
 import os
 import socket
@@ -11,12 +9,9 @@ import pytest
 from gossipdp.errors import HardwareError, UnreachableError
 from gossipdp.runtime import link as links
 from gossipdp.runtime.link import server as link_server
-from gossipdp.runtime.link.messages import (
-    LINK_VERSION,
-    decode_from_daemon,
-    encode,
-)
+from gossipdp.runtime.link.messages import LINK_VERSION, decode_from_daemon, encode
 from gossipdp.runtime.link.region import Allocation, write_blob
+from gossipdp.runtime.link.wait_lines import AFTER, EVERY, WaitLines
 from tests.runtime.link.training_process import SCHEMA, attached, pump
 
 
@@ -194,3 +189,53 @@ def test_closing_daemon_leaves_another_daemons_socket_alone(tmp_path: Path) -> N
     first.close()
     attached(second, tmp_path)
     second.close()
+
+
+@pytest.fixture
+def homes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The folder of this user's homes, with two that were made."""
+    for name in ("GOSSIPDP_HOME", "GOSSIPDP_ATTEMPT", "GOSSIPDP_NETWORK_NAME"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    for name in ("runs", "stopped"):
+        (tmp_path / ".gossipdp" / name).mkdir(parents=True)
+        (tmp_path / ".gossipdp" / name / "identity.key").touch()
+    return tmp_path / ".gossipdp"
+
+
+def advice(home: Path) -> str:
+    with pytest.raises(UnreachableError, match="GD-105") as caught:
+        links.Link.connect(home)
+    return str(caught.value.do)
+
+
+def test_the_home_of_a_daemon_that_runs_is_named(homes: Path) -> None:
+    assert advice(links.default_home()).startswith("start one")
+    server = links.LinkServer(homes / "runs")
+    assert advice(links.default_home()) == f"name the home of the daemon that runs: GOSSIPDP_HOME={homes / 'runs'}"
+    server.close()
+    assert advice(links.default_home()).startswith("start one")
+
+
+def test_under_a_supervisor_nothing_is_to_be_started(homes: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GOSSIPDP_HOME", str(homes / "stopped"))
+    assert not links.supervised(homes / "stopped")
+    monkeypatch.setenv("GOSSIPDP_ATTEMPT", "0")
+    assert links.supervised(homes / "stopped") and not links.supervised(homes / "runs")
+    assert "supervisor starts it again" in advice(homes / "stopped") and str(homes / "stopped") in advice(
+        homes / "stopped"
+    )
+
+
+def test_short_waits_are_not_told_and_long_ones_are_told_again() -> None:
+    lines = WaitLines()
+    said = [(now, line) for now in range(100, 160) if (line := lines.look("the model" if now >= 102 else "", now))]
+    assert [now for now, _ in said] == [102 + AFTER, 102 + AFTER + EVERY]
+    assert said[1][1] == "waiting for the model, for 35 s"
+    assert lines.look("", 170) == "" and lines.look("", 999) == ""
+
+
+def test_another_wait_begins_anew() -> None:
+    lines = WaitLines()
+    assert [lines.look("a", 0.0), lines.look("a", 4.9), lines.look("b", 5.0), lines.look("b", 9.9)] == [""] * 4
+    assert lines.due == 10.0 and lines.look("b", 10.0) == "waiting for b, for 5 s"

@@ -1,7 +1,5 @@
 """Passes of a training group: all ranks get the same blocks, each block is finished once, and none is lost."""
 
-from __future__ import annotations
-
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st

@@ -1,7 +1,5 @@
 """The daemon's end of readers' connections: allowed messages, number of readers, end of a group."""
 
-from __future__ import annotations
-
 import os
 import socket
 import stat

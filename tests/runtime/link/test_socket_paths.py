@@ -1,7 +1,5 @@
 """Paths and modes of the link's socket."""
 
-from __future__ import annotations
-
 import os
 import stat
 from pathlib import Path

@@ -1,7 +1,5 @@
 """A training process at a link server, both in this process, for tests."""
 
-from __future__ import annotations
-
 import select
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Fixtures of the transport tests."""
 
-from __future__ import annotations
-
 import socket
 from collections.abc import Iterator
 

@@ -1,7 +1,5 @@
 """Peers whose network's secret was renewed, for the tests of the network. Not a test."""
 
-from __future__ import annotations
-
 from gossipdp.protocol.admission.register import Admission
 from gossipdp.protocol.admission.statements import SECRET, signed
 from gossipdp.protocol.wire.messages import Decision, NewSecret, Verdict

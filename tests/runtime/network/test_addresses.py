@@ -1,6 +1,4 @@
-"""Which address a peer advertises, and why."""
-
-from __future__ import annotations
+"""Which address a peer advertises and why, port maps of marketplaces, and the order in which addresses are dialled."""
 
 import ipaddress
 import socket
@@ -10,8 +8,10 @@ from types import SimpleNamespace
 
 import pytest
 
-from gossipdp.runtime.network import addresses
+from gossipdp.runtime.network import addresses, reach
 from gossipdp.runtime.network.addresses import Choice, choose, doubt
+from gossipdp.runtime.network.port_maps import PREFIXES, port_map
+from gossipdp.runtime.network.reach import MAX_WORKED, NETWORKS_HOLD, Reach, is_public, own_networks
 
 
 @pytest.mark.parametrize(
@@ -192,3 +192,111 @@ def test_names_are_resolved_by_the_system_and_invalid_ones_skipped() -> None:
     assert doubt("127.0.0.1:4710", "127.0.0.1", ["localhost:4711"]) is None
     assert addresses._resolved("localhost")
     assert addresses._resolved("x" * 300) == []
+
+
+PEER = bytes(32)
+OWN = [ipaddress.ip_network("10.0.0.0/24"), ipaddress.ip_network("fd00::/64"), ipaddress.ip_network("8.8.4.0/24")]
+
+
+@pytest.mark.parametrize(
+    ("given", "order"),
+    [
+        (["8.8.4.4:1", "10.0.0.9:1"], ["10.0.0.9:1", "8.8.4.4:1"]),
+        (["10.0.1.9:1", "8.8.4.4:1"], ["8.8.4.4:1", "10.0.1.9:1"]),
+        (["8.8.4.4:1", "[2600::1]:1", "10.1.0.9:1", "[fd00::7]:1"],
+         ["[fd00::7]:1", "[2600::1]:1", "8.8.4.4:1", "10.1.0.9:1"]),
+        (["127.0.0.1:1", "host.example:1"], ["host.example:1", "127.0.0.1:1"]),
+        (["100.64.0.1:1", "8.8.8.8:1"], ["8.8.8.8:1", "100.64.0.1:1"]),
+        (["not an address", "10.0.0.9:1", "10.0.0.9:1"], ["10.0.0.9:1", "not an address"]),
+        (["10.0.0.9:1"], ["10.0.0.9:1"]),
+    ],
+)  # fmt: skip
+def test_shared_private_network_first__then_ipv6_then_ipv4_and_names_then_the_rest(
+    given: list[str], order: list[str]
+) -> None:
+    assert Reach(lambda: OWN).order(PEER, given, 0.0) == order
+
+
+def test_address_that_worked_comes_first_for_that_peer_alone() -> None:
+    made = Reach(lambda: OWN)
+    addresses = ["8.8.4.4:1", "10.0.0.9:1", "[2600::1]:1"]
+    made.remember(PEER, "8.8.4.4:1")
+    assert made.order(PEER, addresses, 0.0)[0] == "8.8.4.4:1"
+    assert made.order(bytes([1]) * 32, addresses, 0.0)[0] == "10.0.0.9:1"
+    for number in range(MAX_WORKED):
+        made.remember(number.to_bytes(32, "big"), "a:1")
+    assert len(made._worked) == MAX_WORKED
+
+
+def test_networks_of_this_host_are_read_again_after_a_while() -> None:
+    networks = list(OWN)
+    made = Reach(lambda: networks)
+    assert made.near("10.0.0.9:1", 0.0) and not made.near("8.8.4.4:1", 0.0) and not made.near("name:1", 0.0)
+    networks.clear()
+    assert made.near("10.0.0.9:1", NETWORKS_HOLD - 1) and not made.near("10.0.0.9:1", NETWORKS_HOLD)
+
+
+def test_networks_of_this_host_are_those_of_its_interfaces(monkeypatch: pytest.MonkeyPatch) -> None:
+    import socket
+    from types import SimpleNamespace
+
+    def address(text: str, mask: str | None) -> SimpleNamespace:
+        return SimpleNamespace(family=socket.AF_INET6 if ":" in text else socket.AF_INET, address=text, netmask=mask)
+
+    found = {
+        "lo": [address("127.0.0.1", "255.0.0.0")],
+        "eth0": [address("10.0.0.4", "255.255.255.0"), address("fd00::4%eth0", "ffff:ffff:ffff:ffff::")],
+        "tun0": [address("100.64.0.9", "255.255.255.255"), address("10.9.0.1", None)],
+    }
+    monkeypatch.setattr(reach.psutil, "net_if_addrs", lambda: found)
+    assert own_networks() == OWN[:2]
+
+
+def test_names_count_as_public() -> None:
+    assert is_public("host.example:1") and is_public("[2600::1]:1") and not is_public("10.0.0.1:1")
+
+
+VAST = {"VAST_CONTAINERLABEL": "C.1234", "PUBLIC_IPADDR": "65.130.162.74", "VAST_TCP_PORT_22": "33520"}
+RUNPOD = {"RUNPOD_POD_ID": "abc", "RUNPOD_PUBLIC_IP": "213.173.1.2", "RUNPOD_TCP_PORT_22": "10022"}
+
+
+@pytest.mark.parametrize(
+    ("environment", "address", "name"),
+    [
+        (VAST | {"VAST_TCP_PORT_4710": "33526"}, "65.130.162.74:33526", "Vast.ai"),
+        (VAST | {"VAST_TCP_PORT_4710": "33526", "PUBLIC_IPADDR": " 65.130.162.74\n"}, "65.130.162.74:33526", "Vast.ai"),
+        (VAST | {"VAST_TCP_PORT_4710": "33526", "PUBLIC_IPADDR": "2600::1"}, "[2600::1]:33526", "Vast.ai"),
+        (VAST | {"VAST_TCP_PORT_70000": "4710"}, "65.130.162.74:4710", "Vast.ai"),
+        (RUNPOD | {"RUNPOD_TCP_PORT_4710": "10310"}, "213.173.1.2:10310", "RunPod"),
+        (RUNPOD | {"RUNPOD_TCP_PORT_70001": "4710"}, "213.173.1.2:4710", "RunPod"),
+    ],
+)
+def test_port_is_mapped__its_outside_address_and_the_marketplace(
+    environment: dict[str, str], address: str, name: str
+) -> None:
+    found = port_map(4710, environment)
+    assert found is not None and found.address == address
+    assert found.why == f"the port map of {name} for TCP port 4710" and not found.do
+    assert all(key.startswith(PREFIXES) for key in environment)
+
+
+@pytest.mark.parametrize(
+    ("environment", "why", "do"),
+    [
+        (VAST, "Vast.ai maps no outside port to TCP port 4710 (mapped ports: 22)", '"-p 4710:4710" to the Docker'),
+        ({"VAST_CONTAINERLABEL": "C.1"}, "(mapped ports: none)", '"-p 4710:4710"'),
+        (VAST | {"VAST_TCP_PORT_70000": "33527"}, "(mapped ports: 22, 70000)", '"-p 4710:4710"'),
+        (RUNPOD, "RunPod maps no outside port to TCP port 4710", 'add 4710 to "Expose TCP Ports"'),
+        ({"RUNPOD_POD_ID": "a", "RUNPOD_TCP_PORT_4710": "1"}, "RunPod set no RUNPOD_PUBLIC_IP", "needs a public IP"),
+        (RUNPOD | {"RUNPOD_TCP_PORT_4710": "many"}, "port 'many', which is no address", "Expose TCP Ports"),
+    ],
+)
+def test_port_is_not_mapped__the_reason_and_what_opens_it(environment: dict[str, str], why: str, do: str) -> None:
+    found = port_map(4710, environment)
+    assert found is not None and not found.address
+    assert why in found.why and do in found.do
+
+
+@pytest.mark.parametrize("environment", [{}, {"PUBLIC_IPADDR": "1.2.3.4"}, {"KUBERNETES_SERVICE_HOST": "10.0.0.1"}])
+def test_no_marketplace__no_map(environment: dict[str, str]) -> None:
+    assert port_map(4710, environment) is None

@@ -1,7 +1,5 @@
 """Why an address does not answer: a second connection finds what libzmq does not report."""
 
-from __future__ import annotations
-
 import errno
 import socket
 import struct

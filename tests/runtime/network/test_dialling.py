@@ -1,7 +1,5 @@
 """Dials over real sockets: addresses without an answer, and members that are asked to dial back."""
 
-from __future__ import annotations
-
 import socket
 from dataclasses import replace
 from typing import Any

@@ -1,7 +1,5 @@
 """Links in a network whose secret was renewed: who proves which generation, and for how long the old one does."""
 
-from __future__ import annotations
-
 import pytest
 from msgspec.structs import replace
 

@@ -1,7 +1,5 @@
 """Keys, the network secret, invites and the count of starts."""
 
-from __future__ import annotations
-
 import errno
 import os
 import random
@@ -14,13 +12,7 @@ from nacl import bindings
 
 from gossipdp.errors import ConfigError, DataError
 from gossipdp.runtime.network.host_port import split_address
-from gossipdp.runtime.network.identity import (
-    IDENTITY_FILE,
-    SECRET_FILE,
-    Identity,
-    NetworkSecret,
-    curve_public_key,
-)
+from gossipdp.runtime.network.identity import IDENTITY_FILE, SECRET_FILE, Identity, NetworkSecret, curve_public_key
 from gossipdp.runtime.network.incarnation import INCARNATION_FILE, next_incarnation
 from gossipdp.runtime.network.invite import Invite
 from gossipdp.runtime.network.key_files import key_line, replace_file, write_new

@@ -1,7 +1,5 @@
 """The queue of unread messages: order, turns and bounds."""
 
-from __future__ import annotations
-
 from gossipdp.runtime.network.zmq_wire import OVERHEAD, Inbox
 
 

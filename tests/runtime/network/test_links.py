@@ -1,16 +1,16 @@
 """Links over real sockets: both lanes, queues, crossing dials, closing and coming back, the network's run."""
 
-from __future__ import annotations
-
 import os
 import random
 import time
 from dataclasses import replace
 
 import pytest
+import zmq
 
 from gossipdp.errors import LocalProtocolError
 from gossipdp.protocol.wire.messages import Lane
+from gossipdp.runtime.network import sockets
 from gossipdp.runtime.network.events import (
     DialFailed,
     Flooded,
@@ -20,8 +20,8 @@ from gossipdp.runtime.network.events import (
     Received,
     RunLearned,
 )
-from gossipdp.runtime.network.identity import Identity
-from gossipdp.runtime.network.limits import TransportLimits
+from gossipdp.runtime.network.identity import Identity, NetworkSecret
+from gossipdp.runtime.network.limits import LIMITS, TransportLimits
 from tests.runtime.network.transports import PATIENT, PING, RUN, Net, Relay, at, name
 
 
@@ -342,3 +342,12 @@ def test_two_runs_founded_apart_part_with_a_reason(net: Net) -> None:
     refused = net.events(a, HandshakeRefused) + net.events(b, HandshakeRefused)
     assert refused
     assert {event.code for event in refused} == {"GD-203"}
+
+
+@pytest.mark.parametrize(("cores", "threads"), [(2.0, 1), (8.0, 2), (64.0, 4)])
+def test_io_threads_by_usable_cores(monkeypatch: pytest.MonkeyPatch, cores: float, threads: int) -> None:
+    monkeypatch.setattr(sockets, "usable_cores", lambda: cores)
+    server, client = NetworkSecret(bytes(32)).curve_server_keys(), Identity.generate().curve
+    made = sockets.Sockets(LIMITS["local"], server, client)
+    assert made.context.get(zmq.IO_THREADS) == threads
+    made.context.destroy(linger=0)

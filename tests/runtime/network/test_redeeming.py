@@ -1,7 +1,5 @@
 """An invite for one host, shown to a member with real sockets."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Callable
 from dataclasses import replace

@@ -1,19 +1,20 @@
-"""Dials that the other side refuses, and copies of an identity."""
-
-from __future__ import annotations
+"""Dials that the other side refuses, seeds that all refuse, and copies of an identity."""
 
 import socket
 from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
 
-from gossipdp.errors import RefusedError
+from gossipdp.errors import GossipdpError, RefusedError
 from gossipdp.protocol.wire.messages import Lane
 from gossipdp.runtime.network import signed_hello
+from gossipdp.runtime.network.duplicate_identity import AHEAD, CopyError, OvertakenError, judge
 from gossipdp.runtime.network.events import CopyMet, DialFailed, HandshakeRefused
 from gossipdp.runtime.network.identity import Identity, NetworkSecret
+from gossipdp.runtime.network.incarnation import count_from, draw_start, next_incarnation, started_at
 from gossipdp.runtime.network.refusals import TIMES, Refusals
 from gossipdp.runtime.network.signed_hello import ListenerHello
 from tests.runtime.network.transports import PING, Net, answered, at, dialler, local_peer, name
@@ -157,3 +158,76 @@ def test_dialler_that_only_claims_this_peers_identity_is_no_copy_of_it(net: Net)
     with pytest.raises(RefusedError, match="GD-202"):
         hello.answer(msgspec.structs.replace(answer, id=me.id))
     assert hello.peer == b"" and not net.events(a, CopyMet)
+
+
+EARLY, LATE = draw_start(1_000_000.0), draw_start(1_000_001.0)
+
+
+@pytest.mark.parametrize(
+    ("mine", "copy", "end"),
+    [
+        ((5, EARLY), (5, LATE), None),
+        ((6, EARLY), (5, LATE), None),
+        ((5, EARLY), (6, LATE), OvertakenError),
+        ((5, LATE), (5, EARLY), CopyError),
+        ((6, LATE), (5, EARLY), CopyError),
+        ((5, LATE), (6, EARLY), CopyError),
+        ((5, EARLY), (5, EARLY), CopyError),
+    ],
+)
+def test_later_daemon_ends__and_one_taken_for_its_past_starts_anew(
+    mine: tuple[int, bytes], copy: tuple[int, bytes], end: type[GossipdpError] | None
+) -> None:
+    error = judge(mine, copy, "192.0.2.1:4710")
+    assert (error and type(error)) == end
+    if error is not None:
+        assert error.code == "GD-205" and "192.0.2.1:4710" in error.seen and "home of its own" in error.do
+        assert "1970-01-12 13:46:4" in error.seen
+
+
+def test_overtaken_daemon_counts_on_from_far_above_the_copy(tmp_path: Path) -> None:
+    error = judge((5, EARLY), (9, LATE), "192.0.2.1:4710")
+    assert isinstance(error, OvertakenError)
+    count_from(tmp_path, error.incarnation)
+    assert next_incarnation(tmp_path) == 9 + AHEAD + 1
+
+
+def test_starts_compare_by_their_time() -> None:
+    marks = [draw_start(at) for at in (0.0, 5.0, 1.8e9, 4.2e9)]
+    assert marks == sorted(marks) and [started_at(mark) for mark in marks] == [0, 5, 1_800_000_000, 4_200_000_000]
+    assert len({draw_start(7.0) for _ in range(20)}) == 20
+
+
+A, B = "10.0.0.1:4710", "host2:4710"
+
+
+@pytest.mark.parametrize(("code", "exit_code"), [("GD-204", 5), ("GD-203", 6), ("GD-302", 6)])
+def test_all_addresses_refuse_several_times__error_names_each(code: str, exit_code: int) -> None:
+    refusals = Refusals([A, B])
+    told = [refusals.failed(address, code, "said no") for _ in range(TIMES) for address in (A, B)]
+    assert told[:-1] == [None] * (2 * TIMES - 1)
+    error = told[-1]
+    assert error is not None and (error.code, error.exit_code) == (code, exit_code)
+    assert error.seen == f"{code} {A}: said no; {code} {B}: said no" and error.do
+
+
+@pytest.mark.parametrize("code", ["GD-101", "GD-104", "GD-201", "GD-205"])
+def test_failure_that_may_pass_is_no_refusal(code: str) -> None:
+    refusals = Refusals([A, B])
+    for _ in range(2 * TIMES):
+        assert refusals.failed(A, "GD-204", "said no") is None
+        assert refusals.failed(B, code, "no answer") is None
+        assert refusals.failed(B, "GD-204", "said no") is None
+
+
+def test_member_met_or_address_not_given__no_error() -> None:
+    refusals, nobody = Refusals([A]), Refusals()
+    refusals.met_member()
+    for _ in range(2 * TIMES):
+        assert refusals.failed(A, "GD-204", "said no") is None
+        assert nobody.failed(B, "GD-204", "said no") is None
+
+
+def test_refusal_by_this_peers_own_lists_does_not_count() -> None:
+    refusals = Refusals([A])
+    assert [refusals.failed(A, "GD-204", "kept out here", ours=True) for _ in range(2 * TIMES)] == [None] * (2 * TIMES)

@@ -1,7 +1,5 @@
 """Mappings of the router's ports: NAT-PMP against a router on loopback, UPnP against an object in its place."""
 
-from __future__ import annotations
-
 import select
 import socket
 import struct

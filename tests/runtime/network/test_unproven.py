@@ -1,7 +1,5 @@
 """Which inbound connections without a proven member are closed, and when."""
 
-from __future__ import annotations
-
 import math
 
 from gossipdp.runtime.network.unproven import Unproven, UnprovenConnection

@@ -1,7 +1,5 @@
 """Decisions at one host: in force at once, and on the disk once there is room."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from types import SimpleNamespace
 from typing import Any, cast

@@ -1,7 +1,5 @@
 """The end of a run at the node: the last snapshot, the end of training, the final files."""
 
-from __future__ import annotations
-
 import logging
 import math
 from pathlib import Path

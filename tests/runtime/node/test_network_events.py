@@ -1,7 +1,5 @@
 """What the operator reads of the peer's address when members find that they can dial it, or cannot."""
 
-from __future__ import annotations
-
 from types import SimpleNamespace
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Metrics with a clock that the test moves."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 import pytest

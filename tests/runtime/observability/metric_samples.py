@@ -1,7 +1,5 @@
 """Events of every kind, a status, and a clock that the test moves."""
 
-from __future__ import annotations
-
 import dataclasses
 import math
 import types

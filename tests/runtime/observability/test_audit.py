@@ -1,7 +1,5 @@
 """The audit log: one record for each member that comes or goes, and few for refusals that repeat."""
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Iterator
 

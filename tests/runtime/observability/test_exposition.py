@@ -1,7 +1,5 @@
 """The page of metrics that Prometheus reads."""
 
-from __future__ import annotations
-
 import re
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """What a daemon says of a fetch that lasts."""
 
-from __future__ import annotations
-
 from gossipdp.protocol import events
 from gossipdp.runtime.observability.fetch_lines import FetchLines
 

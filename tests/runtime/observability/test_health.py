@@ -1,7 +1,5 @@
 """The verdict on a peer, from plain values."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import replace
 from pathlib import Path
@@ -25,10 +23,7 @@ BANNED = Silent("1.2.3.4:4710", "GD-204", "does not let this peer in")
 @pytest.mark.parametrize(
     ("signs", "text"),
     [
-        (
-            HEALTHY,
-            "healthy: 3 of 3 peers, last exchange 12 s ago with b, agreement normal, training waits 0.3 %",
-        ),
+        (HEALTHY, "healthy: 3 of 3 peers, last exchange 12 s ago with b, agreement normal, training waits 0.3 %"),
         (
             replace(HEALTHY, failed=(("c", 240.0), ("d", 7200.0)), exchanged=math.inf, ratio=math.nan, stall=math.nan),
             "healthy: 3 of 4 peers (c failed 4 min ago), no exchange yet, agreement unknown yet",

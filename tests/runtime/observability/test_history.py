@@ -1,7 +1,5 @@
 """The history of a run: what is recorded, what is thinned, and what a damaged file or a full disk costs."""
 
-from __future__ import annotations
-
 import errno
 import itertools
 import math

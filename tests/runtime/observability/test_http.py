@@ -1,7 +1,5 @@
 """The server of the metrics: few readers at a time, each for a short time, and names of other hosts refused."""
 
-from __future__ import annotations
-
 import http.client
 import itertools
 import socket

@@ -1,7 +1,5 @@
 """A join without progress: the operator is reminded every half minute, with what to do."""
 
-from __future__ import annotations
-
 from types import SimpleNamespace
 from typing import Any, cast
 

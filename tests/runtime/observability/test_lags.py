@@ -1,7 +1,5 @@
 """The lag of members, from their real reports."""
 
-from __future__ import annotations
-
 from gossipdp.protocol.membership.progress import ProgressBoard
 from gossipdp.runtime.observability.lags import Lags
 

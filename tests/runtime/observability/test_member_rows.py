@@ -1,7 +1,5 @@
 """The rows of `gossipdp members`: which members train."""
 
-from __future__ import annotations
-
 from types import SimpleNamespace
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The daemon's warnings about its own memory."""
 
-from __future__ import annotations
-
 import mmap
 
 import psutil

@@ -1,7 +1,5 @@
 """Remotes cannot multiply the series of a metric."""
 
-from __future__ import annotations
-
 from collections import Counter
 from typing import Any
 

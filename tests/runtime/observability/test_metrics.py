@@ -1,7 +1,5 @@
 """Every event and total reaches Prometheus under a documented name."""
 
-from __future__ import annotations
-
 import math
 
 import pytest

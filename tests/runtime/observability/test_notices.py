@@ -1,7 +1,5 @@
 """What the operator reads: each notice once a minute, in log, status and metrics; and log lines with peers' names."""
 
-from __future__ import annotations
-
 import logging
 import math
 from collections import deque

@@ -1,7 +1,5 @@
 """Samples a second, from reports that come once a round and may be late."""
 
-from __future__ import annotations
-
 from random import Random
 from types import SimpleNamespace
 from typing import cast

@@ -1,7 +1,5 @@
 """The status of a peer, from the events it was fed."""
 
-from __future__ import annotations
-
 import math
 import types
 from typing import Any

@@ -1,7 +1,5 @@
 """The log's lines on how the peer is doing."""
 
-from __future__ import annotations
-
 import logging
 from dataclasses import replace
 

@@ -1,7 +1,5 @@
 """What the verdict depends on, from the events of a peer."""
 
-from __future__ import annotations
-
 import math
 from types import SimpleNamespace
 from typing import Any

@@ -1,7 +1,5 @@
 """Lives of a daemon that saves checkpoints, as the node drives it."""
 
-from __future__ import annotations
-
 import select
 from collections.abc import Callable
 from contextlib import closing

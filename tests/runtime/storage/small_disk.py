@@ -1,13 +1,9 @@
 """A disk of 4 MB, for tests with the mark `needs("mounts")`."""
 
-from __future__ import annotations
-
 import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-
-__all__ = ["small_disk"]
 
 
 @contextmanager

@@ -1,7 +1,5 @@
 """Checkpoints beside the running peer: whole, verified, and an error if the disk fails."""
 
-from __future__ import annotations
-
 import select
 import threading
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """Payloads on disk instead of in memory: what comes back, whose room it takes, and what a full disk does."""
 
-from __future__ import annotations
-
 import os
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path

@@ -1,7 +1,5 @@
 """A failing disk costs one save, and a kill loses nothing reported. `test_store_torn` has crashes at every point."""
 
-from __future__ import annotations
-
 import io
 import math
 import os

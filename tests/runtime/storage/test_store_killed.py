@@ -4,8 +4,6 @@ A process dies by SIGKILL inside a call, and the next one goes on in the same di
 checkpointer and its thread, as the node drives it.
 """
 
-from __future__ import annotations
-
 import itertools
 import os
 import random

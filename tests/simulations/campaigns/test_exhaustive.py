@@ -1,8 +1,6 @@
 """Campaign T2: one exchange, every message lost or doubled, either side gone after every event. The campaign notices
 mistakes that are made on purpose in the count of chunks in doubt."""
 
-from __future__ import annotations
-
 import pytest
 
 from gossipdp.protocol.events import ChunksInDoubt

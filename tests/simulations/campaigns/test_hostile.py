@@ -1,7 +1,5 @@
 """Hostile members (campaign T12): honest peers go on, and set a member aside if there is proof against it."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from functools import cache
 

@@ -1,7 +1,5 @@
 """The golden traces. Their files are also documentation."""
 
-from __future__ import annotations
-
 import pytest
 
 from gossipdp.protocol.wire.messages import Ack, Member, Ping, State

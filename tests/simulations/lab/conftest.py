@@ -1,7 +1,5 @@
 """A folder for kept answers."""
 
-from __future__ import annotations
-
 import pytest
 
 

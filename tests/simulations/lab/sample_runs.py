@@ -1,7 +1,5 @@
 """Runs of the laboratory with invented outcomes, and small settings to play."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from simulations.lab.core import Setting

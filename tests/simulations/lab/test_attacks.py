@@ -1,7 +1,5 @@
 """Attacks match their papers, and clipping limits the accuracy they cost (campaign T13, mark B5)."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from statistics import NormalDist, fmean
 

@@ -1,7 +1,5 @@
 """The laboratory's conditions: churn, founders, flipped labels, attackers."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import replace
 

@@ -1,7 +1,5 @@
 """Trials keep the promises of `pairwise`: opposite differences, exact sums, true bytes."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import replace
 

@@ -1,7 +1,5 @@
 """The laboratory's core: rows step as torch's optimizers do, and clocks, curves and warm starts add up."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch

@@ -1,7 +1,5 @@
 """`pairwise` in the laboratory: sums stay exact, clocks and bytes are true, and its limit cases are known methods."""
 
-from __future__ import annotations
-
 import math
 from collections import Counter
 
@@ -391,3 +389,23 @@ def test_no_pair_meets_twice_in_a_round_and_most_peers_meet():
         tried |= {frozenset(pair) for pair in pairs}
     assert match([3], (), random) == [] and match([1, 2], {frozenset((1, 2))}, random) == []
     assert len(match(range(7), (), random)) == 3
+
+
+def test_scheduled_warm_rounds_leave_all_equal():
+    options = {"warmup_steps": 5, "warmup_exchanges": 2, "warmup_scheduled": True, "codec": "fp32", "clip": math.inf}
+    lab, _ = started(options=options)
+    drifting, _ = started(options={**options, "warmup_exchanges": 1})
+    assert lab.distance() < 1e-3 * drifting.distance()
+
+
+@pytest.mark.parametrize("changes", [{}, {"link": SLOW}, {"peers": 6}], ids=["at once", "late", "Base-2 graph"])
+def test_closing_exchanges_leave_all_at_the_mean_of_the_anchors(changes):
+    curves = []
+    for closing in (0, 2):
+        lab, method = started(options={"closing": closing, "clip": math.inf}, **changes)
+        for _ in range(lab.setting.rounds):
+            method.round(lab)
+        curves.append((lab.distance(), method.model(lab), lab.seconds))
+    (apart, mean, seconds), (closed, same, later) = curves
+    assert closed < 1e-3 * apart and later >= seconds
+    torch.testing.assert_close(same, mean, atol=1e-5, rtol=0)

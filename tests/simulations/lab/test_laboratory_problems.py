@@ -1,7 +1,5 @@
 """The laboratory's problems: losses differentiate correctly, data are drawn as stated, and models learn."""
 
-from __future__ import annotations
-
 import math
 import os
 

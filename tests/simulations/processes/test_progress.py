@@ -1,7 +1,5 @@
 """Waits that end when nothing moves, and the clock that stands while a process waits for a CPU."""
 
-from __future__ import annotations
-
 import itertools
 import os
 import subprocess

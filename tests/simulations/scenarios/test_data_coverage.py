@@ -1,7 +1,5 @@
 """I6 at reduced size: every sample of a covered epoch is used, few twice, under churn and with unequal speeds."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

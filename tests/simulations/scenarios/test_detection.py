@@ -1,7 +1,5 @@
 """Lifeguard against plain SWIM at reduced size (campaign T6)."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import replace
 from statistics import median

@@ -1,7 +1,5 @@
 """A join storm at reduced size (campaign T21), and the driver of many membership machines."""
 
-from __future__ import annotations
-
 import os
 from dataclasses import replace
 

@@ -1,20 +1,16 @@
 """A failing run shrinks and still fails in the same way."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 
 import pytest
 
-from gossipdp.algorithms.pairwise import Pairwise
-from gossipdp.protocol import jobs
 from simulations.scenarios import shrink
 from simulations.scenarios.shrink import Failure, Shrunk, attempt, plan_from_json, plan_to_json, story, without
 from simulations.simulator.cluster import Plan
 from simulations.simulator.faults import Fault
 from simulations.simulator.network import Conditions
-from tests.simulations.faulty_responders import forget_mixed_chunks
+from tests.simulations.faulty_responders import forget_mixed_chunks, mix_less_than_the_responder
 
 
 def plan(**changes):
@@ -139,14 +135,7 @@ def test_real_bug_among_four_peers_shrinks_to_two_and_the_story_shows_it(monkeyp
 
 
 def test_story_of_a_failed_job_tells_its_exchange(monkeypatch):
-    original = Pairwise.run
-
-    def run(self, job):
-        if isinstance(job, jobs.Mix):
-            job = jobs.Mix(job.key, job.buffers, job.share * 0.99, job.weight, job.pull)
-        return original(self, job)
-
-    monkeypatch.setattr(Pairwise, "run", run)
+    mix_less_than_the_responder(monkeypatch)
     calm = plan(peers=3, size=300, script=(), conditions=Conditions())
     failure = attempt(1, calm)
     assert failure is not None and "the sum of two anchors moved" in failure.text

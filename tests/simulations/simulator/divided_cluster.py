@@ -1,7 +1,5 @@
 """A network whose sides train towards different optima while they are cut off. A helper of tests."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np
@@ -79,6 +77,14 @@ class Divided(Cluster):
         for trainer in self.trainers.values():
             if still:
                 trainer.stand_still()
+
+    def meet_again(self, larger, smaller, *, seconds=25.0):
+        """Heal all cuts. Check that exactly the smaller side follows, to the model of the larger one."""
+        theirs = self.mean(larger)
+        self.heal()
+        self.go_on(seconds)
+        assert self.resynced == sorted(smaller)
+        self.ends_at(theirs)
 
     def of(self, kind):
         return [(host, event) for _, host, event in self.heard if isinstance(event, kind)]

@@ -1,7 +1,5 @@
 """A cluster of three small peers under a few faults."""
 
-from __future__ import annotations
-
 from simulations.simulator.cluster import Plan, run_seed
 from simulations.simulator.faults import Fault
 from simulations.simulator.network import Conditions

@@ -1,8 +1,6 @@
 """A host dies for good as the faults end (I8). A stranger repeats old messages (I10). The checks notice peers that
 ignore either."""
 
-from __future__ import annotations
-
 import re
 
 import pytest

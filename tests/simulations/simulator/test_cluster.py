@@ -1,7 +1,5 @@
 """Five hundred networks under faults, checked after every event (campaign T1: I1, I2, I4, I7 to I12)."""
 
-from __future__ import annotations
-
 from collections import defaultdict
 from itertools import pairwise
 from pathlib import Path

@@ -1,7 +1,5 @@
 """A whole network comes back after a power cut: the latest checkpoint wins, and none is lost silently (I14)."""
 
-from __future__ import annotations
-
 import pytest
 
 from gossipdp.protocol.events import ResyncEnded

@@ -1,7 +1,5 @@
 """Daemons die while their training processes live on. No training is lost."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

@@ -1,8 +1,6 @@
 """Two halves meet again. After a long cut the smaller side follows the larger, and keeps what it gives up. After a
 short one they average. A peer that has fallen behind follows the network (algorithms section 8, I15)."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 
@@ -64,11 +62,7 @@ def test_founder_restarted_in_one_half_founds_nothing_and_follows_the_larger(see
     cluster.aim(0, 1)
     cluster.go_on(25 * ROUND)
     assert founder.running.replica.ready
-    theirs = cluster.mean(larger)
-    cluster.heal()
-    cluster.go_on(25.0)
-    assert cluster.resynced == sorted(smaller)
-    cluster.ends_at(theirs)
+    cluster.meet_again(larger, smaller)
 
 
 @pytest.mark.long
@@ -81,11 +75,7 @@ def test_sides_that_forgot_each_other_meet_again_through_the_seeds():
     for side, others in ((larger, smaller), (smaller, larger)):
         strangers = {host.id for host in cluster.side(others)}
         assert all(strangers.isdisjoint(host.running.membership.members) for host in cluster.side(side))
-    theirs = cluster.mean(larger)
-    cluster.heal()
-    cluster.go_on(60.0)
-    assert cluster.resynced == sorted(smaller)
-    cluster.ends_at(theirs)
+    cluster.meet_again(larger, smaller, seconds=60.0)
 
 
 @pytest.mark.long
@@ -104,11 +94,7 @@ def test_founder_back_at_a_new_address_belongs_to_the_half_it_is_in_and_founds_n
     cluster.go_on(1.0)
     cluster.aim(0, 1)
     cluster.go_on(25 * ROUND)
-    theirs = cluster.mean(larger)
-    cluster.heal()
-    cluster.go_on(60.0)
-    assert cluster.resynced == sorted(smaller)
-    cluster.ends_at(theirs)
+    cluster.meet_again(larger, smaller, seconds=60.0)
     addresses = {host.running.membership.members[founder.id].address for host in cluster.network.hosts[1:]}
     assert addresses == {"10.9.9.9:4710"}
 
@@ -143,11 +129,7 @@ def test_peer_that_joined_or_restarted_in_a_half_belongs_to_it():
     cluster.go_on(2.0)
     cluster.aim(7, 1)
     cluster.go_on(22 * ROUND)
-    theirs = cluster.mean(larger)
-    cluster.heal()
-    cluster.go_on(25.0)
-    assert cluster.resynced == sorted(smaller)
-    cluster.ends_at(theirs)
+    cluster.meet_again(larger, smaller)
 
 
 @pytest.mark.long
@@ -265,11 +247,7 @@ def test_peer_stopped_for_a_minute_follows_the_others():
     for number in (0, 1, 3, 4):
         cluster.aim(number, 1)
     cluster.go_on(61.0)
-    theirs = cluster.mean((0, 1, 3, 4))
-    cluster.heal()
-    cluster.go_on(20.0)
-    assert cluster.resynced == [2]
-    cluster.ends_at(theirs)
+    cluster.meet_again((0, 1, 3, 4), [2], seconds=20.0)
 
 
 @pytest.mark.parametrize(("rounds", "reason"), [(6, "lag"), (8, "lag"), (75, "apart")])
@@ -294,11 +272,7 @@ def test_two_peers_stopped_together_end_at_one_model_with_the_third():
         cluster.network.pause(host, 60.0)
     cluster.aim(0, 1)
     cluster.go_on(61.0)
-    theirs = cluster.mean((1, 2))
-    cluster.heal()
-    cluster.go_on(40.0)
-    assert cluster.resynced == [0]
-    cluster.ends_at(theirs)
+    cluster.meet_again((1, 2), [0], seconds=40.0)
 
 
 def test_straggler_of_a_tenth_of_the_speed_is_not_lagging():

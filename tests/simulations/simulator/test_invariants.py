@@ -1,7 +1,5 @@
 """The invariants notice peers that are broken on purpose."""
 
-from __future__ import annotations
-
 import re
 from dataclasses import replace
 
@@ -12,7 +10,6 @@ from gossipdp.algorithms.ledger import Ledger
 from gossipdp.algorithms.pairwise import Pairwise
 from gossipdp.codecs import kernels
 from gossipdp.codecs import moments as codec
-from gossipdp.protocol import jobs
 from gossipdp.protocol.jobs import Frozen
 from gossipdp.protocol.pairwise.averaging import Averaging
 from gossipdp.protocol.pairwise.initiator import Initiator
@@ -22,7 +19,7 @@ from simulations.simulator.cluster import Cluster, Plan, run_seed
 from simulations.simulator.faults import Fault
 from simulations.simulator.invariants import Books
 from simulations.simulator.network import Conditions
-from tests.simulations.faulty_responders import forget_mixed_chunks
+from tests.simulations.faulty_responders import forget_mixed_chunks, mix_less_than_the_responder
 from tests.simulations.simulator.small_cluster import fails, small
 
 
@@ -62,14 +59,7 @@ def test_mixing_without_pending_is_noticed(monkeypatch):
 
 
 def test_initiator_mixing_less_than_the_responder_is_noticed(monkeypatch):
-    original = Pairwise.run
-
-    def run(self, job):
-        if isinstance(job, jobs.Mix):
-            job = jobs.Mix(job.key, job.buffers, job.share * 0.99, job.weight, job.pull)
-        return original(self, job)
-
-    monkeypatch.setattr(Pairwise, "run", run)
+    mix_less_than_the_responder(monkeypatch)
     assert "the sum of two anchors moved" in fails(range(2))
 
 

@@ -1,7 +1,5 @@
 """A training process begins long after its daemon has joined, while the network trains on (I16)."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np

@@ -1,7 +1,5 @@
 """The nemesis: each fault undoes its own harm and no other fault's."""
 
-from __future__ import annotations
-
 from simulations.simulator.cluster import Cluster
 from simulations.simulator.faults import FOREVER, Fault
 from simulations.simulator.nemesis import Nemesis

@@ -1,7 +1,5 @@
 """The simulator itself: determinism, order of events, jobs, rounds due."""
 
-from __future__ import annotations
-
 import pytest
 
 from gossipdp.algorithms.ledger import Ledger

@@ -1,7 +1,5 @@
 """Outbound-only peers in virtual time: full members over links that they open. Two of them are never matched."""
 
-from __future__ import annotations
-
 from collections import Counter
 from dataclasses import replace
 

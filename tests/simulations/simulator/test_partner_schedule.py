@@ -1,8 +1,6 @@
 """How many exchanges a round makes, and schedules: the hypercube agrees as well as random matching if N is a power of
 two and the network is calm. Churn suspends the schedule."""
 
-from __future__ import annotations
-
 from collections import Counter
 from dataclasses import replace
 from statistics import mean

@@ -1,7 +1,5 @@
 """A joiner on a slow link: the fetched state is many rounds old on arrival, and the joiner still catches up."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from itertools import groupby
 

@@ -1,7 +1,5 @@
 """Peers that wait for their partners (`mode = "sync"`), also without partners to wait for."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

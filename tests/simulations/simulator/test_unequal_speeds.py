@@ -1,7 +1,5 @@
 """Hosts of unequal speed make rounds equally often, and none falls behind (algorithms section 8)."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np

@@ -1,7 +1,5 @@
 """A daemon for the training process of a framework."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Iterator
 from pathlib import Path

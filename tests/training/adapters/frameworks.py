@@ -1,7 +1,5 @@
 """A small model and its rows for any framework, and what the daemon has from it."""
 
-from __future__ import annotations
-
 import importlib
 from types import ModuleType
 from typing import Any

@@ -1,7 +1,5 @@
 """The adapter of accelerate: where its steps, samples and ends differ from a loop's."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

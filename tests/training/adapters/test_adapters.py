@@ -1,7 +1,5 @@
 """What all adapters have in common. Whole scripts are in `test_recipes`."""
 
-from __future__ import annotations
-
 import importlib
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """Samplers and streams in loaders of frameworks, which divide among ranks too: every sample is read once."""
 
-from __future__ import annotations
-
 import collections
 import itertools
 import os

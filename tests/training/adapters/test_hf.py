@@ -1,7 +1,5 @@
 """The adapter of transformers: where its steps, samples and ends differ from a loop's."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The adapter of Ray Train: where its workers and ends differ from a loop's."""
 
-from __future__ import annotations
-
 import threading
 from typing import Any
 

@@ -3,8 +3,6 @@
 They run as people run them, in processes of their own; some by the launcher of their framework.
 """
 
-from __future__ import annotations
-
 import difflib
 import os
 import subprocess

@@ -1,7 +1,5 @@
 """Scripts that end by the network's clock: killed and started again, they go on to the same end."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys
@@ -29,11 +27,7 @@ def running(peer: Peer, folder: Path) -> Iterator[subprocess.Popen[bytes]]:
     kept |= {"GOSSIPDP_HOME": str(peer.directory), "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
     with open(peer.logs[0], "wb") as log:
         process = subprocess.Popen(
-            [sys.executable, "train.py"],
-            cwd=folder,
-            env=kept | {"CUDA_VISIBLE_DEVICES": ""},
-            stdout=log,
-            stderr=log,
+            [sys.executable, "train.py"], cwd=folder, env=kept | {"CUDA_VISIBLE_DEVICES": ""}, stdout=log, stderr=log
         )
         try:
             yield process

@@ -1,7 +1,5 @@
 """`peer.log_to`: what a tracker gets, and that training waits for none."""
 
-from __future__ import annotations
-
 import logging
 import threading
 from pathlib import Path
@@ -130,9 +128,7 @@ def test_points_that_came_due_while_the_tracker_was_busy_are_dropped(caplog: pyt
     assert "a point took 36 s; 3 points of the log are dropped so far" in caplog.text
 
 
-def test_errors_of_a_tracker_are_told_once_and_training_does_not_hear_of_them(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
+def test_errors_of_a_tracker_are_told_once_and_training_does_not_hear_of_them(caplog: pytest.LogCaptureFixture) -> None:
     class Broken:
         def log(self, data: Points, step: int) -> None:
             raise ConnectionError("the server is away")

@@ -1,7 +1,5 @@
 """Daemons that share the reading of data."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 import pytest

@@ -1,7 +1,5 @@
 """Data of known size, and the ranks and hosts that read it."""
 
-from __future__ import annotations
-
 import threading
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Samplers without a daemon: each pass has every sample once, in an order of its epoch."""
 
-from __future__ import annotations
-
 import collections
 
 import numpy as np

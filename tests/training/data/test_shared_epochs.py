@@ -1,7 +1,5 @@
 """Samplers and streams with daemons and real data loaders: the peers that are there share each epoch."""
 
-from __future__ import annotations
-
 import collections
 import itertools
 import json

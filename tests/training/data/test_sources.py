@@ -1,7 +1,5 @@
 """Token files, blocks, and data that is refused."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch

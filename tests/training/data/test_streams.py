@@ -1,7 +1,5 @@
 """Streams of lines, files and Hugging Face data sets: every sample once, by the peers that are there."""
 
-from __future__ import annotations
-
 import collections
 import json
 

@@ -1,7 +1,5 @@
 """Daemons that keep moments."""
 
-from __future__ import annotations
-
 import contextlib
 from collections.abc import Callable, Iterator
 from pathlib import Path

@@ -3,8 +3,6 @@
 The first rank writes the whole state, as `peer.state_dict()` has it, to FOLDER/VERB.safetensors.
 """
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 

@@ -3,8 +3,6 @@
 Writes what happened to FOLDER/rankRANK.json.
 """
 
-from __future__ import annotations
-
 import json
 import sys
 from pathlib import Path

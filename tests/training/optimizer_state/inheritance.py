@@ -1,7 +1,5 @@
 """Training processes that attach one after the other, and the moments of their optimizers."""
 
-from __future__ import annotations
-
 import math
 from typing import Any
 

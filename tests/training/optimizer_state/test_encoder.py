@@ -1,7 +1,5 @@
 """Moments are encoded in parts, at several step boundaries and on several ranks."""
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Callable
 

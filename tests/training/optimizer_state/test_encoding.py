@@ -1,7 +1,5 @@
 """Adam's moments as torch encodes and decodes them, beside the same format in numpy."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch

@@ -1,7 +1,5 @@
 """When training hands the moments of its optimizers to the daemon, and when it does not."""
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Callable
 

@@ -1,7 +1,5 @@
 """A new optimizer begins with the moments that the daemon keeps for it: its own from before, or another host's."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

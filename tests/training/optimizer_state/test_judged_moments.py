@@ -1,7 +1,5 @@
 """Inherited moments are taken only for parameters whose gradients they fit."""
 
-from __future__ import annotations
-
 import logging
 import math
 from collections.abc import Callable
@@ -155,9 +153,7 @@ def test_what_a_source_says_of_the_padding_is_in_no_snapshot(daemons: Callable[.
     assert daemon.last is not None and not daemon.last[schema.padding].any()
 
 
-def test_state_that_is_loaded_into_the_optimizer_after_attach_is_counted(
-    daemons: Callable[..., MomentsDaemon],
-) -> None:
+def test_state_that_is_loaded_into_the_optimizer_after_attach_is_counted(daemons: Callable[..., MomentsDaemon]) -> None:
     model = model_of()
     optimizer = adam(model)
     train(model, optimizer, 500)

@@ -1,7 +1,5 @@
 """peer.state_dict() and its way back: saved state loads, other state is refused, and neither takes a step."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any

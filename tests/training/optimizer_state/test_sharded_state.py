@@ -1,7 +1,5 @@
 """peer.state_dict(sharded=True): saved by torch.distributed.checkpoint, loaded in groups of other sizes."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

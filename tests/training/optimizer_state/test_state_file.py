@@ -1,7 +1,5 @@
 """`peer.save` and `peer.load`: a script that starts again goes on. Those of several ranks are in `ranks/test_group`."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

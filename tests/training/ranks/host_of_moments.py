@@ -3,8 +3,6 @@
 host_of_moments.py HOME ddp|fsdp STEPS
 """
 
-from __future__ import annotations
-
 import os
 import sys
 from pathlib import Path

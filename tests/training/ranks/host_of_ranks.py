@@ -6,8 +6,6 @@ zero: DDP with ZeroRedundancyOptimizer, which takes one dtype. offload: FSDP2 wi
 rank 1 dies, as by the kernel's hand.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import os

@@ -1,7 +1,5 @@
 """Whether ranks hold one replica: checksums see a bit that differs, and training does not wait for them."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any

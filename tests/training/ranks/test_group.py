@@ -1,7 +1,5 @@
 """Ranks of one host, as real processes under DDP and FSDP2: one peer, and the same bits in all of them."""
 
-from __future__ import annotations
-
 import contextlib
 import itertools
 import json

@@ -1,7 +1,5 @@
 """Moments of groups of ranks: each sends its part, and a group of another kind gets its slices."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

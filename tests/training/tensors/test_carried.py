@@ -1,7 +1,5 @@
 """State that is not exchanged: what is copied, and what another peer loads."""
 
-from __future__ import annotations
-
 import logging
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Digests of frozen parameters: equal for equal numbers, different for another base."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """Which tensors are exchanged, and how they move: tied, frozen, buffers, dtypes, memory formats."""
 
-from __future__ import annotations
-
 from fractions import Fraction
 
 import numpy as np

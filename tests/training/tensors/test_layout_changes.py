@@ -1,7 +1,5 @@
 """A model that changes after attach: what is followed, and what a warning names."""
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Callable
 

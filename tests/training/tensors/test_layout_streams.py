@@ -1,7 +1,5 @@
 """Copies beside the training, and what waits for them, as far as that shows without a device."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace

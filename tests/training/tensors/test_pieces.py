@@ -1,7 +1,5 @@
 """Nothing that is made beside the model has the size of one of its tensors."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

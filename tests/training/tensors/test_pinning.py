@@ -1,7 +1,5 @@
 """What of the shared memory is pinned, when, and how copies go elsewhere, as far as that shows without a device."""
 
-from __future__ import annotations
-
 import logging
 import mmap
 import os

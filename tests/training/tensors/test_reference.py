@@ -1,7 +1,5 @@
 """Buffers relative to the founder's: any constant keeps every bit, and averages are averaged."""
 
-from __future__ import annotations
-
 import copy
 
 import numpy as np

@@ -1,7 +1,5 @@
 """The status page of more members than a handful, in a real browser: nothing overlaps, and nothing is cut."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

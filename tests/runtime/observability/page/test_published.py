@@ -1,7 +1,5 @@
 """Answers for the status page: finished bytes, only while somebody watches, and never a wait without an end."""
 
-from __future__ import annotations
-
 import json
 import threading
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """The routes of the HTTP port: files of the page, its data, metrics, and what is refused."""
 
-from __future__ import annotations
-
 import http.client
 import json
 import re

@@ -3,8 +3,6 @@
 `test_baselines_costs` has their costs.
 """
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np

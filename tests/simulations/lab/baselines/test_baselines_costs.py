@@ -1,7 +1,5 @@
 """Costs of baselines: bytes and simulated seconds as their docstrings state, and which peers wait."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

@@ -1,7 +1,5 @@
 """Push-sum: no event between peers creates or loses mass (algorithms section 9, invariant 9)."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

@@ -1,7 +1,5 @@
 """Baselines that gossip: exact identities of graphs, push-sum, outer momentum and compression."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np

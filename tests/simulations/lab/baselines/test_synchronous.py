@@ -1,7 +1,5 @@
 """Baselines with all-reduce: exact identities of DDP, DiLoCo and local SGD, and four bits."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np

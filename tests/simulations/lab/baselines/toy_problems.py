@@ -1,7 +1,5 @@
 """Problems small enough for exact identities, and runs of them."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np

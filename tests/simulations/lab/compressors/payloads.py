@@ -1,7 +1,5 @@
 """Numbers as bfloat16, and the fields of a payload."""
 
-from __future__ import annotations
-
 import numpy as np
 
 ONE, TWO, NAN, INFINITY, MINUS_ZERO, MINUS_ONE = 0x3F80, 0x4000, 0x7FC0, 0x7F80, 0x8000, 0xBF80

@@ -1,7 +1,5 @@
 """The promises of every compressor (`simulations/lab/compressors/compressor.py`)."""
 
-from __future__ import annotations
-
 import tracemalloc
 from collections.abc import Callable
 

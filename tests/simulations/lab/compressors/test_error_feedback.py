@@ -1,7 +1,5 @@
 """Error feedback around every compressor: nothing is lost, and the residual stays bounded."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

@@ -1,7 +1,5 @@
 """Short runs with events on a problem of 20 parameters, in which a step lasts a second."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 from peers.plan.timeline import Link

@@ -1,7 +1,5 @@
 """DDP and DiLoCo under torchrun: what a failure, a pause, a slow link and an arrival cost."""
 
-from __future__ import annotations
-
 import math
 
 import pytest

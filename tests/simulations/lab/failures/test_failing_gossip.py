@@ -1,7 +1,5 @@
 """`pairwise` on hosts with events: training goes on, and what the missing take part in comes to nothing."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np

@@ -1,7 +1,5 @@
 """When computing and transfers end on hosts with events."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import replace
 

@@ -1,7 +1,5 @@
 """DiLoCo with a quorum: who is waited for, who is left out, and who is taken in again."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 

@@ -1,7 +1,5 @@
 """The command that plays suites: from end to end, and its options."""
 
-from __future__ import annotations
-
 import shutil
 from dataclasses import replace
 

@@ -1,7 +1,5 @@
 """Runs are played once, and their answers kept and packed."""
 
-from __future__ import annotations
-
 import math
 import re
 from dataclasses import dataclass, replace

@@ -1,7 +1,5 @@
 """Links and rounds that fill a given time."""
 
-from __future__ import annotations
-
 import math
 import re
 from dataclasses import replace

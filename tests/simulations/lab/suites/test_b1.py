@@ -1,7 +1,5 @@
 """Suite B1: its marks, its findings, and arms at equal bytes."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

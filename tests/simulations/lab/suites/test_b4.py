@@ -1,7 +1,5 @@
 """Suite B4: the time until a target is reached."""
 
-from __future__ import annotations
-
 import pytest
 
 from simulations.lab.runs.answers import Answer

@@ -1,7 +1,5 @@
 """Suite B8: its marks, and which arms it plays with which seeds and rates."""
 
-from __future__ import annotations
-
 import pytest
 
 from simulations.lab.suites import b8

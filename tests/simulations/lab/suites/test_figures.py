@@ -1,7 +1,5 @@
 """Figures of several seeds, and the tables that show them."""
 
-from __future__ import annotations
-
 import math
 
 import pytest
