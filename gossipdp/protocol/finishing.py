@@ -197,12 +197,9 @@ class Finishing:
 
     def _count(self, closers: Iterable[bytes]) -> Counts:
         """Only what the closers report is final. News of a lost member may reach one of them later than another."""
-        reports = [report for report in map(self._progress.of, closers) if report is not None]
-        return Counts(
-            max(report.clock for report in reports),
-            sum(report.steps for report in reports),
-            sum(report.samples for report in reports),
-        )
+        reports = [each for each in map(self._progress.of, closers) if each is not None]
+        clocks, steps, samples = zip(*((each.clock, each.steps, each.samples) for each in reports), strict=True)
+        return Counts(max(clocks), sum(steps), sum(samples))
 
     def _adopt_clock(self) -> None:
         """Report the network's clock as this peer's own, for its leader may be gone. Members that train on go ahead."""

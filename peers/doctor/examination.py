@@ -2,26 +2,99 @@
 
 from __future__ import annotations
 
+import queue
+import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple, Protocol
 
+from gossipdp.protocol.wire.messages import printable
 from gossipdp.runtime.home_paths import homes_of_user
+from gossipdp.runtime.network.nat_pmp import NatPmp, RouterError, default_gateway
+from gossipdp.runtime.network.reach import is_public
+from gossipdp.runtime.network.upnp import Upnp
 from gossipdp.runtime.room import Room
-from peers.doctor import dial_back, host, router, ways
+from peers.doctor import dial_back, host, ways
 from peers.doctor.case import Case
 from peers.doctor.daemon import Daemon, alive
 from peers.doctor.findings import Finding, fine, grey, yellow
 from peers.doctor.visits import Visit, visit
 from peers.settings import memory_plan
 
-__all__ = ["SECONDS", "examine"]
+__all__ = ["SECONDS", "Outside", "Way", "examine", "outside", "router", "routers"]
+
+
+FIRST_TIMEOUT: Final = 0.1
+"""seconds for the first answer by NAT-PMP; five tries take 3 s"""
+
+
+class Way(Protocol):
+    """A protocol that routers speak. `outside_address` blocks, and raises RouterError."""
+
+    name: str
+
+    def outside_address(self) -> str: ...
+
+
+class Outside(NamedTuple):
+    """address: "" if no router tells. way: the protocol by which it was asked. why: why it is not known."""
+
+    address: str = ""
+    way: str = ""
+    why: str = ""
+
+
+def routers() -> list[Way]:
+    """The protocols by which the router of this host is asked."""
+    gateway = default_gateway()
+    return [*([NatPmp(gateway, first_timeout=FIRST_TIMEOUT)] if gateway else []), Upnp()]
+
+
+def outside(asked: Sequence[Way], until: float) -> Outside:
+    """Ask by all ways at once. The first address counts.
+
+    Args:
+        until: time.monotonic() after which no answer is waited for.
+    """
+    answers: queue.SimpleQueue[Outside] = queue.SimpleQueue()
+
+    def ask(way: Way) -> None:
+        try:
+            answers.put(Outside(way.outside_address(), way.name))
+        except RouterError as error:
+            answers.put(Outside(why=printable(str(error))))
+
+    for way in asked:
+        # A daemon thread: a library that waits for a router must not hold up the end of this process.
+        threading.Thread(target=ask, args=(way,), name="gossipdp-router", daemon=True).start()
+    reasons = []
+    for _ in asked:
+        try:
+            answer = answers.get(timeout=max(0.0, until - time.monotonic()))
+        except queue.Empty:
+            reasons.append("no answer in time")
+            break
+        if answer.address:
+            return answer
+        reasons.append(answer.why)
+    return Outside(why="; ".join(reasons))
+
+
+def router(told: Outside) -> Finding:
+    """What the router says of itself."""
+    about = "router"
+    if not told.address:
+        return grey(about, f"no router tells its outside address: {told.why or 'none was asked'}")
+    said = f"reports the outside address {told.address}, asked by {told.way}"
+    public = is_public(f"{told.address}:1")
+    return fine(about, said if public else f"{said}; it is not public, so another translation follows")
+
 
 SECONDS: Final = 13.0
 """seconds after which the last answers are not waited for"""
-ROUTER: Final = 6.0
+TOLD_WITHIN: Final = 6.0
 """seconds for an answer of the router"""
 
 
@@ -44,9 +117,9 @@ def examine(
     with ThreadPoolExecutor(max_workers=16, thread_name_prefix="gossipdp-doctor") as pool:
         trial = pool.submit(host.torch) if with_torch else None
         folders = [pool.submit(host.disk, folder, needed) for folder, needed in _folders(case)]
-        outside = pool.submit(router.outside, router.ways(), time.monotonic() + ROUTER)
+        told = pool.submit(outside, routers(), time.monotonic() + TOLD_WITHIN)
         visits = [_visit(pool, case, number, fast, wall) for number in range(len(case.addresses))]
-        network = _network(case, [each.result() for each in visits], outside, until)
+        network = _network(case, [each.result() for each in visits], told, until)
         return [
             host.python(),
             *([trial.result()] if trial is not None else []),
@@ -72,7 +145,7 @@ def _folders(case: Case) -> list[tuple[Path, int]]:
     return [(home, needed)] if kept.is_relative_to(home) else [(home, 0), (kept, needed)]
 
 
-def _network(case: Case, visits: list[Visit], outside: Future[router.Outside], until: float) -> list[Finding]:
+def _network(case: Case, visits: list[Visit], told: Future[Outside], until: float) -> list[Finding]:
     if not visits:
         return [grey("network", "no address to visit: give an invite (@FILE) or an address")]
     return [
@@ -80,8 +153,8 @@ def _network(case: Case, visits: list[Visit], outside: Future[router.Outside], u
         ways.clock(visits),
         *ways.packets(visits),
         *ways.speeds(visits),
-        ways.seen(visits, dial_back.own_hosts(), outside.result().address),
-        router.router(outside.result()),
+        ways.seen(visits, dial_back.own_hosts(), told.result().address),
+        router(told.result()),
         _dialled(case, visits, until),
     ]
 

@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 from gossipdp.training import attachment
-from gossipdp.training.last_step import LastStep
+from gossipdp.training.attachment import LastStep
 from tests.training.ledger_daemon import LedgerDaemon
 from tests.training.models import attach, small, submits, train, vector
 

@@ -16,10 +16,9 @@ from gossipdp.protocol.wire.messages import MAX_FRAMES, Lane, printable
 from gossipdp.runtime.network import signed_hello
 from gossipdp.runtime.network.connections import Connection, Link
 from gossipdp.runtime.network.context import LinksContext
-from gossipdp.runtime.network.dial_backs import DialBacks
+from gossipdp.runtime.network.dial_backs import DialBacks, Examining
 from gossipdp.runtime.network.dialling import Dialling
 from gossipdp.runtime.network.events import Flooded, InviteShown, LinkDown, LinkStatus, LinkUp, Received, RunLearned
-from gossipdp.runtime.network.examining import Examining
 from gossipdp.runtime.network.listening import Listening
 from gossipdp.runtime.network.send_queues import RETRY, SendQueues
 from gossipdp.runtime.network.signed_hello import pack

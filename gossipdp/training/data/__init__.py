@@ -15,7 +15,7 @@ torch.utils.data.DistributedSampler does. Nothing here knows the network.
 from __future__ import annotations
 
 from gossipdp.training.data.sampler import Sampler
+from gossipdp.training.data.sources import TokenFile
 from gossipdp.training.data.stream import Stream
-from gossipdp.training.data.tokens import TokenFile
 
 __all__ = ["Sampler", "Stream", "TokenFile"]

@@ -7,8 +7,8 @@ from collections.abc import Callable
 import pytest
 
 from gossipdp.runtime.network.nat_pmp import RouterError
+from peers.doctor.examination import Outside, outside, router
 from peers.doctor.findings import Light
-from peers.doctor.router import Outside, outside, router
 
 
 class Asked:

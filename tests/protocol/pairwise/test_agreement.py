@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from gossipdp.protocol.pairwise.agreement import TOLERANCE, Agreement
+from gossipdp.protocol.pairwise.closing import TOLERANCE, Agreement
 
 A, B, C, D = (letter * 32 for letter in (b"a", b"b", b"c", b"d"))
 NEAR, FAR = 0.5 * TOLERANCE, 0.5

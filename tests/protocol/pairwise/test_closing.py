@@ -5,8 +5,7 @@ from random import Random
 
 import pytest
 
-from gossipdp.protocol.pairwise.agreement import TOLERANCE
-from gossipdp.protocol.pairwise.closing import BEHIND, CYCLES, FINER, LONGER, MORE, Closing
+from gossipdp.protocol.pairwise.closing import BEHIND, CYCLES, FINER, LONGER, MORE, TOLERANCE, Closing
 from gossipdp.protocol.pairwise.matching import BUSY, DONE
 from tests.protocol.pairwise.averaging_rig import A, B, C, D, member
 

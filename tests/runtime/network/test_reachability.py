@@ -6,7 +6,7 @@ import time
 import pytest
 
 from gossipdp.protocol.wire.messages import Lane
-from gossipdp.runtime.network import examining, signed_hello
+from gossipdp.runtime.network import dial_backs, signed_hello
 from gossipdp.runtime.network.events import DialledBack, Measured
 from gossipdp.runtime.network.reachability import OPINIONS, Reachability
 from gossipdp.runtime.network.signed_hello import MAX_FILLER, Measure, pack
@@ -213,8 +213,8 @@ def test_without_a_link_nothing_is_asked(net: Net) -> None:
 def test_budget_is_spent__answers_have_no_filler_until_the_window_is_over(
     net: Net, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(examining, "BUDGET", 3000)
-    monkeypatch.setattr(examining, "TOTAL", 4000)
+    monkeypatch.setattr(dial_backs, "BUDGET", 3000)
+    monkeypatch.setattr(dial_backs, "TOTAL", 4000)
     a, b, c = net.peer(), net.peer(), net.peer()
     net.link(a, b)
     net.link(c, b)
@@ -226,7 +226,7 @@ def test_budget_is_spent__answers_have_no_filler_until_the_window_is_over(
 
     assert [filler(a, number) for number in range(3)] == [1000, 1000, 0]
     assert [filler(c, number) for number in range(2)] == [0, 0]  # 3,000 of 4,000 bytes are spent: 1,500 do not fit
-    monkeypatch.setattr(examining, "WINDOW", 0.0)
+    monkeypatch.setattr(dial_backs, "WINDOW", 0.0)
     assert filler(a, 4) == 1000
 
 
