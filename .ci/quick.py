@@ -21,7 +21,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 PACKAGES = {"gossipdp": "tests", "peers": "tests/peers", "simulations": "tests/simulations"}
 PAGES = ["tests/test_citations.py", "tests/test_docs.py"]
-MARKS = "not long and not processes and not namespaces"
+MARKS = "not long and not processes"
 FAILED = re.compile(r"\d (failed|error)")
 NONE_RAN = 5
 """exit code of pytest: all tests of these modules have such a mark"""

@@ -59,3 +59,9 @@ def test_only_stopped_tests_that_had_not_failed_count_as_passed() -> None:
 
 def test_modules_whose_tests_all_have_such_marks_pass() -> None:
     assert SCRIPT["run"]([sys.executable, "-c", "raise SystemExit(5)"], 600.0) == (0, False)
+
+
+def test_marks_that_it_leaves_out_are_registered(pytestconfig: pytest.Config) -> None:
+    """pytest refuses others."""
+    registered = {line.split(":")[0] for line in pytestconfig.getini("markers")}
+    assert set(SCRIPT["MARKS"].split()) - {"not", "and"} <= registered
