@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,12 +13,11 @@ from gossipdp.runtime.storage.checkpoint import Checkpoint
 
 __all__ = ["Averaged"]
 
-ANCHOR = "anchor"
 REFERENCE = "reference"
 
 
 class Averaged(Checkpoint):
-    """Reads as the first of `parts`, except that its anchor is the mean of all, computed in pieces.
+    """Reads as the first of `parts`, except that its model is the mean of all, computed in pieces.
 
     State that peers do not exchange is the first one's.
 
@@ -38,11 +36,8 @@ class Averaged(Checkpoint):
             if _reference(other) != _reference(first):
                 raise _differs(first, other, "their buffers count from the values of different founders")
 
-    def pieces(self, name: str, start: int, stop: int) -> Iterator[NDArray[Any]]:
-        if name != ANCHOR:
-            yield from super().pieces(name, start, stop)
-            return
-        for pieces in zip(*(part.pieces(name, start, stop) for part in self._parts), strict=True):
+    def model(self, start: int, stop: int) -> Iterator[NDArray[np.float32]]:
+        for pieces in zip(*(part.model(start, stop) for part in self._parts), strict=True):
             total = np.zeros(len(pieces[0]), np.float64)
             for piece in pieces:
                 total += piece

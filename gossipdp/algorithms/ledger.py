@@ -72,6 +72,8 @@ class Ledger:
         self.chunks = len(self._spans)
         self.a: Vector = np.zeros(size, np.float32)
         self.v: Vector = np.zeros(size, np.float32)
+        self.lookahead: Vector = np.zeros(self.chunks, np.float32)
+        """alpha mu of each chunk's last outer step, which left the anchor ahead by -alpha mu v; 0 after `rest`"""
         self._buffers: tuple[Vector, Vector] | None = None
         self._open = 1
         self._dirty: tuple[set[int], set[int]] = (set(), set())
@@ -195,6 +197,7 @@ class Ledger:
         assert self.x is not None and self._buffers is not None
         span, open_ = self.span(chunk), self._open % 2
         alpha, mu = (1.0, 0.0) if self.averaged(chunk) else (lr, momentum)
+        self.lookahead[chunk] = np.float32(alpha) * np.float32(mu)
         maxima: Vector = np.empty(-(-(span.stop - span.start) // BLOCK), np.float32)
         pseudo_gradient2, movement2, corrects = kernels.outer_step(
             self.x[span],
@@ -205,12 +208,26 @@ class Ledger:
             chunk not in self._dirty[open_],
             np.float32(1.0) - np.float32(alpha),
             np.float32(mu),
-            np.float32(alpha) * np.float32(mu),
+            self.lookahead[chunk],
             maxima,
         )
         if corrects:
             self._dirty[open_].add(chunk)
         return Step(pseudo_gradient2, movement2, maxima)
+
+    def rest(self, chunk: int) -> NDArray[np.float32]:
+        """Take the lookahead of the last outer step out of `chunk`: a += alpha mu v. The next call finds none.
+
+        Returns:
+            The largest movement of each block, shape (blocks,).
+        """
+        span = self.span(chunk)
+        moved = self.lookahead[chunk] * self.v[span]
+        pending = self.pending(chunk)
+        pending += moved
+        self.a[span] += moved
+        self.lookahead[chunk] = 0.0
+        return block_max(moved)
 
     def _late(self, chunk: int, applied: int) -> Vector:
         """What `outstanding` returns, without a copy where one slot holds it all; empty if there is nothing."""

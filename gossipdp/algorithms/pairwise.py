@@ -125,6 +125,9 @@ class Pairwise:
                 return None
             case jobs.OuterStep():
                 return self._outer_step(job)
+            case jobs.Rest(chunk):
+                self.moved[self._blocks(chunk)] += self.ledger.rest(chunk)
+                return None
             case jobs.Renew():
                 self._mixed[:], self._brought[:] = 0, 0.0
                 return None

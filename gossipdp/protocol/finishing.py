@@ -211,6 +211,8 @@ class Finishing:
         if phase is not Phase.WAITING:
             wait = max(self._wait, self._averaging.needed)
             self._until = now + wait if phase is Phase.DONE else math.inf
+        if phase is Phase.WAITING:
+            self._averaging.rest()
         if phase is Phase.CLOSING:
             self._adopt_clock()
         self._membership.finish(phase, self._membership.me.calls, now)

@@ -44,6 +44,7 @@ __all__ = [
     "OuterStep",
     "Release",
     "Renew",
+    "Rest",
     "Restore",
     "Restored",
     "Resync",
@@ -187,6 +188,13 @@ class OuterStep(Job[Stepped]):
     """the last slot that is inside the snapshot"""
     part: float = 1.0
     """share of a usual round's movement that this round makes, if all its steps go one way"""
+
+
+@dataclass(frozen=True, slots=True)
+class Rest(Job[None]):
+    """a_c += alpha mu v_c: take the lookahead of the last outer step out, because no outer step follows."""
+
+    chunk: int
 
 
 @dataclass(frozen=True, slots=True)

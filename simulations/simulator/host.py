@@ -47,6 +47,7 @@ class Checkpoint:
     rounds: int
     a: Vector
     v: Vector
+    lookahead: Vector | float = 0.0
 
 
 @dataclass(eq=False)
@@ -136,6 +137,7 @@ class Host:
             peer.rounds.rounds,
             ledger.a.copy(),
             ledger.v.copy(),
+            ledger.lookahead.copy(),
         )
         if pinned:
             self.pinned.append(self.checkpoint)
@@ -199,6 +201,7 @@ def _restore(host: Host) -> jobs.Restored | None:
     host.algorithm.allocate(schema.size, schema.trainable, chunk_parameters(schema.size))
     host.algorithm.ledger.a[:] = saved.a
     host.algorithm.ledger.v[:] = saved.v
+    host.algorithm.ledger.lookahead[:] = saved.lookahead
     return jobs.Restored(saved.schema, saved.clock, saved.rounds)
 
 

@@ -46,7 +46,7 @@ class _Before(NamedTuple):
     anchor: NDArray[np.float32]
     momentum: NDArray[np.float32] | None = None
     wanted: NDArray[np.float64] | None = None
-    """anchor after an outer step"""
+    """anchor after an outer step, or without its lookahead"""
     grid: Grid | None = None
     bound: float = np.inf
     """largest movement by one mix"""
@@ -193,6 +193,9 @@ class Books:
                 assert before.wanted is not None
                 check_close(after, before.wanted, f"I1 {host.name}: outer step on chunk {chunk}")
                 self._stepped(host, chunk)
+            case jobs.Rest():
+                assert before.wanted is not None
+                check_close(after, before.wanted, f"I1 {host.name}: lookahead of chunk {chunk}")
             case jobs.DecodeAndMix() | jobs.Mix() if (turn := job.typed(result)).mixed:
                 self._compare_mix(host, job, turn.share, before)
             case jobs.Found() | jobs.Adopt() | jobs.Resync() | jobs.Conclude():
@@ -294,6 +297,9 @@ def _before(host: Host, job: jobs.Job[object], chunk: int, anchor: NDArray[np.fl
         case jobs.OuterStep():
             momentum = ledger.v[ledger.span(chunk)].copy()
             return _Before(anchor, momentum, outer_step(host, job, anchor, momentum))
+        case jobs.Rest():
+            ahead = float(ledger.lookahead[chunk]) * ledger.v[ledger.span(chunk)].astype(np.float64)
+            return _Before(anchor, wanted=anchor + ahead)
         case jobs.DecodeAndMix(key) | jobs.Mix(key):
             momentum = ledger.v[ledger.span(chunk)].copy()
             return _Before(anchor, momentum, grid=grid_of(host, key), bound=host.algorithm._bound(chunk))

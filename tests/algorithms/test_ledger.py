@@ -66,6 +66,9 @@ class Host:
         pending = self.ledger.pending(chunk)
         pending += delta
 
+    def rest(self, chunk):
+        self.ledger.rest(chunk)
+
     def seal(self):
         if self.at_submit is not None:
             return  # a snapshot stands in the buffer that would become the open one
@@ -103,6 +106,7 @@ EVENTS = st.one_of(
     st.tuples(st.just("outer_step"), CHUNK, st.sampled_from([0.4, 0.7, 1.0]), st.sampled_from([0.0, 0.5, 0.8])),
     st.tuples(st.just("outer_step"), CHUNK, st.sampled_from([0.4, 0.7, 1.0]), st.sampled_from([0.0, 0.5, 0.8])),
     st.tuples(st.just("land"), CHUNK, st.sampled_from([0.0, 0.01, 1.0])),
+    st.tuples(st.just("rest"), CHUNK),
     st.just(("seal",)),
     st.just(("drain",)),
     st.just(("release",)),
@@ -157,6 +161,50 @@ def test_outer_step_is_nesterov_and_buffers_are_plain():
     assert [each.pseudo_gradient2 for each in steps] == pytest.approx([float(np.dot(p, p)) for p in parts], rel=1e-5)
     for step, part in zip(steps, moved, strict=True):
         np.testing.assert_allclose(step.largest, block_max(part.astype(np.float32)), rtol=1e-4)
+
+
+def test_rest_takes_the_lookahead_of_each_chunks_last_outer_step_out_once():
+    host = Host()
+    host.region[0] = host.rng.standard_normal(SIZE)
+    host.ledger.outer_step(0, 1.0, 0.3, 0)
+    for chunk, (lr, momentum) in enumerate([(0.7, 0.8), (0.9, 0.5), (0.7, 0.8)]):
+        host.ledger.outer_step(chunk, lr, momentum, 0)
+    host.ledger.outer_step(1, 1.0, 0.6, 0)
+    before = host.ledger.a.copy()
+    moved = [host.ledger.rest(chunk) for chunk in range(CHUNKS)]
+    for chunk, ahead in enumerate([0.7 * 0.8, 0.6, 0.0]):
+        span = host.ledger.span(chunk)
+        np.testing.assert_allclose(host.ledger.a[span] - before[span], ahead * host.ledger.v[span], atol=1e-6)
+        np.testing.assert_allclose(moved[chunk], ahead * np.abs(host.ledger.v[span]).max(), rtol=1e-6)
+    point = host.ledger.a.copy()
+    assert not any(host.ledger.rest(chunk).any() for chunk in range(CHUNKS)) and (host.ledger.a == point).all()
+
+
+def test_rest_changes_no_bit_before_the_first_outer_step_and_after_one_without_momentum():
+    host = Host()
+    before = host.ledger.a.copy()
+    for chunk in range(CHUNKS):
+        host.ledger.rest(chunk)
+    assert (host.ledger.a == before).all()
+    host.region[0] = host.rng.standard_normal(SIZE)
+    for momentum in (0.8, 0.0):
+        for chunk in range(CHUNKS):
+            host.ledger.outer_step(chunk, 1.0, momentum, 0)
+    before = host.ledger.a.copy()
+    for chunk in range(CHUNKS):
+        host.ledger.rest(chunk)
+    assert (host.ledger.a == before).all()
+
+
+def test_rest_of_an_adopted_chunk_changes_nothing():
+    host = Host()
+    host.region[0] = host.rng.standard_normal(SIZE)
+    host.ledger.outer_step(0, 0.7, 0.8, 0)
+    payload, digest = host.ledger.freeze(0).payload, host.ledger.freeze(0).hash
+    assert host.ledger.adopt(0, payload, digest)
+    before = host.ledger.a.copy()
+    host.ledger.rest(0)
+    assert (host.ledger.a == before).all()
 
 
 def test_outer_step_counts_only_slots_past_the_snapshots():

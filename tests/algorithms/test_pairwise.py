@@ -256,6 +256,33 @@ def test_partner_of_an_earlier_version_mixes_what_its_own_bound_leaves(initiator
     assert np.linalg.norm(new.a - before) == pytest.approx(0.5 * bound, rel=1e-3)
 
 
+@pytest.mark.parametrize("rests", [(True, True), (True, False), (False, True)])
+def test_lookahead_taken_out_is_within_the_predicted_range_also_beside_a_peer_that_keeps_it(rests):
+    """A peer of an earlier version keeps it."""
+    pair = Replica(1, 256, clip=1.5), Replica(2, 256, clip=1.5)
+    random = np.random.default_rng(3)
+    for each in pair:
+        each.settle()
+        each.x += random.standard_normal(256).astype(np.float32)
+        each.outer(0.8, 0.8)
+        each.settle()
+        each.run(jobs.Widen(1.0))
+    exchange(*pair, "modulo16")
+    for each, rest in zip(pair, rests, strict=True):
+        each.algorithm.moved[:], each.algorithm.range[:] = 0.0, 1e-6
+        if rest:
+            ahead = each.ledger.lookahead[0] * each.v
+            point = each.a + ahead
+            each.run(jobs.Rest(0))
+            np.testing.assert_allclose(each.a, point, atol=1e-6)
+            assert each.algorithm.moved[0] == pytest.approx(np.abs(ahead).max(), rel=1e-6)
+    mean = (pair[0].a + pair[1].a) / 2.0
+    [turn] = exchange(*pair, "modulo16")
+    assert turn.share == 1.0
+    for each in pair:
+        np.testing.assert_allclose(each.a, mean, atol=1e-5)
+
+
 @pytest.mark.parametrize(("factor", "share"), [(0.99, 1.0), (1.01, 0.0)])
 def test_peer_without_own_steps_measures_by_its_model(factor, share):
     copy, other = Replica(1, 256, clip=1.5), Replica(2, 256)

@@ -72,6 +72,18 @@ class Ending(Town):
     def anchors(self, *indices):
         return np.stack([self.hosts[index].algorithm.ledger.a.astype(np.float64) for index in indices])
 
+    def points(self, *indices):
+        """The anchors without the lookahead of their last outer steps."""
+        return np.stack([without_lookahead(self.hosts[index].algorithm.ledger) for index in indices])
+
+
+def without_lookahead(ledger):
+    point = ledger.a.copy()
+    for chunk in range(ledger.chunks):
+        span = ledger.span(chunk)
+        point[span] += ledger.lookahead[chunk] * ledger.v[span]
+    return point.astype(np.float64)
+
 
 def distance(anchors):
     """RMS distance to the mean."""

@@ -13,12 +13,13 @@ from tests.protocol.peer_rig import configured
 
 
 @pytest.mark.parametrize("peers", [2, 3, 5, 8, 16])
-def test_all_hold_the_mean_of_all_after_one_cycle_and_two_exchanges(peers):
+def test_all_hold_the_mean_of_all_without_lookahead_after_one_cycle_and_two_exchanges(peers):
     town, all_of_them = Ending.trained(peers), range(peers)
     for trainer in town.trainers.values():
         trainer.die()
     town.run(1.0)
-    before = town.anchors(*all_of_them)
+    before = town.points(*all_of_them)
+    assert (town.anchors(*all_of_them) != before).any()
     town.finish(*all_of_them)
     reports = town.finished(*all_of_them)
     after = town.anchors(*all_of_them)
@@ -80,7 +81,78 @@ def test_a_lone_peer_finishes_at_once_with_its_anchor():
     town.finish(0)
     [report] = town.finished(0)
     assert report.closers == (town.hosts[0].id,) and report.closeness.agrees and report.closeness.now == 0.0
-    assert (town.anchors(0) == before).all()
+    assert (town.anchors(0) == before).all(), "alone it steps without lookahead"
+
+
+def left_alone():
+    """A peer whose last round had momentum. It has just lost its only partner, and trains no more."""
+    town = Ending.trained(2)
+    for trainer in town.trainers.values():
+        trainer.die()
+    town.run(1.0)
+    town.net.stop(town.hosts[1])
+    town.run(5.0)
+    return town
+
+
+def test_a_peer_that_finishes_alone_takes_the_lookahead_out_too():
+    town = left_alone()
+    before, point = town.anchors(0), town.points(0)
+    town.finish(0)
+    [report] = town.finished(0)
+    assert report.closers == (town.hosts[0].id,) and report.closeness.agrees
+    town.run(0.1)
+    assert (town.anchors(0) == point).all() and (point != before).any()
+
+
+@pytest.mark.parametrize("ended", [False, True], ids=["in training", "after the end"])
+def test_a_daemon_that_restarts_from_its_checkpoint_takes_the_lookahead_out_once(ended):
+    town = left_alone()
+    point = town.points(0)
+    if ended:
+        town.finish(0)
+        town.finished(0)
+        town.run(0.1)
+    town.hosts[0].save()
+    town.net.stop(town.hosts[0])
+    town.events[0].clear()
+    town.start(0)
+    town.run(10.0)
+    town.finish(0)
+    town.finished(0)
+    town.run(0.1)
+    assert (town.anchors(0) == point).all()
+
+
+def test_a_peer_that_closes_again_for_a_newcomer_takes_nothing_out_again():
+    town = Ending.trained(3)
+    for trainer in town.trainers.values():
+        trainer.die()
+    town.run(1.0)
+    before = town.points(0, 1, 2)
+    town.finish(0, 1, wait=0.5)
+    while FinishPhase(Phase.DONE) not in town.of(0, FinishPhase):
+        town.run(0.01)
+    town.finish(2)
+    town.finished(0, 1, 2)
+    phases = [event.phase for event in town.of(0, FinishPhase)]
+    assert phases == [Phase.WAITING, Phase.CLOSING, Phase.DONE, Phase.CLOSING, Phase.DONE]
+    after = town.anchors(0, 1, 2)
+    assert distance(after) < 1e-5 and np.abs(after.mean(0) - before.mean(0)).max() < 1e-6
+
+
+def test_a_member_that_keeps_its_lookahead_agrees_with_the_others(monkeypatch):
+    """As one of an earlier version does."""
+    town = Ending.trained(2)
+    for trainer in town.trainers.values():
+        trainer.die()
+    town.run(1.0)
+    monkeypatch.setattr(town.peer(1).averaging, "rest", lambda: None)
+    before = np.concatenate([town.points(0), town.anchors(1)])
+    town.finish(0, 1)
+    assert all(report.closeness.agrees for report in town.finished(0, 1))
+    after = town.anchors(0, 1)
+    assert distance(after) < 1e-5 and np.abs(after.mean(0) - before.mean(0)).max() < 1e-6
 
 
 def test_the_last_round_of_a_peer_is_in_its_anchor_before_it_closes():
@@ -257,7 +329,7 @@ def test_replicas_further_apart_than_usual_come_together_at_once():
     for trainer in town.trainers.values():
         trainer.die()
     town.run(1.0)
-    before = town.anchors(0, 1)
+    before = town.points(0, 1)
     town.hosts[0].algorithm.ledger.a += np.float32(0.6)
     usual = town.peer(0).averaging.closeness.before
     town.finish(0, 1)
@@ -273,7 +345,7 @@ def test_two_replicas_implausibly_far_apart_stay_as_they_are_and_do_not_agree():
         trainer.die()
     town.run(1.0)
     town.hosts[0].algorithm.ledger.a += np.float32(1e3)
-    before = town.anchors(0, 1)
+    before = town.points(0, 1)
     town.finish(0, 1)
     reports = town.finished(0, 1)
     assert not any(report.closeness.agrees for report in reports)
@@ -303,11 +375,17 @@ def test_a_spare_fetches_the_final_model_and_finishes_with_the_others():
     town.start(2)
     town.run(8.0)
     assert 2 not in town.trainers
+    for trainer in town.trainers.values():
+        trainer.die()
+    town.run(1.0)
+    points = town.points(0, 1)
     town.finish(0, calls=True)
     [report] = town.finished(2)
     assert report.closers[0] == town.hosts[2].id
     town.finished(0, 1)
     assert distance(town.anchors(0, 1, 2)) < 2e-3
+    wanted = [(points.sum(0) + copied) / 3.0 for copied in points]
+    assert min(np.abs(town.anchors(2)[0] - mean).max() for mean in wanted) < 2e-3, "its copy had none of the lookahead"
 
 
 def test_a_peer_without_a_model_waits_for_one_and_then_finishes_without():

@@ -41,6 +41,7 @@ def test_job_names_a_result_of_the_jobs_module_or_none(kind):
         jobs.Attach(0),
         jobs.Check(0),
         jobs.OuterStep(0, 1.0, 0.0, 0),
+        jobs.Rest(0),
         jobs.Freeze(0),
         PIECE,
         jobs.CheckPiece(0, b"piece", bytes(16)),

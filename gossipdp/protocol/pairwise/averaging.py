@@ -161,6 +161,12 @@ class Averaging:
         self.step(now)
         return self._active is None
 
+    def rest(self) -> None:
+        """Training is over: take the lookahead of the last outer step out of the anchor."""
+        assert self._model is not None
+        for chunk in range(self._model.chunks):
+            self._outputs.ask(jobs.Rest(chunk))
+
     def close(self, others: Sequence[Member], now: float) -> None:
         """Training is over: exchange with `others` alone, until all hold the mean. Called when they change, too."""
         assert self._model is not None

@@ -22,7 +22,7 @@ from gossipdp.protocol.schema import Schema, chunk_parameters
 from gossipdp.runtime.compute import Compute
 from gossipdp.runtime.link import FreeBuffer, Region
 from gossipdp.runtime.room import Room
-from gossipdp.runtime.storage.checkpoint import BESIDE, Checkpoint
+from gossipdp.runtime.storage.checkpoint import BESIDE, LOOKAHEAD, Checkpoint
 from gossipdp.runtime.storage.store import Store
 
 __all__ = ["MemoryShortError", "SharedRegion", "VectorJobs", "place_of"]
@@ -191,8 +191,11 @@ class VectorJobs:
             self._room.require(schema.size)
             self.parameters = schema.size
             self._algorithm.allocate(schema.size, schema.trainable, chunk_parameters(schema.size))
+            ledger = self._algorithm.ledger
             read.clear()
-            read.update({"anchor": self._algorithm.ledger.a, "momentum": self._algorithm.ledger.v})
+            read.update({"anchor": ledger.a, "momentum": ledger.v})
+            if shapes.get(LOOKAHEAD) == ledger.lookahead.shape:
+                read[LOOKAHEAD] = ledger.lookahead
             read.update({name: np.empty(shapes[name], np.uint8) for name in BESIDE if name in shapes})
             return read
 
@@ -218,6 +221,7 @@ def place_of(job: jobs.Job[object]) -> int | None:
         case (
             jobs.Check(chunk)
             | jobs.OuterStep(chunk)
+            | jobs.Rest(chunk)
             | jobs.Found(chunk)
             | jobs.Attach(chunk)
             | jobs.Freeze(chunk)

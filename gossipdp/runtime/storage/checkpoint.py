@@ -1,7 +1,8 @@
 """One checkpoint: the files of its directory, how they are checked, and what can be read from them.
 
     checkpoint-00000012/
-      state.safetensors    flat vectors by name (anchor, momentum), and state beside them (reference, state)
+      state.safetensors    flat vectors by name (anchor, momentum), the lookahead of each chunk, and state beside them
+                           (reference, state)
       schema.bin           the model's layout in canonical bytes
       manifest.json        what the checkpoint is of, and length and hashes of the other two files (`pieces`)
       pinned               only in a checkpoint that outlives newer ones: the reason
@@ -16,6 +17,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Any, Final, TypeAlias, cast
 
@@ -38,6 +40,7 @@ from gossipdp.runtime.storage.pieces import PIECE, Count, FileRecord, check_file
 __all__ = [
     "BESIDE",
     "FORMAT",
+    "LOOKAHEAD",
     "MANIFEST",
     "MAX_SCHEMA",
     "NAMES",
@@ -66,6 +69,9 @@ BY_PIECE: Final = 3
 """first format whose files are hashed by piece"""
 ANCHOR: Final = "anchor"
 """the array that holds the outer parameters, in schema order"""
+MOMENTUM: Final = "momentum"
+LOOKAHEAD: Final = "lookahead"
+"""the array of `Ledger.lookahead`, a value for each chunk; earlier versions wrote none"""
 BESIDE: Final = ("reference", "state")
 """arrays of the state beside the vector (`protocol.carried_state`), if there is any"""
 MAX_MANIFEST: Final = 64 << 20
@@ -211,9 +217,28 @@ class Checkpoint:
         """One tensor in its own dtype, in pieces. Raises DataError GD-601."""
         reference = self._named("reference").get(entry.name) if entry.kind == "buffer" else None
         at = 0
-        for piece in self.pieces(ANCHOR, entry.offset, entry.stop):
+        for piece in self.model(entry.offset, entry.stop):
             yield _cast(piece, entry.dtype) if reference is None else _moved(reference, at, piece)
             at += len(piece)
+
+    def model(self, start: int, stop: int) -> Iterator[NDArray[np.float32]]:
+        """Elements `start` to `stop` of the anchor, without the lookahead of the last outer step, in pieces."""
+        for span, lookahead in self._lookaheads:
+            part = max(start, span.start), min(stop, span.stop)
+            if part[0] >= part[1]:
+                continue
+            if not lookahead:
+                yield from self.pieces(ANCHOR, *part)
+                continue
+            for anchor, momentum in zip(self.pieces(ANCHOR, *part), self.pieces(MOMENTUM, *part), strict=True):
+                yield anchor + np.float32(lookahead) * momentum
+
+    @cached_property
+    def _lookaheads(self) -> list[tuple[slice, float]]:
+        """alpha mu of the last outer step, by chunk."""
+        spans = Schema.from_bytes(self.schema).spans()
+        known = self.shapes().get(LOOKAHEAD) == (len(spans),)
+        return list(zip(spans, self.read(LOOKAHEAD).tolist() if known else [0.0] * len(spans), strict=True))
 
     def state(self) -> dict[str, Named]:
         """The tensors that are not exchanged, as the training process sent them last. Raises DataError GD-601."""

@@ -13,6 +13,8 @@ from itertools import chain
 from pathlib import Path
 from typing import Final
 
+import numpy as np
+
 from gossipdp.algorithms.ledger import Ledger
 from gossipdp.codecs.base import Vector
 from gossipdp.errors import DataError
@@ -20,7 +22,7 @@ from gossipdp.protocol.carried_state import NOTHING, Carried
 from gossipdp.runtime.compute import Call, Compute
 from gossipdp.runtime.files import bytes_of
 from gossipdp.runtime.progress import Progress, Say, silent
-from gossipdp.runtime.storage.checkpoint import BESIDE, CheckpointMeta
+from gossipdp.runtime.storage.checkpoint import BESIDE, LOOKAHEAD, CheckpointMeta
 from gossipdp.runtime.storage.store import UNSYNCED, Store, Writer
 
 __all__ = ["Checkpointer", "layout"]
@@ -35,8 +37,9 @@ PIECE: Final = 10.0 + UNSYNCED / SLOWEST
 
 
 def layout(ledger: Ledger, carried: Carried = NOTHING) -> dict[str, tuple[str, tuple[int, ...]]]:
-    """The arrays of a checkpoint as name -> (dtype, shape): anchor, momentum, and carried state if there is any."""
+    """The arrays of a checkpoint as name -> (dtype, shape): vectors, lookahead, and carried state if there is any."""
     arrays: dict[str, tuple[str, tuple[int, ...]]] = dict.fromkeys(VECTORS, ("float32", (ledger.size,)))
+    arrays[LOOKAHEAD] = "float32", (ledger.chunks,)
     for name, data in zip(BESIDE, (carried.reference, carried.state), strict=True):
         if size := memoryview(data).nbytes:
             arrays[name] = "uint8", (size,)
@@ -75,7 +78,7 @@ class Checkpointer:
         """Begin a checkpoint, unless one is being written.
 
         Args:
-            ledger: anchor and momentum, copied chunk by chunk.
+            ledger: anchor, momentum and lookahead, copied chunk by chunk. The momentum may be of a later round.
             schema: canonical bytes.
             carried: state beside the vectors.
         """
@@ -83,8 +86,14 @@ class Checkpointer:
             return
         self.busy, self._copied_all = True, False
 
-        def piece(vector: str, chunk: int) -> tuple[int, Callable[[], Vector]]:
-            return chunk, (ledger.a if vector == "anchor" else ledger.v)[ledger.span(chunk)].copy
+        lookahead = np.zeros_like(ledger.lookahead)
+
+        def anchor(chunk: int) -> Vector:
+            lookahead[chunk] = ledger.lookahead[chunk]  # later the anchor may be without it
+            return ledger.a[ledger.span(chunk)].copy()
+
+        def momentum(chunk: int) -> Vector:
+            return ledger.v[ledger.span(chunk)].copy()
 
         def beside() -> Iterator[tuple[int, Callable[[], memoryview]]]:
             number = 0
@@ -95,8 +104,8 @@ class Checkpointer:
         arrays = layout(ledger, carried)
         self._bytes = sum(size * (4 if dtype == "float32" else 1) for dtype, (size,) in arrays.values())
         self._progress = Progress("writing a checkpoint", self._bytes, self._say)
-        vectors = [piece(vector, chunk) for vector in VECTORS for chunk in range(ledger.chunks)]
-        self._pieces = chain(vectors, beside())
+        vectors = [(chunk, partial(copy, chunk)) for copy in (anchor, momentum) for chunk in range(ledger.chunks)]
+        self._pieces = chain(vectors, [(0, lambda: lookahead)], beside())
         self._disk.submit(lambda: self._begin(meta, schema, arrays))
 
     def _begin(self, meta: CheckpointMeta, schema: bytes, arrays: Mapping[str, tuple[str, tuple[int, ...]]]) -> None:

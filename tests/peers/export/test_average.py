@@ -71,6 +71,19 @@ def test_pieces_are_averaged_piece_by_piece(tmp_path: Path, monkeypatch: pytest.
     assert np.abs(found - NUMBERS[:, :12].astype(np.float64).mean(0)).max() < 1e-7
 
 
+def test_mean_is_of_the_models_without_lookahead__one_of_an_earlier_version_as_it_is(
+    run: Callable[..., Any], tmp_path: Path
+) -> None:
+    more = {"momentum": NUMBERS[2], "lookahead": np.array([0.5, 0.0], np.float32)}
+    homes = [home(tmp_path / "new", NUMBERS[0], **more), home(tmp_path / "old", NUMBERS[1], momentum=NUMBERS[2])]
+    assert run("--average", *homes, tmp_path / "mean.safetensors")[0] == 0
+    found = load_file(tmp_path / "mean.safetensors")
+    expected = (NUMBERS[0] + 0.5 * NUMBERS[2] + NUMBERS[1]) / 2.0
+    assert np.abs(found["layer.weight"].ravel() - expected[:12]).max() < 1e-6
+    buffer, mean = SCHEMA.entries[1], NUMBERS[:2].mean(0)
+    assert np.abs(found["mean"] - mean[buffer.offset : buffer.stop]).max() < 1e-6
+
+
 def test_another_model_is_gd_301_and_names_the_first_difference(run: Callable[..., Any], tmp_path: Path) -> None:
     other = Schema.of([("layer.weight", (5, 3), "float32", "parameter")])
     homes = [home(tmp_path / "a", NUMBERS[0]), home(tmp_path / "b", np.zeros(other.size, np.float32), schema=other)]

@@ -54,6 +54,26 @@ def test_a_file_has_named_tensors_in_the_models_dtypes(tmp_path: Path) -> None:
     assert sorted(path.name for path in tmp_path.iterdir()) == ["c", "model.safetensors"]
 
 
+@pytest.mark.parametrize("based", [False, True], ids=["alone", "on a base"])
+def test_model_is_the_anchor_without_the_lookahead_of_each_chunk(tmp_path: Path, *, based: bool) -> None:
+    tensors = [("a", (9000,), "float32", "parameter"), ("b", (4000,), "float16", "parameter")]
+    schema = Schema.of([*tensors, ("mean", (5,), "float32", "buffer")])  # type: ignore[list-item]
+    assert len(schema.spans()) == 3, "a is in two chunks"
+    anchor, momentum = np.random.default_rng(1).standard_normal((2, schema.size)).astype(np.float32)
+    ahead = np.array([0.5, 0.25, 0.0], np.float32)
+    arrays = {"anchor": anchor, "momentum": momentum, "lookahead": ahead}
+    saved = Store.verify(Store(tmp_path / "c").save(arrays, meta(), schema.to_bytes()))
+    whole = anchor + np.repeat(ahead, [span.stop - span.start for span in schema.spans()]) * momentum
+    if based:
+        base = {"a": grid(9000), "b": grid(4000), "mean": grid(5)}
+        export.export_model(saved, tmp_path / "out", base_of(tmp_path / "base", base))
+    else:
+        export.export_file(export.trained(saved), tmp_path / "out" / "model.safetensors")
+    found = load_file(tmp_path / "out" / "model.safetensors")
+    assert np.array_equal(found["a"], whole[:9000]) and np.array_equal(found["b"], whole[9000:13000].astype(np.float16))
+    assert np.array_equal(found["mean"], anchor[schema.entries[2].offset :][:5])
+
+
 @pytest.mark.parametrize("schema", [b"", b"\xc1", Schema.of([("w", (7,), "float32", "parameter")]).to_bytes()])
 def test_a_schema_that_does_not_fit_the_vector_is_not_exported(tmp_path: Path, schema: bytes) -> None:
     store = Store(tmp_path / "c")

@@ -219,14 +219,7 @@ def test_a_checkpoint_for_which_there_is_no_memory__not_read(tmp_path: Path) -> 
     host.jobs.close()
 
 
-def test_damaged_newest_checkpoint__the_one_before_is_restored(tmp_path: Path) -> None:
-    schema = Schema.of([("w", (700,), "float32", "parameter")])
-    store = Store(tmp_path)
-    for round in (1, 2):
-        arrays = {"anchor": np.full(700, round, np.float32), "momentum": np.full(700, -round, np.float32)}
-        newest = store.save(arrays, meta(round), schema.to_bytes())
-    state = newest / "state.safetensors"
-    state.write_bytes(state.read_bytes()[:-1] + b"\x01")
+def restored(store: Store) -> tuple[Pairwise, list[str], list[Any]]:
     algorithm, told, done = pairwise(), list[str](), list[Any]()
     vectors = VectorJobs(
         algorithm,
@@ -242,8 +235,34 @@ def test_damaged_newest_checkpoint__the_one_before_is_restored(tmp_path: Path) -
         assert select.select([vectors], [], [], 5.0)[0]
         vectors.collect()
     vectors.close()
+    return algorithm, told, done
+
+
+def test_damaged_newest_checkpoint__the_one_before_is_restored(tmp_path: Path) -> None:
+    schema = Schema.of([("w", (700,), "float32", "parameter")])
+    store = Store(tmp_path)
+    for round in (1, 2):
+        arrays = {"anchor": np.full(700, round, np.float32), "momentum": np.full(700, -round, np.float32)}
+        newest = store.save(arrays, meta(round), schema.to_bytes())
+    state = newest / "state.safetensors"
+    state.write_bytes(state.read_bytes()[:-1] + b"\x01")
+    algorithm, told, done = restored(store)
     assert done[0].clock == meta(1).clock and told == ["GD-601"]
     assert (algorithm.ledger.a == 1).all() and (algorithm.ledger.v == -1).all()
+
+
+@pytest.mark.parametrize(
+    ("more", "lookahead"),
+    [({}, 0.0), ({"lookahead": np.full(1, 0.5, np.float32)}, 0.5), ({"lookahead": np.ones(2, np.float32)}, 0.0)],
+    ids=["of an earlier version", "of this version", "of other chunks"],
+)
+def test_lookahead_of_a_checkpoint_is_restored(tmp_path: Path, more: dict[str, Any], lookahead: float) -> None:
+    schema = Schema.of([("w", (700,), "float32", "parameter")])
+    arrays = {"anchor": np.ones(700, np.float32), "momentum": np.full(700, 2.0, np.float32), **more}
+    Store(tmp_path).save(arrays, meta(1), schema.to_bytes())
+    algorithm, told, _ = restored(Store(tmp_path))
+    assert not told and algorithm.ledger.lookahead.tolist() == [lookahead]
+    assert (algorithm.ledger.a == 1.0).all() and (algorithm.ledger.v == 2.0).all()
 
 
 SIZE, TRAINABLE, WIDTH = 60_000, 51_200, 8192
@@ -328,7 +347,7 @@ def test_every_kind_of_job_has_a_place_or_runs_alone() -> None:
     placed = {
         jobs.Begin, jobs.Answer, jobs.Decode, jobs.DecodeAndMix, jobs.Mix, jobs.Check, jobs.OuterStep, jobs.Found,
         jobs.Attach, jobs.Freeze, jobs.HashPiece, jobs.CheckPiece, jobs.Adopt, jobs.Resync, jobs.Conclude,
-        jobs.CheckMoments,
+        jobs.CheckMoments, jobs.Rest,
     }  # fmt: skip
     for kind in placed:
         fields = dict.fromkeys(kind.__dataclass_fields__, 0) | {"key": key, "chunk": 5}

@@ -28,6 +28,7 @@ def ledger() -> Ledger:
     ledger = Ledger(SCHEMA.size, SCHEMA.trainable, 256)
     ledger.a[:] = np.arange(SCHEMA.size)
     ledger.v[:] = -1.0
+    ledger.lookahead[:] = 0.5, 0.25, 0.5
     return ledger
 
 
@@ -60,7 +61,7 @@ def save(checkpointer: Checkpointer, ledger: Ledger, copies: Copies, outcomes: l
             copies.run()
 
 
-def test_checkpoint_holds_anchor_and_momentum_of_every_chunk(tmp_path: Path, ledger: Ledger) -> None:
+def test_checkpoint_holds_anchor_momentum_and_lookahead_of_every_chunk(tmp_path: Path, ledger: Ledger) -> None:
     copies = Copies()
     outcomes: list[object] = []
     store = Store(tmp_path / "checkpoints")
@@ -71,8 +72,39 @@ def test_checkpoint_holds_anchor_and_momentum_of_every_chunk(tmp_path: Path, led
     assert checkpoint.meta == META and Schema.from_bytes(checkpoint.schema) == SCHEMA
     assert np.array_equal(checkpoint.read("anchor"), ledger.a)
     assert np.array_equal(checkpoint.read("momentum"), ledger.v)
+    assert np.array_equal(checkpoint.read("lookahead"), ledger.lookahead)
     assert not checkpointer.busy
     checkpointer.close()
+
+
+def test_training_that_ends_in_the_middle_of_a_save_is_in_the_model_of_each_chunk_once(
+    tmp_path: Path, ledger: Ledger
+) -> None:
+    copies, outcomes = Copies(), list[object]()
+    store = Store(tmp_path / "checkpoints")
+    checkpointer = Checkpointer(store, copies.queue, outcomes.append)
+    ahead = np.repeat(ledger.lookahead, [256, 256, 188])
+    point = ledger.a + ahead * ledger.v
+    checkpointer.save(ledger, META, SCHEMA.to_bytes())
+    poll = select.poll()
+    poll.register(checkpointer, select.POLLIN)
+    made = 0
+    while not outcomes:
+        assert poll.poll(5000)
+        checkpointer.collect()
+        while copies:
+            copies.run()
+            made += 1
+            if made == 2:  # of the anchor's three chunks
+                for chunk in range(ledger.chunks):
+                    ledger.rest(chunk)
+    checkpoint, _ = store.latest()
+    checkpointer.close()
+    assert checkpoint is not None and np.array_equal(ledger.a, point)
+    saved = checkpoint.read("anchor") + np.repeat(checkpoint.read("lookahead"), [256, 256, 188]) * checkpoint.read(
+        "momentum"
+    )
+    assert np.array_equal(saved, point) and not np.array_equal(checkpoint.read("anchor"), point)
 
 
 def test_chunks_are_copied_one_at_a_time(tmp_path: Path, ledger: Ledger) -> None:
@@ -153,8 +185,8 @@ def test_each_step_counts__and_the_last_has_time_for_buffered_bytes(tmp_path: Pa
         checkpointer.collect()
         while copies:
             copies.run()
-    last = 1 + 2 * ledger.chunks
-    assert patience.pop(last) == PIECE + 8 * 700 / SLOWEST and set(patience.values()) == {PIECE}
+    last = 2 + 2 * ledger.chunks
+    assert patience.pop(last) == PIECE + (8 * 700 + 4 * ledger.chunks) / SLOWEST and set(patience.values()) == {PIECE}
     assert checkpointer.steps == last + 1 and checkpointer.patience == PIECE
     checkpointer.close()
 
