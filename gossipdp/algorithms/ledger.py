@@ -20,6 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gossipdp.algorithms import kernels
+from gossipdp.algorithms.response import Response
 from gossipdp.codecs.base import BLOCK, Buffer, Vector
 from gossipdp.protocol import jobs
 from gossipdp.protocol.schema import chunk_spans
@@ -43,11 +44,13 @@ def in_memory(payload: Buffer) -> Buffer:
 
 
 class Step(NamedTuple):
-    """What an outer step did to one chunk: ||D||^2, ||m||^2, and the largest |m| of each block, shape (blocks,)."""
+    """What an outer step did to one chunk: ||D||^2, ||m||^2, the largest |m| of each block, shape (blocks,), and g."""
 
     pseudo_gradient2: float
     movement2: float
     largest: NDArray[np.float32]
+    gain: float
+    """share of a correction that the inner optimizer takes back (`response`)"""
 
 
 class Ledger:
@@ -80,6 +83,7 @@ class Ledger:
         """by buffer: the chunks on which it holds corrections; on all others it may hold anything"""
         self._resynced: dict[int, Buffer] = {}
         """by chunk: the sum that `resync` added, in fp32, until `conclude`"""
+        self._response = Response([span for span in self._spans if span.start < trainable])
 
     def span(self, chunk: int) -> slice:
         """The parameters of `chunk` in the flat vector."""
@@ -101,6 +105,7 @@ class Ledger:
         self._buffers = buffers
         self._open = 1
         self._dirty = (set(), set())
+        self._response.begin()
 
     def unbind(self) -> None:
         """Forget the buffers: the next training process starts from the anchor and needs no correction."""
@@ -170,6 +175,8 @@ class Ledger:
         dirty = self._dirty[self._open % 2]
         if self._buffers is None or not dirty or self._dirty[(self._open + 1) % 2]:
             return jobs.Sealed(0, ())
+        buffer = self._buffers[self._open % 2]
+        self._response.sealed(self._open, {chunk: buffer[self.span(chunk)] for chunk in dirty})
         self._open += 1
         return jobs.Sealed(self._open - 1, tuple(sorted(dirty)))
 
@@ -180,7 +187,7 @@ class Ledger:
 
     # -- the outer step ---------------------------------------------------------------------------------------
 
-    def outer_step(self, chunk: int, lr: float, momentum: float, applied: int) -> Step:
+    def outer_step(self, chunk: int, lr: float, momentum: float, applied: int, part: float = 1.0) -> Step:
         """One Nesterov step of the outer optimizer on `chunk`, from the snapshot in x (DiLoCo, arXiv 2311.08105).
 
             D = a - (x + slots > applied);   v <- mu v + D;   m = -alpha (D + mu v)
@@ -193,15 +200,19 @@ class Ledger:
             lr: alpha.
             momentum: mu.
             applied: number of the last slot inside the snapshot.
+            part: length of the round, as a share of a usual one.
         """
         assert self.x is not None and self._buffers is not None
         span, open_ = self.span(chunk), self._open % 2
-        alpha, mu = (1.0, 0.0) if self.averaged(chunk) else (lr, momentum)
+        late, alpha, mu, gain = self._late(chunk, applied), 1.0, 0.0, 0.0
+        if not self.averaged(chunk):
+            gain = self._response.measure(chunk, applied, self.x[span], late, self.a[span], part)
+            alpha, mu = lr, momentum * max(0.0, 1.0 - 2.0 * gain)
         self.lookahead[chunk] = np.float32(alpha) * np.float32(mu)
         maxima: Vector = np.empty(-(-(span.stop - span.start) // BLOCK), np.float32)
         pseudo_gradient2, movement2, corrects = kernels.outer_step(
             self.x[span],
-            self._late(chunk, applied),
+            late,
             self.a[span],
             self.v[span],
             self._buffers[open_][span],
@@ -213,7 +224,7 @@ class Ledger:
         )
         if corrects:
             self._dirty[open_].add(chunk)
-        return Step(pseudo_gradient2, movement2, maxima)
+        return Step(pseudo_gradient2, movement2, maxima, gain)
 
     def rest(self, chunk: int) -> NDArray[np.float32]:
         """Take the lookahead of the last outer step out of `chunk`: a += alpha mu v. The next call finds none.

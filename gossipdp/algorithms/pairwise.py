@@ -233,13 +233,13 @@ class Pairwise:
     def _outer_step(self, job: jobs.OuterStep) -> jobs.Stepped:
         """Take the ledger's outer step, and learn from its length."""
         chunk = job.chunk
-        step = self.ledger.outer_step(chunk, job.lr, job.momentum, job.applied)
+        step = self.ledger.outer_step(chunk, job.lr, job.momentum, job.applied, job.part)
         self.moved[self._blocks(chunk)] += step.largest
         self._mixed[chunk], self._brought[chunk] = 0, 0.0
         # Scaled to a usual round: a slow host's short rounds would make the bound too narrow for its partners.
         self._step[chunk] = math.sqrt(step.movement2) / job.part
         self._longest[chunk] = decayed_maximum(self._longest[chunk], self._step[chunk])
-        return jobs.Stepped(step.pseudo_gradient2, step.movement2)
+        return jobs.Stepped(step.pseudo_gradient2, step.movement2, step.gain)
 
     def _adopted(self, chunk: int, taken: bool) -> jobs.Checked:
         """If `taken`, `chunk` now holds the state of another peer: forget what was learnt about the old one."""

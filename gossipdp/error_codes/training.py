@@ -176,4 +176,13 @@ CODES: Final[Mapping[str, Code]] = {
         "give the flag that the text names; `gossipdp plan --help` has an example",
         (3,),
     ),
+    "GD-325": Code(
+        "The script loaded weights while attached",
+        "`load_state_dict` changed the attached model outside a step, for example after a learning-rate range test or"
+        " for a rollback. If other hosts train, the network's model is put back, because loaded weights would pull all"
+        " hosts away from it. If none does, the loaded weights become the model. To replace the model of a whole"
+        " network: stop the other hosts by `gossipdp leave`, load the weights and make a step, then start them again.",
+        "load weights and run range tests before `attach`",
+        notices=True,
+    ),
 }

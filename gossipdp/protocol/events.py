@@ -29,6 +29,7 @@ __all__ = [
     "OfferRefused",
     "OperatorDiffers",
     "Pace",
+    "RanAway",
     "ReceiptsTaken",
     "ResyncBegan",
     "ResyncEnded",
@@ -45,6 +46,7 @@ __all__ = [
     "TookOver",
     "TransferProgress",
     "UpdateRefused",
+    "WeightsLoaded",
 ]
 
 
@@ -242,6 +244,21 @@ class TookOver(Event):
     """steps that no snapshot held"""
     before: int | None
     """clock of the model here, or of the newest checkpoint; None without either"""
+
+
+@dataclass(frozen=True, slots=True)
+class WeightsLoaded(Event):
+    """The script has loaded weights into a training process that had a session."""
+
+    kept: bool
+    """they are this peer's model now; else the network's was put back, because other peers train"""
+
+
+@dataclass(frozen=True, slots=True)
+class RanAway(Event):
+    """Training ran away, so this peer steps as if alone; or that is over."""
+
+    active: bool
 
 
 @dataclass(frozen=True, slots=True)

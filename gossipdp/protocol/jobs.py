@@ -94,6 +94,8 @@ class Stepped:
 
     pseudo_gradient2: float
     movement2: float
+    gain: float = 0.0
+    """share of a correction that the inner optimizer takes back"""
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from gossipdp.protocol.carried_state import Carried
-from gossipdp.protocol.events import StateReady, StateRenewed, TookOver
+from gossipdp.protocol.events import StateReady, StateRenewed, TookOver, WeightsLoaded
+from gossipdp.protocol.finishing import Finishing
 from gossipdp.protocol.model import Model
 from gossipdp.protocol.parts import Parts
 from gossipdp.protocol.round_machines import RoundMachines
@@ -28,10 +29,10 @@ class ModelHolder:
     daemon, and `replaced` takes another peer's model.
     """
 
-    def __init__(self, parts: Parts, machines: RoundMachines, transfers: Transfers) -> None:
+    def __init__(self, parts: Parts, machines: RoundMachines, finishing: Finishing, transfers: Transfers) -> None:
         self._config, self._outputs, self._progress = parts.config, parts.outputs, parts.progress
         self._contribution, self._pacing, self._averaging, self._rounds = machines
-        self._transfers = transfers
+        self._finishing, self._transfers = finishing, transfers
         self.model: Model | None = None
         self.giver = b""
         """the last source of the first model; b"" for this peer's own"""
@@ -89,14 +90,22 @@ class ModelHolder:
         self._transfers.standby.stepped(self._contribution.added(clock, steps, samples))
         self._contribution.report(self._rounds.rounds)
 
+    @property
+    def others_train(self) -> bool:
+        """Whether other peers make the network's model."""
+        return bool(self._finishing.trainers())
+
     def keeps(self, live: Live) -> bool:
         """Whether a live training process may keep its parameters, now that a model is here."""
+        if live.loaded:
+            return not self.others_train
         return live.clock + 2 * self._config.every >= self._contribution.clock
 
     def kept(self, live: Live, carried: Carried) -> None:
         """The parameters of a live training process become the model."""
         clock = self._contribution.clock
-        self._outputs.emit(TookOver(live.clock, live.steps, None if self.model is None else clock))
+        before = None if self.model is None else clock
+        self._outputs.emit(WeightsLoaded(True) if live.loaded else TookOver(live.clock, live.steps, before))
         self._progress.recover(live.steps, live.samples)
         self.trained(live.clock, 0, 0, carried.state)
         self._transfers.kept()

@@ -91,7 +91,7 @@ class Replica:
             arrived=self._arrived,
             replaced=self._replaced,
         )
-        self._holder = ModelHolder(parts, machines, self._transfers)
+        self._holder = ModelHolder(parts, machines, self.finishing, self._transfers)
         self._attachment = Attachment(
             self.rounds,
             self.moments,

@@ -65,7 +65,8 @@ class Training:
             moments: it begins with an empty optimizer, and can use the moments that this peer holds.
             live: it trained with an earlier daemon of this peer, and its parameters may be the newest of all.
         """
-        self._transfers.standby.arrives()
+        loaded = live is not None and live.loaded
+        self._transfers.standby.arrives(doubted=loaded and self._holder.others_train)
         self._attachment.came(schema, self._holder.model, carried, moments=moments and self._config.moments, live=live)
         if self._holder.model is None and not self._transfers.bootstrap.founder:
             self._transfers.bootstrap.lives(live)
@@ -132,7 +133,8 @@ class Training:
                     self._transfers.bootstrap.taken_over(now, finite=False)
             self._attachment.let_in(self._holder.model)
         if done is Done.ROUND:
-            self._pacing.round_done(self._rounds.rounds, self._rounds.movement, self._rounds.open, now)
+            rounds = self._rounds
+            self._pacing.round_done(rounds.rounds, rounds.length, rounds.movement, rounds.open, now)
             self._averaging.round_done(now)
 
     def step(self, candidates: Callable[[], Sequence[bytes]], now: float) -> None:

@@ -28,6 +28,7 @@ from gossipdp.runtime.link.daemon_status import ask_status
 from gossipdp.training import open_attachments
 from gossipdp.training.adapters.trackers import Points, TrackerLog, points_of
 from gossipdp.training.boundaries import Boundaries
+from gossipdp.training.loads import Loads
 from gossipdp.training.optimizer_state.followed import Optimizers
 from gossipdp.training.optimizer_state.state_file import Counts, load_state_file, save_state_file
 from gossipdp.training.ranks.group import ReplicaGroup
@@ -218,6 +219,8 @@ class Attachment:
         self._boundaries: Boundaries | None = None
         """while attached"""
         self._last_step = None if layout is None or layout.sharded else LastStep(layout.parameters())
+        self._loads: Loads | None = None
+        """while attached, in the process that talks to the daemon"""
         self._counter: StepCounter | None = None
         self._trackers: list[TrackerLog] = []
         self._losses = Losses()
@@ -440,6 +443,9 @@ class Attachment:
             uncounted = Uncounted(self._model, self._session.report_uncounted, stepping)
             self._counter = StepCounter(self._session, self._optimizers.moments, uncounted)
             uncounted.start()
+            self._loads = Loads(self._model)
+            if self._last_step is not None:
+                self._last_step.over()
         if self._home is not None:
             open_attachments.add(
                 self._home, self, at_exit=Attachment._at_exit, leave_to_parent=Attachment._leave_to_parent
@@ -450,6 +456,9 @@ class Attachment:
         open_attachments.remove(self)
         self._end_threads()
         self._optimizers.unwatch()
+        loads, self._loads = self._loads, None
+        if loads is not None:
+            loads.close()
         boundaries, self._boundaries = self._boundaries, None
         if boundaries is not None:
             boundaries.close()
@@ -509,6 +518,9 @@ class Attachment:
         if self._layout is not None:
             self._layout.before_step()
             self._layout.stepping()
+        if self._loads is not None and self._loads.noticed and self._last_step is not None:
+            # An evaluation with averaged weights loads them, and then puts back those of the last step.
+            self._loads.noticed = not self._last_step.stands()
         self._optimizers.before_step(optimizer)
 
     def _after_step(self, optimizer: torch.optim.Optimizer | None) -> None:
@@ -524,6 +536,9 @@ class Attachment:
             self._losses.poll()
             self._session.stalled(self.stall_seconds)
             self._counter.step(optimizer, samples)
+            if self._loads is not None and self._loads.noticed:
+                self._loads.noticed = False
+                self._session.reloaded()
         if self._replica is not None:
             try:
                 self._replica.step_boundary()

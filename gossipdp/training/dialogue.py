@@ -300,6 +300,8 @@ class Dialogue:
         self._daemon_every = 1
         self._loads = 0
         """models loaded so far"""
+        self._weights_loaded = False
+        """the script has loaded other weights since the session was open"""
         self._accounts, self._healing, self._times = Accounts(), Healing(), SnapshotTimes()
         self._corrections = Corrections(layout.schema)
         self._moments = MomentsSchedule()
@@ -480,10 +482,14 @@ class Dialogue:
                 "batch or the learning rate that makes it diverge",
                 self._healing.refused,
             )
-            self.farewell()
-            self._drop()
-            self._phase = Phase.ALONE
-            self._connection.retry_at_once()
+            self._attach_again()
+
+    def _attach_again(self) -> None:
+        """Begin anew with this daemon: write x, and load or keep."""
+        self.farewell()
+        self._drop()
+        self._phase = Phase.ALONE
+        self._connection.retry_at_once()
 
     # -- sessions ---------------------------------------------------------------------------------------------------
 
@@ -495,7 +501,14 @@ class Dialogue:
     def _model_loaded(self) -> None:
         """The live parameters are the network's model: the session begins."""
         lost, earlier = self._accounts.loaded(self._terms.clock, first=not self._loads)
-        if self._loads:
+        if self._weights_loaded:
+            log.warning(
+                "GD-325 the script loaded weights while other hosts train: the network's model was put back, and %d "
+                "steps since the last snapshot are lost; do: load weights before `attach`, and see `gossipdp explain "
+                "GD-325` for how to replace the network's model",
+                lost,
+            )
+        elif self._loads:
             # A daemon restored from an old checkpoint has lost what later snapshots brought it.
             log.warning(
                 "attached to the daemon again; %d steps since the last snapshot are lost%s",
@@ -511,11 +524,17 @@ class Dialogue:
     def _model_kept(self) -> None:
         """The daemon's model is what this process wrote: the session begins and no step is lost."""
         self._accounts.kept(self._terms.clock)
-        log.warning("attached to the daemon again; it took this process's model over, with all %d steps", self.clock)
+        if self._weights_loaded:
+            log.warning("GD-325 the weights that the script loaded are the model now: no other host trains")
+        else:
+            log.warning(
+                "attached to the daemon again; it took this process's model over, with all %d steps", self.clock
+            )
         self._begin()
 
     def _begin(self) -> None:
         self._phase = Phase.OPEN
+        self._weights_loaded = False
         self._lost_because = ""
         self._corrections.begin()
         self._times.begin(self.now())

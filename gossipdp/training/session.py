@@ -122,6 +122,12 @@ class Session(Dialogue):
         """Count `steps` more optimizer steps; negative if some turn out to have been skipped."""
         self._accounts.stepped(steps, samples)
 
+    def reloaded(self) -> None:
+        """The script has loaded other weights. The daemon says whether they become the model, or give way to it."""
+        self._weights_loaded = True
+        if self._phase is Phase.OPEN:
+            self._attach_again()
+
     def stalled(self, seconds: float) -> None:
         """Training has lost `seconds` to gossip so far."""
         self._stall_seconds = seconds
@@ -238,8 +244,10 @@ class Session(Dialogue):
         match order:
             case Write() if self._phase is Phase.WRITING:
                 written = self._accounts.wrote()
-                live = (self._terms.run, *written) if self._loads and not self._healing.due else ()
-                self._connection.send(fence, links.Ready(self._wants_moments, *live), state)
+                run = self._terms.run if self._loads and not self._healing.due else b""
+                clock, steps, samples = written if run else (0, 0, 0)
+                ready = links.Ready(self._wants_moments, run, clock, steps, samples, loaded=self._weights_loaded)
+                self._connection.send(fence, ready, state)
                 self._phase = Phase.WAITING
             case Load(carried=carried) if here and self._phase is Phase.ARRIVED:
                 self._state_loaded(carried.state)

@@ -24,21 +24,29 @@ class Grid(NamedTuple):
     bits: int
 
 
-def outer_step(host: Host, job: jobs.OuterStep, a: NDArray[np.float32], v: NDArray[np.float32]) -> NDArray[np.float64]:
-    """The anchor of the job's chunk after the outer step.
-
-    Args:
-        a, v: anchor and momentum of the chunk before it.
-    """
+def pseudo_gradient(host: Host, job: jobs.OuterStep, a: NDArray[np.float32]) -> NDArray[np.float64]:
+    """D of the job's chunk before the outer step. a: its anchor."""
     ledger = host.algorithm.ledger
     assert ledger.x is not None
     span = ledger.span(job.chunk)
-    x = ledger.x[span].astype(np.float64) + ledger.outstanding(job.chunk, job.applied)
-    pseudo_gradient = a - x
-    velocity = job.momentum * v + pseudo_gradient
-    movement = -job.lr * (pseudo_gradient + job.momentum * velocity)
+    d: NDArray[np.float64] = a - (ledger.x[span].astype(np.float64) + ledger.outstanding(job.chunk, job.applied))
+    return d
+
+
+def outer_step(
+    host: Host, job: jobs.OuterStep, gain: float, a: NDArray[np.float32], v: NDArray[np.float32], d: NDArray[np.float64]
+) -> NDArray[np.float64]:
+    """The anchor of the job's chunk after the outer step.
+
+    Args:
+        gain: what the job measured.
+        a, v, d: anchor, momentum and D of the chunk before it.
+    """
+    ledger, momentum = host.algorithm.ledger, job.momentum * max(0.0, 1.0 - 2.0 * gain)
+    span = ledger.span(job.chunk)
+    movement = -job.lr * (d + momentum * (momentum * v + d))
     buffers = slice(max(0, ledger.trainable - span.start), None)
-    movement[buffers] = -pseudo_gradient[buffers]
+    movement[buffers] = -d[buffers]
     wanted: NDArray[np.float64] = a + movement
     return wanted
 

@@ -28,7 +28,7 @@ from gossipdp.protocol.events import (
 )
 from gossipdp.protocol.rounds.standby import MOST_ROUNDS
 from simulations.simulator.beliefs import Beliefs
-from simulations.simulator.equations import RELATIVE, Grid, check_close, grid_of, outer_step, rms, same
+from simulations.simulator.equations import RELATIVE, Grid, check_close, grid_of, outer_step, pseudo_gradient, rms, same
 from simulations.simulator.host import Host, perform
 from simulations.simulator.lives import Life, life_of
 from simulations.simulator.mixes import Mixes
@@ -45,8 +45,10 @@ class _Before(NamedTuple):
 
     anchor: NDArray[np.float32]
     momentum: NDArray[np.float32] | None = None
-    wanted: NDArray[np.float64] | None = None
-    """anchor after an outer step, or without its lookahead"""
+    pseudo_gradient: NDArray[np.float64] | None = None
+    """of an outer step"""
+    at_rest: NDArray[np.float64] | None = None
+    """anchor without its lookahead"""
     grid: Grid | None = None
     bound: float = np.inf
     """largest movement by one mix"""
@@ -190,12 +192,14 @@ class Books:
         after = ledger.a[ledger.span(chunk)]
         match job:
             case jobs.OuterStep():
-                assert before.wanted is not None
-                check_close(after, before.wanted, f"I1 {host.name}: outer step on chunk {chunk}")
+                assert before.momentum is not None and before.pseudo_gradient is not None
+                gain = job.typed(result).gain
+                wanted = outer_step(host, job, gain, before.anchor, before.momentum, before.pseudo_gradient)
+                check_close(after, wanted, f"I1 {host.name}: outer step on chunk {chunk}")
                 self._stepped(host, chunk)
             case jobs.Rest():
-                assert before.wanted is not None
-                check_close(after, before.wanted, f"I1 {host.name}: lookahead of chunk {chunk}")
+                assert before.at_rest is not None
+                check_close(after, before.at_rest, f"I1 {host.name}: lookahead of chunk {chunk}")
             case jobs.DecodeAndMix() | jobs.Mix() if (turn := job.typed(result)).mixed:
                 self._compare_mix(host, job, turn.share, before)
             case jobs.Found() | jobs.Adopt() | jobs.Resync() | jobs.Conclude():
@@ -296,10 +300,10 @@ def _before(host: Host, job: jobs.Job[object], chunk: int, anchor: NDArray[np.fl
     match job:
         case jobs.OuterStep():
             momentum = ledger.v[ledger.span(chunk)].copy()
-            return _Before(anchor, momentum, outer_step(host, job, anchor, momentum))
+            return _Before(anchor, momentum, pseudo_gradient(host, job, anchor))
         case jobs.Rest():
             ahead = float(ledger.lookahead[chunk]) * ledger.v[ledger.span(chunk)].astype(np.float64)
-            return _Before(anchor, wanted=anchor + ahead)
+            return _Before(anchor, at_rest=anchor + ahead)
         case jobs.DecodeAndMix(key) | jobs.Mix(key):
             momentum = ledger.v[ledger.span(chunk)].copy()
             return _Before(anchor, momentum, grid=grid_of(host, key), bound=host.algorithm._bound(chunk))

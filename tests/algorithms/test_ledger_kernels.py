@@ -37,7 +37,7 @@ def stepped_by_numpy(ledger: Ledger, chunk: int, lr: float, momentum: float, app
     m = x_now - ledger.a[span]
     ledger.a[span] = x_now
     maxima = np.maximum.reduceat(np.abs(m), np.arange(0, len(m), 256))
-    return Step(float(np.sum(d.astype(np.float64) ** 2)), float(np.sum(m.astype(np.float64) ** 2)), maxima)
+    return Step(float(np.sum(d.astype(np.float64) ** 2)), float(np.sum(m.astype(np.float64) ** 2)), maxima, 0.0)
 
 
 def ledger(seed: int) -> Ledger:

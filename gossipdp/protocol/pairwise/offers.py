@@ -21,7 +21,7 @@ from gossipdp.protocol.pairwise.schedule import Schedule, SchedulePosition
 from gossipdp.protocol.pairwise.terms import ExchangeTerms
 from gossipdp.protocol.parts import Parts
 from gossipdp.protocol.rounds.pacing import Pacing
-from gossipdp.protocol.rounds.rounds import Rounds
+from gossipdp.protocol.rounds.rounds import Rounds, damped
 from gossipdp.protocol.settings_digest import difference
 from gossipdp.protocol.wire.messages import Accept, End, Member, Offer, Refuse, State, short
 
@@ -204,7 +204,7 @@ class Offers:
             # A newcomer counts in full: with less weight no schedule is exact, and the bound holds for it, too.
             named, weight = self.closing.partner
             return weight if partner == named else 0.5
-        share = self._known.share(partner, self.round)
+        share = self._known.share(partner, self.round) * damped(self._rounds.gain) * self._pacing.runaway.share
         named, weight = self._position.next()
         return share * self._config.weight * (2.0 * weight if partner == named else 1.0)
 

@@ -333,7 +333,7 @@ class Reunion:
     def _renew(self, now: float) -> None:
         standby = self._standby
         assert standby.reason is not None
-        self._follow(standby.reason, now, behind=standby.age, newer_than=standby.clock, keep=standby.trained)
+        self._follow(standby.reason, now, behind=standby.age, newer_than=standby.least, keep=standby.trained)
 
     def _turn(self, now: float) -> None:
         self._end(now)

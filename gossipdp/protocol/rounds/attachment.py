@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from gossipdp.protocol import jobs
 from gossipdp.protocol.carried_state import NOTHING, Carried
-from gossipdp.protocol.events import SessionRefused
+from gossipdp.protocol.events import SessionRefused, WeightsLoaded
 from gossipdp.protocol.model import Model
 from gossipdp.protocol.outputs import Outputs
 from gossipdp.protocol.rounds.rounds import Rounds
@@ -118,6 +118,8 @@ class Attachment:
                     found=False, keep=self._live.clock, kept=partial(self._kept, self._live, self._brings)
                 )
             else:
+                if self._live is not None and self._live.loaded:
+                    self._outputs.emit(WeightsLoaded(False))
                 self._rounds.attach(found=False)
             self._waiting = None
         elif self._rounds.founding:

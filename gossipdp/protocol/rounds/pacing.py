@@ -14,11 +14,12 @@ from statistics import median_low
 from typing import Final
 
 from gossipdp.protocol import jobs
-from gossipdp.protocol.events import Pace
+from gossipdp.protocol.events import Pace, RanAway
 from gossipdp.protocol.membership.progress import Own
 from gossipdp.protocol.model import Outer
 from gossipdp.protocol.outputs import Outputs
 from gossipdp.protocol.rounds.consensus_ratio import ConsensusRatio
+from gossipdp.protocol.rounds.runaway import Runaway
 from gossipdp.protocol.rounds.speed import Speed
 from gossipdp.protocol.rounds.usual_step import usual_step
 
@@ -100,6 +101,7 @@ class Pacing:
         self._still_at = math.inf
         self._trains = False
         self._ratio = ConsensusRatio()
+        self.runaway = Runaway()
 
     @property
     def warming_up(self) -> bool:
@@ -154,7 +156,7 @@ class Pacing:
     def outer(self) -> Outer:
         """lr and momentum of the next outer step (algorithms sections 3 and 6)."""
         part = min(1.0, self._share)
-        if self.warming_up or self.alone:
+        if self.warming_up or self.alone or self.runaway.active:
             return Outer(1.0, 0.0, part)
         usual = usual_step(early=self.early, fill=self.fill, spread=self._speed.spread)
         lr, momentum = self._config.lr, self._config.momentum
@@ -240,11 +242,21 @@ class Pacing:
         """The model is another peer's now, `rounds` old. The transfer took `duration` seconds."""
         self._rounds, self._transfer_time = rounds, duration
         self._fresh, self._alone = True, ALONE_AFTER
+        self.runaway.begin()
         self._measure()
         self._changed()
 
-    def round_done(self, rounds: int, movement: float, attached: bool, now: float) -> None:
-        """An outer step is made. movement: its RMS per parameter."""
+    def round_done(self, rounds: int, length: float, movement: float, attached: bool, now: float) -> None:
+        """An outer step is made.
+
+        Args:
+            rounds: of the model.
+            length: |D|, RMS per parameter.
+            movement: of the anchor, RMS per parameter.
+            attached: a training process makes rounds.
+        """
+        if self.runaway.round_done(length / self._share, alone=self.alone):
+            self._outputs.emit(RanAway(self.runaway.active))
         self._rounds, self._movement = rounds, movement
         self._alone += 1
         self._trains = attached

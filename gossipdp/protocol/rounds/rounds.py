@@ -18,7 +18,7 @@ from gossipdp.protocol.events import RoundDone, SessionOpened, SessionRefused, S
 from gossipdp.protocol.model import Outer
 from gossipdp.protocol.outputs import Outputs
 
-__all__ = ["Done", "Rounds"]
+__all__ = ["Done", "Rounds", "damped"]
 
 NO_SNAPSHOT: Final = 0
 """number of what a live training process wrote when it attached; its snapshots count from 1"""
@@ -39,6 +39,11 @@ class _Phase(enum.Enum):
     ATTACHING = "attaching"
     CHECKING = "checking"
     STEPPING = "stepping"
+
+
+def damped(gain: float) -> float:
+    """Factor of an exchange's weight, if the inner optimizer takes back the share `gain` of a correction."""
+    return 1.0 / (1.0 + 2.0 * gain)
 
 
 class Rounds:
@@ -73,8 +78,13 @@ class Rounds:
         """rounds of this peer's model, those before a restart included"""
         self.made = 0
         """rounds made in this session"""
+        self.length = math.nan
+        """|D| of the last round, RMS per parameter"""
         self.movement = math.nan
         """RMS of the last outer step, per parameter"""
+        self.gain = 0.0
+        """largest share of a correction that the inner optimizer takes back on a chunk, at the last outer step"""
+        self._gain = 0.0
         self._snapshot = 0
         self._applied = 0
         self._outer = Outer(1.0, 0.0)
@@ -307,17 +317,19 @@ class Rounds:
         return jobs.OuterStep(chunk, outer.lr, outer.momentum, self._applied, outer.part)
 
     def _stepped(self, chunk: int, step: jobs.Stepped) -> Done | None:
+        self._gain = max(self._gain, step.gain)
         if chunk < self._counted:
             self._sums[0] += step.pseudo_gradient2
             self._sums[1] += step.movement2
         if not self._over(chunk):
             return None
         self._phase = _Phase.IDLE
+        self.gain, self._gain = self._gain, 0.0
         self.rounds += 1
         self.made += 1
         self._taken()
         pseudo_gradient, movement = (math.sqrt(total / self._size) for total in self._sums)
-        self.movement, outer = movement, self._outer
+        self.length, self.movement, outer = pseudo_gradient, movement, self._outer
         self._outputs.emit(RoundDone(self.rounds, self._clock, pseudo_gradient, movement, outer.lr, outer.momentum))
         self._dirty = True
         self._idle()

@@ -69,6 +69,8 @@ class Standby:
         """Fetches for the training process that waits or has made no round yet."""
         self.transfer = 0
         """Steps of the network's clock that the last transfer took."""
+        self._doubted = False
+        """The model here is replaced before a training process begins with it, whatever its age."""
 
     @property
     def drift(self) -> int:
@@ -84,6 +86,11 @@ class Standby:
     def clock(self) -> int:
         """The network's clock when the model here was current, in steps."""
         return max(0, self._clock() - self.age)
+
+    @property
+    def least(self) -> int:
+        """Network clock that a fetched model must exceed. Any model is better than one that is doubted."""
+        return -1 if self._doubted else self.clock
 
     @property
     def counts(self) -> bool:
@@ -106,7 +113,7 @@ class Standby:
             longer = 1 if waits else 1 << min(self._fetches, SPARE_ROUNDS)
             rounds, transfers = min(rounds, longer * MOST_ROUNDS), min(transfers, longer * TRANSFERS)
         limit = 0 if self._last() else max(rounds * self._every(), transfers * self.transfer)
-        fresh = self._clock() - max(self._tried, self.clock) <= limit
+        fresh = not (self._doubted and waits) and self._clock() - max(self._tried, self.clock) <= limit
         if fresh or (waits and self._fetches >= MOST_FETCHES):
             return None
         return (Reason.LATE if waits else Reason.IDLE) if self.givers() else None
@@ -121,10 +128,11 @@ class Standby:
     def came(self, transfer: int) -> None:
         """A fetched model is here. `transfer`: steps of the network's clock that it took."""
         self._since, self.transfer, self.trained = self._clock(), max(0, transfer), False
+        self._doubted = False
 
-    def arrives(self) -> None:
-        """A training process attaches."""
-        self._fetches = 0
+    def arrives(self, *, doubted: bool = False) -> None:
+        """A training process attaches. doubted: its script has undone what it made of the model here."""
+        self._fetches, self._doubted = 0, doubted
 
     def stepped(self, steps: int) -> None:
         """This peer's own training moved the network's clock by `steps`. The model contains them."""

@@ -25,3 +25,5 @@ class Live(NamedTuple):
     """Own steps in them of which no snapshot was taken, as far as the process knows."""
     samples: int
     """Samples of those steps."""
+    loaded: bool = False
+    """The script has loaded the parameters, so they are not what training made of the model."""

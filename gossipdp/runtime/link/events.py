@@ -47,6 +47,7 @@ class ModelWritten:
     steps: int = 0
     samples: int = 0
     carried: Carried = NOTHING
+    loaded: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -126,6 +126,8 @@ class Ready(_Message, frozen=True, tag="ready"):
     """of those steps"""
     carries: bool = False
     """two files come with it: reference and state"""
+    loaded: bool = False
+    """the script has loaded the model into a process that trained"""
 
 
 class Submit(_Message, frozen=True, tag="submit"):

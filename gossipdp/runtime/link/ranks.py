@@ -158,7 +158,7 @@ class Ranks:
         """The event of a leader's message, once every rank has said its part."""
         if isinstance(message, Ready):
             live = message.run, message.clock, message.steps, message.samples
-            written = ModelWritten(message.empty, *live, carried)
+            written = ModelWritten(message.empty, *live, carried, message.loaded)
             return self.whole(("model",), written)
         event = SlotApplied(message.session, message.slot)
         return self.whole(("slot", message.session, message.slot), event)

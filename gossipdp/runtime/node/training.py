@@ -137,7 +137,7 @@ class TrainingSessions:
         """What the process has trained with an earlier daemon of this run, if it has."""
         run = self._run()
         same = event.run == run if run else self._peer.replica.founds
-        return Live(event.clock, event.steps, event.samples) if event.run and same else None
+        return Live(event.clock, event.steps, event.samples, event.loaded) if event.run and same else None
 
     def _read_moments(self, event: link.MomentsWritten) -> None:
         model, region = self._peer.replica.model, self._region.region

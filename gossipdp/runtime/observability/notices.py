@@ -166,6 +166,14 @@ class Notices:
                     steps,
                     instead,
                 )
+            case events.RanAway(True):
+                text = "each round moves the weights further than the one before: this peer steps as if alone"
+                self.notice("GD-405", text, now)
+            case events.RanAway(False):
+                log.info("training is calm again: this peer averages with others as before")
+            case events.WeightsLoaded(kept):
+                outcome = "they are the model now: no other host trains" if kept else "the network's model was put back"
+                self.notice("GD-325", f"the training script loaded weights; {outcome}", now)
             case events.MomentsProgress(source, chunks, of) if chunks == of:
                 log.info("received the optimizer's moments from %s", self._name(source))
             case events.StateReady():

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from gossipdp.algorithms.pairwise import Pairwise
 from gossipdp.config import AUTO_CLIP
+from gossipdp.protocol.rounds.rounds import damped
 from peers.plan.pairs import USUAL, PairClock, PairOptions
 from simulations.lab.core import Lab
 from simulations.lab.methods.replica import Dialogue, Replica
@@ -49,6 +50,7 @@ class PairwiseGossip(PairClock[Lab, Replica, PairwiseOptions]):
     def _dialogue(self, first: int, second: int, weight: float) -> Dialogue:
         one, other = self.replicas[first], self.replicas[second]
         number, pull = (1 << 32) + self._exchanges, self._pull_of(first, second)
+        weight *= damped(max(one.gain, other.gain))
         return Dialogue(one, other, number, self._codec, weight, pull)
 
     def model(self, lab: Lab) -> Tensor:

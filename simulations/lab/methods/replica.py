@@ -46,6 +46,8 @@ class Replica(Side):
         for chunk in range(self.ledger.chunks):
             self.algorithm.run(jobs.Found(chunk))
         self._away = False
+        self.gain = 0.0
+        """share of a correction that the inner optimizer takes back, at the last outer step"""
 
     def with_algorithm(self, algorithm: Pairwise) -> Replica:
         """A copy that shares everything but its algorithm."""
@@ -70,8 +72,12 @@ class Replica(Side):
         self.buffers.submit()
         if all(self.algorithm.run(jobs.Check(chunk)).finite for chunk in chunks):
             outer = Outer(1.0, 0.0) if self.alone >= ALONE_AFTER else wanted
-            for chunk in chunks:
-                self.algorithm.run(jobs.OuterStep(chunk, outer.lr, outer.momentum, self.buffers.applied, wanted.part))
+            applied = self.buffers.applied
+            steps = [
+                self.algorithm.run(jobs.OuterStep(chunk, outer.lr, outer.momentum, applied, wanted.part))
+                for chunk in chunks
+            ]
+            self.gain = max(step.gain for step in steps)
         self.alone += 1
         self.drain()
 

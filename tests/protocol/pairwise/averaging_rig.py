@@ -58,8 +58,8 @@ def averages(membership, config, outputs, *, settings, keys=(), shuns=lambda pee
     )
     return Averaging(
         parts,
-        SimpleNamespace(usual_every=50, room=math.inf),
-        SimpleNamespace(trains=True, open=True),
+        SimpleNamespace(usual_every=50, room=math.inf, runaway=SimpleNamespace(share=1.0)),
+        SimpleNamespace(trains=True, open=True, gain=0.0),
         apart=dict,
         drift=lambda: 0,
         began=nothing,

@@ -85,7 +85,7 @@ class Paced:
             if exchanges:
                 self.pacing.mixed(0.0, SQRT2 * ratio * 0.3)
             self.rounds += 1
-            self.pacing.round_done(self.rounds, self.movement, True, 0.0)
+            self.pacing.round_done(self.rounds, self.movement, self.movement, True, 0.0)
 
 
 @pytest.mark.parametrize("ratio", [0.1, 3.0])

@@ -229,7 +229,7 @@ def test_sleep_of_the_daemon_does_not_count_as_training_standing_still() -> None
     paced = Paced()
     for steps, now in ((10, 100.0), (10, 105.0)):
         paced.pacing.submitted(steps, now)
-    paced.pacing.round_done(51, 0.1, True, 105.0)
+    paced.pacing.round_done(51, 0.1, 0.1, True, 105.0)
     due = paced.pacing.timer() - 105.0
     paced.pacing.slept(1000.0)
     assert paced.pacing.timer() == pytest.approx(1000.0 + due)

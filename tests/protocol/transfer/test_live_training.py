@@ -3,9 +3,9 @@
 import pytest
 
 from gossipdp.protocol import jobs
-from gossipdp.protocol.events import SessionOpened, SessionRefused, StateReady, TookOver
+from gossipdp.protocol.events import SessionOpened, SessionRefused, StateReady, TookOver, WeightsLoaded
 from gossipdp.protocol.transfer.claims import Live
-from gossipdp.protocol.wire.messages import Has, Standing, StateRequest
+from gossipdp.protocol.wire.messages import Has, Progress, Standing, StateRequest
 from tests.protocol.transfer.bootstrap_rig import HEARD, HELD, RESUME, SCHEMA, A, C, Returning
 
 LIVE = Live(clock=150, steps=40, samples=320)
@@ -187,3 +187,40 @@ def test_live_process_of_a_peer_that_knows_no_other_is_taken_over_at_once():
     assert b.restores == 0
     b.attach(LIVE)
     assert b.takes_over
+
+
+def loads(*, trains):
+    """Peer B with the weights that its script has loaded, beside C, which trains or does not."""
+    b = Surviving(None, remembered=())
+    b.run(RESUME + 0.4)
+    b.restore()
+    b.work()
+    b.meet(C)
+    if trains:
+        b.peer.progress.merge([Progress(C, 100, 50, 400, 5)])
+    b.detach()
+    b.attach(Live(100, 40, 320, loaded=True))
+    b.work()
+    return b
+
+
+def test_weights_that_the_script_loaded_become_the_model_if_no_other_peer_trains():
+    b = loads(trains=False)
+    assert b.came() == ([("restored", 100)], [True]) and not b.of(StateRequest)
+    assert [event for event in b.events if isinstance(event, WeightsLoaded)] == [WeightsLoaded(True)]
+
+
+def test_weights_that_the_script_loaded_give_way_to_the_model_of_a_peer_that_trains():
+    """This peer's own anchor may hold what the script has undone, such as the steps of a range test."""
+    b = loads(trains=True)
+    b.run(b.now + 1.0)
+    assert b.came() == ([("restored", 100)], []) and b.of(StateRequest, to=C)
+
+
+def test_weights_that_the_script_loaded_give_way_to_the_own_model_if_no_peer_gives_another():
+    b = loads(trains=True)
+    for _ in range(3):
+        b.run(b.now + 60.0)
+        b.work()
+    assert b.came() == ([("restored", 100)], [False])
+    assert [event for event in b.events if isinstance(event, WeightsLoaded)] == [WeightsLoaded(False)]

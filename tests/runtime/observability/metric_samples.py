@@ -39,6 +39,8 @@ EVENTS: list[events.Event] = [
     events.StateReady("received", 1200),
     events.StateRenewed(),
     events.TookOver(clock=875, steps=405, before=0),
+    events.WeightsLoaded(kept=False),
+    events.RanAway(active=True),
     events.SessionOpened(1),
     events.SessionRefused("GD-301", "a parameter differs"),
     events.Pace(50),

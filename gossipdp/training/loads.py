@@ -1,0 +1,57 @@
+"""Notices that the script loads weights into the attached model: torch's hooks tell. Nothing here touches a tensor.
+
+A load is known by the write. Its size says nothing, because a warm-up or a thawed layer leaps too.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import weakref
+from collections.abc import Callable
+from typing import Any
+
+from torch import nn
+
+from gossipdp.training.tensors.schema import unwrap
+
+__all__ = ["Loads"]
+
+
+class Loads:
+    """Whether `load_state_dict` of the attached model, or of a part of it, has run.
+
+    Args:
+        model: the attached model.
+    """
+
+    def __init__(self, model: nn.Module) -> None:
+        self.noticed = False
+        """weights were loaded since this was last set to False"""
+        hook = _Hook(weakref.ref(self))
+        self._hooks = [each.register_load_state_dict_post_hook(hook) for each in unwrap(model).modules()]
+
+    def close(self) -> None:
+        """Notice no more loads."""
+        for hook in self._hooks:
+            hook.remove()
+        self._hooks.clear()
+
+
+class _Hook:
+    def __init__(self, loads: weakref.ref[Loads]) -> None:
+        self._loads = loads
+
+    def __call__(self, _module: nn.Module, _keys: object) -> None:
+        if (loads := self._loads()) is not None:
+            loads.noticed = True
+
+    def __deepcopy__(self, _memo: dict[int, Any]) -> Callable[..., None]:
+        return _nothing
+
+    def __reduce__(self) -> tuple[Callable[..., Any], tuple[Any, ...]]:
+        # A saved model must load where gossipdp is not installed. The method takes any arguments and returns None.
+        return getattr, (contextlib.nullcontext(), "__exit__")
+
+
+def _nothing(_module: nn.Module, _keys: object) -> None:
+    """A copy of the model has another life."""
