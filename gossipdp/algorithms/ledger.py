@@ -76,7 +76,8 @@ class Ledger:
         self.a: Vector = np.zeros(size, np.float32)
         self.v: Vector = np.zeros(size, np.float32)
         self.lookahead: Vector = np.zeros(self.chunks, np.float32)
-        """alpha mu of each chunk's last outer step, which left the anchor ahead by -alpha mu v; 0 after `rest`"""
+        """alpha (mu + 1 - made) of each chunk's last outer step, which left the anchor ahead by that times -v; 0 after
+        `rest`"""
         self._buffers: tuple[Vector, Vector] | None = None
         self._open = 1
         self._dirty: tuple[set[int], set[int]] = (set(), set())
@@ -187,7 +188,9 @@ class Ledger:
 
     # -- the outer step ---------------------------------------------------------------------------------------
 
-    def outer_step(self, chunk: int, lr: float, momentum: float, applied: int, part: float = 1.0) -> Step:
+    def outer_step(
+        self, chunk: int, lr: float, momentum: float, applied: int, part: float = 1.0, made: float = 1.0
+    ) -> Step:
         """One Nesterov step of the outer optimizer on `chunk`, from the snapshot in x (DiLoCo, arXiv 2311.08105).
 
             D = a - (x + slots > applied);   v <- mu v + D;   m = -alpha (D + mu v)
@@ -201,6 +204,7 @@ class Ledger:
             momentum: mu.
             applied: number of the last slot inside the snapshot.
             part: length of the round, as a share of a usual one.
+            made: share of this peer's own round that was made.
         """
         assert self.x is not None and self._buffers is not None
         span, open_ = self.span(chunk), self._open % 2
@@ -208,7 +212,9 @@ class Ledger:
         if not self.averaged(chunk):
             gain = self._response.measure(chunk, applied, self.x[span], late, self.a[span], part)
             alpha, mu = lr, momentum * max(0.0, 1.0 - 2.0 * gain)
-        self.lookahead[chunk] = np.float32(alpha) * np.float32(mu)
+        pull = np.float32(alpha) * np.float32(mu)
+        # A round that was cut short has caught up with a part of the lookahead before it.
+        self.lookahead[chunk] = pull + np.float32(alpha * (1.0 - made)) if mu > 0.0 else 0.0
         maxima: Vector = np.empty(-(-(span.stop - span.start) // BLOCK), np.float32)
         pseudo_gradient2, movement2, corrects = kernels.outer_step(
             self.x[span],
@@ -219,7 +225,7 @@ class Ledger:
             chunk not in self._dirty[open_],
             np.float32(1.0) - np.float32(alpha),
             np.float32(mu),
-            self.lookahead[chunk],
+            pull,
             maxima,
         )
         if corrects:
@@ -227,7 +233,7 @@ class Ledger:
         return Step(pseudo_gradient2, movement2, maxima, gain)
 
     def rest(self, chunk: int) -> NDArray[np.float32]:
-        """Take the lookahead of the last outer step out of `chunk`: a += alpha mu v. The next call finds none.
+        """Take the lookahead out of `chunk`: a += alpha (mu + 1 - made) v. The next call finds none.
 
         Returns:
             The largest movement of each block, shape (blocks,).

@@ -190,11 +190,13 @@ class OuterStep(Job[Stepped]):
     """the last slot that is inside the snapshot"""
     part: float = 1.0
     """share of a usual round's movement that this round makes, if all its steps go one way"""
+    made: float = 1.0
+    """share of this peer's own round that was made"""
 
 
 @dataclass(frozen=True, slots=True)
 class Rest(Job[None]):
-    """a_c += alpha mu v_c: take the lookahead of the last outer step out, because no outer step follows."""
+    """a_c += alpha (mu + 1 - made) v_c: take the lookahead out, because no outer step follows."""
 
     chunk: int
 

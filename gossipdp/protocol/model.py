@@ -18,6 +18,8 @@ class Outer:
     momentum: float
     part: float = 1.0
     """of a usual round that this one is: less for a slow host, whose rounds have fewer steps"""
+    made: float = 1.0
+    """share of this peer's own round that was made: less if the end of training cut it short"""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -169,10 +169,10 @@ def test_rest_takes_the_lookahead_of_each_chunks_last_outer_step_out_once():
     host.ledger.outer_step(0, 1.0, 0.3, 0)
     for chunk, (lr, momentum) in enumerate([(0.7, 0.8), (0.9, 0.5), (0.7, 0.8)]):
         host.ledger.outer_step(chunk, lr, momentum, 0)
-    host.ledger.outer_step(1, 1.0, 0.6, 0)
+    host.ledger.outer_step(1, 1.0, 0.6, 0, made=0.75)
     before = host.ledger.a.copy()
     moved = [host.ledger.rest(chunk) for chunk in range(CHUNKS)]
-    for chunk, ahead in enumerate([0.7 * 0.8, 0.6, 0.0]):
+    for chunk, ahead in enumerate([0.7 * 0.8, 0.6 + 0.25, 0.0]):
         span = host.ledger.span(chunk)
         np.testing.assert_allclose(host.ledger.a[span] - before[span], ahead * host.ledger.v[span], atol=1e-6)
         np.testing.assert_allclose(moved[chunk], ahead * np.abs(host.ledger.v[span]).max(), rtol=1e-6)

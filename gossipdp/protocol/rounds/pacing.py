@@ -83,6 +83,8 @@ class Pacing:
     ) -> None:
         self._config, self._outputs, self._speed = config, outputs, speed
         self._clock, self._changed = clock, changed
+        self._made = 1.0
+        """share of the last round that was made"""
         self._share = 1.0
         """length of the last round as a share of a usual one"""
         self._alone = ALONE_AFTER
@@ -155,12 +157,12 @@ class Pacing:
 
     def outer(self) -> Outer:
         """lr and momentum of the next outer step (algorithms sections 3 and 6)."""
-        part = min(1.0, self._share)
+        part, made = min(1.0, self._share), self._made
         if self.warming_up or self.alone or self.runaway.active:
-            return Outer(1.0, 0.0, part)
+            return Outer(1.0, 0.0, part, made)
         usual = usual_step(early=self.early, fill=self.fill, spread=self._speed.spread)
         lr, momentum = self._config.lr, self._config.momentum
-        return Outer(usual.lr if lr is None else lr, usual.momentum if momentum is None else momentum, part)
+        return Outer(usual.lr if lr is None else lr, usual.momentum if momentum is None else momentum, part, made)
 
     def own(self, clock: int) -> Own:
         """This peer's progress, at `clock` steps of its own."""
@@ -212,6 +214,7 @@ class Pacing:
         usual = WARMUP_EVERY if self.warming_up else self._config.every
         # A round has at least one step, and a training process may have an H of its own. The speed known until now
         # decided the length of this round.
+        self._made = min(1.0, steps / self.every)
         self._share = max(self.speed, 1.0 / usual) * max(1.0, steps / self.every)
         if timed and not self._config.sync:
             self._speed.trained(self._step_time, now)
