@@ -258,7 +258,7 @@ class Pacing:
             movement: of the anchor, RMS per parameter.
             attached: a training process makes rounds.
         """
-        if self.runaway.round_done(length / self._share, alone=self.alone):
+        if self.runaway.round_done(length / self._share, movement / self._share, alone=self.alone):
             self._outputs.emit(RanAway(self.runaway.active))
         self._rounds, self._movement = rounds, movement
         self._alone += 1

@@ -22,8 +22,11 @@ FACTOR: Final = 1.3
 """smallest growth of |D| in each of them"""
 BEYOND: Final = 8.0
 """|D| in the last of them, in units of the usual one"""
+SHARE: Final = 16.0
+"""movement of the anchor, in units of |D|, beyond which momentum moves it, and |D| may be rounding"""
 CALM: Final = 4
-"""rounds in a row without such growth, after which the peer comes back; twice as many at each relapse"""
+"""rounds in a row that are not longer than the CALM before them by FACTOR, after which the peer comes back; twice as
+many at each relapse"""
 LONGEST: Final = 64
 FALLING: Final = (0.25, 0.0625, 0.0)
 """weight of the first rounds alone, as a share of the usual one; the last one stays"""
@@ -50,11 +53,12 @@ class Runaway:
         self.active, self.share, self._needed = False, 1.0, CALM
         self._lengths.clear()
 
-    def round_done(self, length: float, *, alone: bool) -> bool:
+    def round_done(self, length: float, movement: float, *, alone: bool) -> bool:
         """A round is over.
 
         Args:
             length: |D|, RMS per parameter, scaled to a usual round.
+            movement: of the anchor, in the same way.
             alone: no exchange has mixed anything lately, so nothing can feed back.
 
         Returns:
@@ -63,7 +67,7 @@ class Runaway:
         self._lengths.append(length)
         if self.active:
             return self._while_active()
-        if not alone and _grows(self._lengths):
+        if not alone and SHARE * length >= movement and _grows(self._lengths):
             self.active, self.share, self._rounds, self._calm = True, FALLING[0], 0, 0
             return True
         self.share = min(1.0, RISING * self.share)
@@ -74,8 +78,8 @@ class Runaway:
     def _while_active(self) -> bool:
         self._rounds += 1
         self.share = FALLING[min(self._rounds, len(FALLING) - 1)]
-        before, last = list(self._lengths)[-2:]
-        self._calm = self._calm + 1 if last < FACTOR * before else 0
+        *before, last = list(self._lengths)[-1 - CALM :]
+        self._calm = self._calm + 1 if last < FACTOR * max(before) else 0
         if self._calm < self._needed:
             return False
         self.active, self.share, self._needed = False, FALLING[1], min(LONGEST, 2 * self._needed)

@@ -11,7 +11,7 @@ GROWING = [2.0, 4.0, 8.0, 16.0]
 def played(lengths, *, alone=False, runaway=None):
     """The rounds after which `active` changed, from 0, and what they were played on."""
     runaway = runaway or Runaway()
-    return [at for at, length in enumerate(lengths) if runaway.round_done(length, alone=alone)], runaway
+    return [at for at, length in enumerate(lengths) if runaway.round_done(length, length, alone=alone)], runaway
 
 
 def test_rounds_that_grow_beyond_all_measure_make_a_peer_step_as_if_alone():
@@ -41,7 +41,7 @@ def test_weight_falls_to_nothing_and_comes_back_by_doubling():
     _, runaway = played(CALM_ROUNDS + GROWING)
     shares = [runaway.share]
     for _ in range(10):
-        runaway.round_done(16.0, alone=False)
+        runaway.round_done(16.0, 16.0, alone=False)
         shares.append(runaway.share)
     assert shares == [0.25, 0.0625, 0.0, 0.0, 0.0625, 0.125, 0.25, 0.5, 1.0, 1.0, 1.0] and not runaway.active
 
@@ -58,7 +58,7 @@ def test_each_relapse_doubles_the_calm_rounds_that_are_needed_up_to_a_bound():
         played(CALM_ROUNDS + GROWING, runaway=runaway)
         needed.append(0)
         while runaway.active:
-            runaway.round_done(16.0, alone=False)
+            runaway.round_done(16.0, 16.0, alone=False)
             needed[-1] += 1
     assert needed == [CALM, 2 * CALM, 4 * CALM, 8 * CALM, LONGEST, LONGEST]
 
@@ -67,3 +67,10 @@ def test_another_model_begins_anew():
     _, runaway = played(CALM_ROUNDS + GROWING)
     runaway.begin()
     assert not runaway.active and runaway.share == 1.0 and played(GROWING, runaway=runaway)[0] == []
+
+
+def test_rounding_is_no_growth_and_no_reason_to_stay_alone():
+    runaway = Runaway()
+    assert not any(runaway.round_done(1e-9 * length, 1e-4, alone=False) for length in CALM_ROUNDS + GROWING)
+    _, runaway = played(CALM_ROUNDS + GROWING)
+    assert played([0.0, 2e-8, 0.0, 0.0, 1e-8, 0.0], runaway=runaway)[0] == [3]

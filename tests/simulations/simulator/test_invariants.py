@@ -83,9 +83,9 @@ def test_initiator_that_forgets_its_doubts_is_noticed(monkeypatch):
 def test_outer_step_that_counts_progress_twice_is_noticed(monkeypatch):
     original = Ledger.outer_step
 
-    def outer_step(self, chunk, lr, momentum, applied):
+    def outer_step(self, chunk, lr, momentum, applied, *more):
         before = self.a[self.span(chunk)].copy()
-        result = original(self, chunk, lr, momentum, applied)
+        result = original(self, chunk, lr, momentum, applied, *more)
         self.a[self.span(chunk)] += self.a[self.span(chunk)] - before
         return result
 
