@@ -20,11 +20,8 @@ from gossipdp.codecs.base import BLOCK, Vector
 
 __all__ = ["Response"]
 
-FEWEST: Final = 16
-"""blocks in the sample of a chunk, if it has as many"""
-MOST: Final = 64
-SHARE: Final = 16
-"""a sample of more than FEWEST blocks is at most one block in so many"""
+SAMPLE: Final = 16
+"""blocks of a chunk that are measured, if it has as many"""
 PROGRESS: Final = 0.7
 """weight of earlier rounds in the average D"""
 KEPT: Final = 0.5
@@ -116,8 +113,7 @@ class Response:
 def _sampled(chunk: int, size: int) -> NDArray[np.int64]:
     """Indices of the sampled parameters of a chunk, block after block."""
     blocks = -(-size // BLOCK)
-    count = min(blocks, max(FEWEST, min(MOST, blocks // SHARE)))
-    chosen = np.sort(np.random.default_rng(chunk).choice(blocks, count, replace=False))
+    chosen = np.sort(np.random.default_rng(chunk).choice(blocks, min(blocks, SAMPLE), replace=False))
     places = (chosen[:, None] * BLOCK + np.arange(BLOCK)).ravel()
     return places[places < size]
 

@@ -4,14 +4,14 @@ import numpy as np
 import pytest
 import torch
 
-from gossipdp.algorithms.response import FEWEST, Response
+from gossipdp.algorithms.response import SAMPLE, Response
 from gossipdp.protocol import jobs
 from gossipdp.protocol.rounds.rounds import damped
 from peers.plan.frames import average_chunk
 from simulations.lab.methods.replica import Replica
 from simulations.simulator.settings import pairwise
 
-SIZE = FEWEST * 256
+SIZE = SAMPLE * 256
 MU, BATCH, WIDTH = 0.8, 16, 64
 
 
