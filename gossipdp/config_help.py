@@ -218,11 +218,12 @@ HELP: Final[dict[str, Help]] = {
         "Lower it if the disk is small. Raise it if you want to go back further than a few checkpoints.",
     ),
     "finish.wait": Help(
-        "Time that a peer whose training is over waits for members that still train. It then waits as long again, at "
-        'most, for members that come to the final model with it. "off": it waits for none.',
+        "Time that a peer whose training is over waits for members that still train. If its script ended by itself and "
+        "they train on, it then leaves without a final model. It waits as long again, at most, for members that come "
+        'to the final model with it. "off": it waits for none.',
         "seconds",
-        "Raise it if hosts of very different speed make the same number of steps. Lower it if a lost host must not "
-        "delay the end.",
+        "Raise it if scripts end at very different times and all hosts shall hold the final model. Lower it if a lost "
+        "host must not delay the end.",
     ),
     "finish.follow": Help(
         "End this host's training when a member runs `gossipdp finish`.",

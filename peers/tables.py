@@ -98,6 +98,11 @@ def listed(value: Any) -> str:
     return ", ".join(f"{key} {count}" for key, count in value.items()) if isinstance(value, Mapping) else str(value)
 
 
+def waited(members: Mapping[str, float]) -> str:
+    """Members that wait for those that train, and for how long: h1 (1m 20s)."""
+    return ", ".join(f"{name} ({duration(seconds)})" for name, seconds in members.items()) or NONE
+
+
 def loss(value: float) -> str:
     return f"{value:.4g}"
 
@@ -155,6 +160,7 @@ STATUS_ROWS = (
     Column("page", "page"),
     Column("log", "log"),
     Column("members", "members", listed),
+    Column("waiting members", "waiting_members", waited),
     Column("versions", "versions_told"),
     Column("secret", "secret_told"),
     Column("round", "round"),

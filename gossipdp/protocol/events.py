@@ -448,8 +448,14 @@ class FinishPhase(Event):
 
 @dataclass(frozen=True, slots=True)
 class Finished(Event):
-    """This peer holds the final model, as far as there is one. The driver saves it and leaves."""
+    """This peer's run is over, with the final model as far as there is one. The driver saves it and leaves."""
 
     closers: tuple[bytes, ...]
     """members that came together, this peer included; empty if it has no model"""
     closeness: Closeness
+    without: tuple[bytes, ...] = ()
+    """members that trained, and whose last steps are not in this model as far as this peer knows"""
+    handed_in: tuple[bytes, ...] = ()
+    """members that do not hold this model, and had handed their last steps in"""
+    early: bool = False
+    """other members have trained on without this peer, so its model is not final"""

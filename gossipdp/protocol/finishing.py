@@ -1,12 +1,15 @@
 """How a run ends at one peer: its training is over, it waits for others, all come to their mean, then it may leave.
 
-The peer's own record tells its `Phase`, signed and gossiped like all of it. A peer whose training has ended waits for
-live members that still train. At the end of its wait, or when no such member is left, it closes with those whose
-training is over too: exchanges bring their states together. One that closes takes the waiting ones with it. A peer
-that is done stays until all are, because they may need it as a partner, and until no news of progress comes. No wait
-is without end, and a member that fails or leaves at any moment is not waited for.
+The peer's own record tells its `Phase`, signed and gossiped like all of it. A peer whose training has ended while
+others train hands its last steps in: exchanges spread its anchor among those that train (algorithms section 12). Then
+it waits for them as a spare. It follows their model by transfers, so that its old anchor never mixes into theirs. When
+no member trains any more, it closes with those whose training is over too: exchanges bring their states together. One
+that closes takes the waiting ones with it. A peer that is done stays until all are, because they may need it as a
+partner, and until no news of progress comes. No wait is without end, and a member that fails or leaves at any moment is
+not waited for. A peer whose wait ends while others train on leaves, and its model is not final.
 
-A member may also ask all to finish. Peers follow such a call if their operator lets them, and repeat it.
+A member may also ask all to finish. Peers follow such a call if their operator lets them, and repeat it. They end
+together, so none hands anything in, and members that train on are closed without.
 """
 
 from __future__ import annotations
@@ -18,10 +21,19 @@ from typing import Final, NamedTuple
 from gossipdp.protocol.events import FinishBegan, Finished, FinishPhase
 from gossipdp.protocol.pairwise.averaging import Averaging
 from gossipdp.protocol.parts import Parts
+from gossipdp.protocol.rounds.standby import Standby
 from gossipdp.protocol.wire.messages import Member, Phase, State
 
 __all__ = ["Counts", "FinishProgress", "Finishing"]
 
+HAND_IN: Final = 30.0
+ROUNDS: Final = 2.0
+"""seconds in which a peer hands its last steps in, at least, and usual rounds for each of its exchanges: a partner may
+have had all its exchanges until its next round"""
+LATELY: Final = 5.0
+"""seconds within which the ends of two peers count as one: news of a clock takes about as long"""
+SPARES: Final = 30.0
+"""seconds for which peers wait at most for spares before the first step: a member that comes later begins all anew"""
 BEGINNERS: Final = 60.0
 """seconds that a peer waits at most for members that have made no step: they may begin, or never train"""
 MOST_LATE: Final = 32
@@ -49,6 +61,10 @@ class FinishProgress(NamedTuple):
     """members that are waited for: those that train, or are not done yet"""
     closers: tuple[bytes, ...]
     """members whose training is over, this peer included"""
+    handing: bool = False
+    """this peer hands its last steps in to `awaited`"""
+    handed_in: bool = False
+    """it has done so"""
 
 
 class Finishing:
@@ -58,6 +74,8 @@ class Finishing:
         over: whether no training process is attached and no round is under way.
         ready: whether the model is here.
         current: whether no other model replaces it or is to.
+        standby: knows how old the model is, and whether it contains own training.
+        rested: called when the model has changed because training is over.
         apart: members that nothing is exchanged with.
     """
 
@@ -69,23 +87,40 @@ class Finishing:
         over: Callable[[], bool],
         ready: Callable[[], bool],
         current: Callable[[], bool],
+        standby: Callable[[], Standby],
+        rested: Callable[[], None],
         apart: Callable[[], Mapping[bytes, int]],
     ) -> None:
         self._membership, self._progress, self._outputs = parts.membership, parts.progress, parts.outputs
         self._strikes, self._averaging = parts.strikes, averaging
-        self._over, self._ready, self._current, self._apart = over, ready, current, apart
+        self._over, self._ready, self._current, self._standby, self._apart = over, ready, current, standby, apart
+        self._rested = rested
+        self._sync = parts.config.sync
         self._wait, self._follows = parts.config.finish_wait, parts.config.finish_follow
         self._period = parts.membership.config.join_interval
         self._quiet = QUIET * parts.membership.config.probe_interval
         self.begun = False
         """the run of this peer ends: it does not train any more once its training process is gone"""
         self._ended = False
+        self.handed_in = False
+        """the own steps in this peer's model are in those of members that have trained on"""
+        self.spare = False
+        """they have trained on, and the final model is not the mean of this peer's and theirs"""
+        self._waits: dict[bytes, float] = {}
+        """members that wait for those that train, and when this peer heard of it"""
+        self._handing: tuple[int, float] | None = None
+        """times that each chunk is to be mixed to hand the last steps in, and until when that is tried"""
+        self._before: Mapping[bytes, Member] = {}
+        self._steps: Mapping[bytes, int] = {}
+        """records of all members when training was over, and the steps that they had reported"""
         self.counts: Counts | None = None
         """of the members that hold this peer's final model; None before the end, or without a model"""
         self._until = math.inf
         """end of the present wait"""
         self._look_at = self._over_at = math.inf
         """when to look at the members next, and when training was over"""
+        self._closed_at = math.inf
+        """when this peer began to close"""
         self._others: tuple[bytes, ...] | None = None
         """the other members that close, as averaging knows them"""
         self._come: tuple[tuple[bytes, ...], float] = (), -math.inf
@@ -122,6 +157,10 @@ class Finishing:
     def member_changed(self, member: Member, now: float) -> None:
         """Membership has news of `member`."""
         live = member.state in (State.ALIVE, State.SUSPECT)
+        if not _waits(member):
+            self._waits.pop(member.id, None)
+        elif live:
+            self._waits.setdefault(member.id, now)
         if member.calls and live and self._follows and not self.begun and not self._strikes.shuns(member.id, now):
             self.begin(now, calls=True, by=member.id)
         elif self.begun:
@@ -136,6 +175,8 @@ class Finishing:
         if not self.begun or self._ended:
             return
         news = self._phase is Phase.RUNNING and self._over() and self._until == math.inf
+        if self._handing is not None and self._phase is Phase.RUNNING:
+            news = news or self._averaging.hand_in(self._handing[0], now)
         news = news or (self._phase >= Phase.CLOSING and self._averaging.closeness.over != (self._phase is Phase.DONE))
         if news or now >= self._look_at:
             self._look_at = now + self._period
@@ -145,27 +186,97 @@ class Finishing:
 
     def _look(self, now: float) -> None:
         if self._phase is Phase.RUNNING and self._over():
+            if self._until == math.inf:
+                self._before = dict(self._membership.members)
+                self._steps = {report.id: report.steps for report in self._progress.reports()}
             self._until, self._over_at = min(self._until, now + self._wait), min(self._over_at, now)
             if not self._ready():
                 if now >= self._until:
                     self._end(())
                 return
+            if self._hands_in(now):
+                return
+            if self._handing is not None:
+                self._until = now + self._wait
             self._enter(Phase.WAITING, now)
         if self._phase is Phase.WAITING:
-            closing = any(member.phase >= Phase.CLOSING for member in self._closers(now))
-            # A model without own training is fetched a last time, once no member trains.
-            current = self._current() and (closing or not self._awaited(now))
-            if current or now >= self._until:
-                self._enter(Phase.CLOSING, now)
+            self._await(now)
         if self._phase >= Phase.CLOSING:
             self._close(now)
 
+    def _hands_in(self, now: float) -> bool:
+        """Whether this peer still hands its last steps in to members that train."""
+        partners = self._partners(now)
+        if not partners:
+            return False
+        if self._handing is None:
+            # After ceil(log2 N) exchanges of weight 1/2 it keeps at most the Nth part of its last movement.
+            passes = len(partners).bit_length()
+            self._handing = passes, now + max(HAND_IN, ROUNDS * passes * self._averaging.usual_round)
+            self._outputs.emit(FinishPhase(Phase.RUNNING))
+        passes, until = self._handing
+        if now < until and not self._averaging.hand_in(passes, now):
+            return True
+        self.handed_in = self._averaging.passes > 0
+        return False
+
+    def _partners(self, now: float) -> list[bytes]:
+        """Members that this peer can hand its last steps in to. None if all end together."""
+        if self._membership.me.calls or not self._standby().trained:
+            return []
+        members, company = self._membership, self._averaging.company
+        training = self.trainers() if self._sync else members.training()  # with sync no member tells its speed
+        return [peer for peer in self._of_my_side(training, now) if peer in company and members.reaches(peer)]
+
+    def _await(self, now: float) -> None:
+        calls, trainers = self._membership.me.calls, self._train_on(now)
+        if self.handed_in and trainers and now > self._over_at + LATELY and self._standby().outdated:
+            self.spare = True
+        stale = self._standby().stale
+        holders = [member.id for member in self._closers(now) if member.phase >= Phase.CLOSING]
+        gone = self._gone_with_it() if stale or not (calls or holders) else []
+        # A model without own training, or handed in, is fetched a last time, once no member trains.
+        current = self._current() and (bool(holders) or not self._awaited(now))
+        lacks = bool(gone) or (stale and bool(trainers or holders))
+        if current and not lacks:
+            return self._enter(Phase.CLOSING, now)
+        if now < self._until and (trainers or holders or not gone):
+            return None
+        if lacks or (trainers and not calls):
+            return self._leave_early(now)
+        return self._enter(Phase.CLOSING, now)
+
+    def _train_on(self, now: float) -> list[bytes]:
+        """Members that train, or have made steps since this peer's training was over."""
+        trains = {*self._membership.training()}
+        trains |= {each.id for each in self._progress.reports() if each.steps > self._steps.get(each.id, 0)}
+        return [peer for peer in self._of_my_side(self.trainers(), now) if peer in trains]
+
+    def _gone_with_it(self) -> list[bytes]:
+        """Members that have left with a final model since this peer's training was over."""
+        left = [member for member in self._membership.members.values() if member.state is State.LEFT]
+        before = (self._before.get(member.id, member).state for member in left)
+        pairs = zip(left, before, strict=True)
+        return [member.id for member, state in pairs if member.phase is Phase.DONE and state is not State.LEFT]
+
+    def _leave_early(self, now: float) -> None:
+        if self._standby().trained and not self.handed_in:
+            # So members that have the final model know that it lacks the last steps of this peer.
+            self._handing = None
+            self._membership.finish(Phase.RUNNING, False, now)
+        self._end((self._membership.me.id,), early=True)
+
     def _close(self, now: float) -> None:
-        others = self._closers(now)
+        there = self._closers(now)
         known = self._others or ()
+        # A spare comes once it has the model of those that trained last. Until then no step is planned with it.
+        others = [member for member in there if not self._is_spare(member)]
+        if len(others) < len(there) and self._others is None and now < self._closed_at + min(SPARES, self._wait):
+            return
         comes = self._others is not None and any(member.id not in known for member in others)
         if comes and self._late >= MOST_LATE:
-            others, comes = [member for member in others if member.id in known], False
+            there = others = [member for member in others if member.id in known]
+            comes = False
         ids = tuple(member.id for member in others)
         gone = [self._membership.members.get(peer) for peer in known if peer not in ids]
         self._gone |= {one.id for one in gone if one and one.state is State.LEFT and one.phase is Phase.DONE}
@@ -180,7 +291,7 @@ class Finishing:
         if over != (self._phase is Phase.DONE):
             self._enter(Phase.DONE if over else Phase.CLOSING, now)
         taken_in = {*ids} <= {*(self._others or ())}
-        all_done = over and taken_in and all(member.phase is Phase.DONE for member in others)
+        all_done = over and taken_in and all(member.phase is Phase.DONE for member in there)
         told = self._count((self._membership.me.id, *ids)) if all_done else None
         if told != self._told[0]:
             self._told = told, now
@@ -190,10 +301,27 @@ class Finishing:
             holders = sorted((self._gone | {*ids}) - {*closeness.outliers}) if closeness.agrees else []
             self._end((self._membership.me.id, *holders))
 
-    def _end(self, closers: tuple[bytes, ...]) -> None:
+    def _end(self, closers: tuple[bytes, ...], *, early: bool = False) -> None:
         self._ended = True
         self.counts = self._count(closers) if closers else None
-        self._outputs.emit(Finished(closers, self._averaging.closeness))
+        closeness = self._averaging.closeness
+        if early and self.counts is not None:
+            self.counts = self.counts._replace(clock=self._standby().clock)
+            closeness = closeness._replace(agrees=False, now=math.nan)
+        trained = {report.id for report in self._progress.reports() if report.steps > 0}
+        others = sorted(trained.intersection(self._membership.members).difference(closers, {self._membership.me.id}))
+        handed_in = tuple(peer for peer in others if self._has_handed_in(peer))
+        without = tuple(peer for peer in others if peer not in handed_in)
+        self._outputs.emit(Finished(closers, closeness, without, handed_in, early))
+
+    def _has_handed_in(self, peer: bytes) -> bool:
+        """Whether `peer` had ended its training before this peer did, or has left since then, after it handed in."""
+        member, before = self._membership.members[peer], self._before.get(peer)
+        return (before is not None and _waits(before)) or (member.state is State.LEFT and _waits(member))
+
+    def _is_spare(self, member: Member) -> bool:
+        waited = self._over_at > self._waits.get(member.id, math.inf) + LATELY
+        return _waits(member) and (self.spare or waited)
 
     def _count(self, closers: Iterable[bytes]) -> Counts:
         """Only what the closers report is final. News of a lost member may reach one of them later than another."""
@@ -213,7 +341,9 @@ class Finishing:
             self._until = now + wait if phase is Phase.DONE else math.inf
         if phase is Phase.WAITING:
             self._averaging.rest()
+            self._rested()
         if phase is Phase.CLOSING:
+            self._closed_at = min(self._closed_at, now)
             self._adopt_clock()
         self._membership.finish(phase, self._membership.me.calls, now)
         self._outputs.emit(FinishPhase(phase))
@@ -225,6 +355,15 @@ class Finishing:
             for member in self._membership.alive()
             if member.phase and member.id not in apart and not self._strikes.shuns(member.id, now)
         ]
+
+    def _of_my_side(self, peers: Iterable[bytes], now: float) -> list[bytes]:
+        apart = self._apart()
+        return [peer for peer in peers if peer not in apart and not self._strikes.shuns(peer, now)]
+
+    def closing(self) -> bool:
+        """Whether other members come to their mean."""
+        apart = self._apart()
+        return any(member.phase >= Phase.CLOSING and member.id not in apart for member in self._membership.alive())
 
     def trainers(self) -> list[bytes]:
         """Live members that have trained and have not ended that."""
@@ -248,7 +387,14 @@ class Finishing:
         """What is waited for."""
         others = self._closers(now)
         awaited = self._awaited(now) if self._phase <= Phase.WAITING else []
+        handing = self._handing if self._phase is Phase.RUNNING else None
+        left = (self._until if handing is None else handing[1]) - now
         if self._phase >= Phase.CLOSING:
             awaited = [member.id for member in others if member.phase is not Phase.DONE]
         closers = tuple(member.id for member in (self._membership.me, *others) if member.phase)
-        return FinishProgress(self._phase, self._until - now, tuple(awaited), closers)
+        return FinishProgress(self._phase, left, tuple(awaited), closers, handing is not None, self.handed_in)
+
+
+def _waits(member: Member) -> bool:
+    """Whether this member's training ended by itself, and it has handed its last steps in if others trained on."""
+    return member.phase is Phase.WAITING and not member.calls

@@ -79,6 +79,8 @@ class Replica:
             over=lambda: self.rounds.at_rest,
             ready=lambda: self.ready,
             current=lambda: self.whole and not self._transfers.outdated,
+            standby=lambda: self._transfers.standby,
+            rested=self._rested,
             apart=lambda: self._transfers.reunion.apart,
         )
         machines = RoundMachines(self.contribution, self.pacing, self.averaging, self.rounds)
@@ -200,6 +202,9 @@ class Replica:
         self._holder.replaced(came, duration)
         if reason is Reason.IDLE:
             self.moments.outdated()
+
+    def _rested(self) -> None:
+        self._transfers.source.forget()
 
     def _take_over(self) -> None:
         self._attachment.found()

@@ -89,7 +89,9 @@ class Transfers:
             begins=lambda: rounds.open,
             givers=self._givers,
             ends=lambda: finishing.begun,
+            spare=lambda: finishing.spare,
             last=lambda: finishing.begun and not finishing.trainers(),
+            closing=lambda: finishing.begun and finishing.closing(),
             closes=lambda: membership.me.phase >= Phase.CLOSING,
         )
         self.reunion = Reunion(

@@ -92,6 +92,7 @@ def _result(home: Path, started: float) -> int:
     if about is None and (own := fresh(NOT_FINAL)) is not None:
         share = own["this_host"].get("relative_distance")
         seen = f"distance at the last exchange: {'unknown' if share is None else f'{share:.2g} of the usual one'}"
+        seen = "other members have trained on without this peer" if own["this_host"].get("early") else seen
         do = f"see HOME/log; this host's own model is in {home / NOT_FINAL}, and `up` trains on"
         raise DataError("GD-404", "the peers have not come to one final model", seen=seen, do=do)
     if about is None:
@@ -103,6 +104,8 @@ def _result(home: Path, started: float) -> int:
 
 def _described(about: dict[str, Any]) -> str:
     names, here = [peer.get("name", "?") for peer in about.get("peers", ())], about.get("this_host", {})
+    if len(names) < 2 and (others := [each["name"] for each in here.get("handed_in", ())]):
+        return f"this peer's, with the last steps of {', '.join(others[:4])}{', ...' if len(others) > 4 else ''}"
     if len(names) < 2:
         return "this peer's own, no other member took part"
     held = f"held by {len(names)} peers ({', '.join(names[:4])}{', ...' if len(names) > 4 else ''})"

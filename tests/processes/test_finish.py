@@ -71,23 +71,50 @@ def test_one_command_ends_the_run_of_all_and_a_killed_peer_costs_the_others_noth
         assert again.returncode == 3 and "GD-323" in again.stderr
 
 
+SCRIPT = """
+import os, sys, time, torch, gossipdp
+torch.manual_seed(0)
+model = torch.nn.Linear(64, 64)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+steps = int(sys.argv[1])
+with gossipdp.attach(model, optimizer) as peer:
+    while steps > 0 or not os.path.exists(sys.argv[2]):
+        loss = model(torch.randn(8, 64)).square().mean()
+        optimizer.zero_grad(); loss.backward(); optimizer.step(); time.sleep(0.01)
+        steps -= 1
+"""
+"""A training command. Arguments: steps that it makes at least, and a file with which it ends."""
+
+
+def test_a_script_that_ends_early_leaves_no_final_model_and_its_steps_are_in_that_of_the_last(tmp_path: Path) -> None:
+    script, end = tmp_path / "script.py", tmp_path / "end"
+    script.write_text(SCRIPT)
+    with running(tmp_path / "hosts", 2, settings='[finish]\nwait = "3s"\n') as network:
+        last, early = network.hosts
+        last.start_supervised([sys.executable, str(script), "0", str(end)])
+        ends = [sys.executable, str(script), "500", str(tmp_path)]
+        early.start_supervised(ends, join=f"@{network.invite()}")
+        assert early.supervisor is not None and early.supervisor.ended() == 0, early.last_words()
+        end.touch()
+        [report] = finals([last])
+        assert [peer["name"] for peer in report["peers"]] == [last.name] and report["this_host"]["agrees"]
+        assert [each["name"] for each in report["this_host"]["handed_in"]] == [early.name]
+        assert report["this_host"]["without"] == []
+        assert not (early.home / "final").exists()
+        here = json.loads((early.home / "not-final" / "final.json").read_text())["this_host"]
+        assert here["early"] and not here["agrees"] and [each["name"] for each in here["without"]] == [last.name]
+        assert f"has handed its last steps in, and waits for members that train: {last.name}" in early.text()
+        assert "it waits for those that train" in last.text() and "its model is not final" in last.text()
+
+
 @pytest.mark.long
 def test_scripts_that_end_one_after_the_other_end_with_one_model(tmp_path: Path) -> None:
     script = tmp_path / "script.py"
-    script.write_text(
-        "import sys, time, torch, gossipdp\n"
-        "torch.manual_seed(0)\n"
-        "model = torch.nn.Linear(64, 64)\n"
-        "optimizer = torch.optim.SGD(model.parameters(), lr=0.05)\n"
-        "with gossipdp.attach(model, optimizer) as peer:\n"
-        "    for _ in range(int(sys.argv[1])):\n"
-        "        loss = model(torch.randn(8, 64)).square().mean()\n"
-        "        optimizer.zero_grad(); loss.backward(); optimizer.step(); time.sleep(0.01)\n"
-    )
+    script.write_text(SCRIPT)
     with running(tmp_path / "hosts", 2) as network:
         first, second = network.hosts
-        first.start_supervised([sys.executable, str(script), "900"])
-        second.start_supervised([sys.executable, str(script), "1100"], join=f"@{network.invite()}")
+        first.start_supervised([sys.executable, str(script), "900", str(tmp_path)])
+        second.start_supervised([sys.executable, str(script), "1100", str(tmp_path)], join=f"@{network.invite()}")
         until("they exchange", lambda: second.exchanges() > 0, network.hosts)
         reports = finals(network.hosts)
         assert spread(network.hosts) <= MARK

@@ -44,7 +44,7 @@ def agreed(town, *indices):
 def test_short_run_agrees_after_one_cycle_and_two_exchanges(peers, speeds):
     """With the bound of the training it took 7 to 54 exchanges, and some runs ended apart."""
     town, everybody = Ending.briefly_trained(peers, speeds), range(peers)
-    town.finish(*everybody)
+    town.finish(*everybody, calls=True)
     counts = sought(town)
     agreed(town, *everybody)
     assert max(counts.values()) <= period(town) + 2
@@ -85,7 +85,7 @@ def test_peers_that_leave_or_die_in_the_middle_leave_the_others_agreed(peers, go
 )
 def test_random_partners_of_outbound_only_peers_agree_in_twenty_exchanges_and_two_a_member(peers, outbound):
     town, everybody = Ending.briefly_trained(peers, outbound=outbound), range(peers)
-    town.finish(*everybody)
+    town.finish(*everybody, calls=True)
     reports = agreed(town, *everybody)
     assert max(report.closeness.exchanges for report in reports) <= 20 + 2 * peers
 
@@ -93,7 +93,7 @@ def test_random_partners_of_outbound_only_peers_agree_in_twenty_exchanges_and_tw
 @pytest.mark.parametrize("peers", [3, 4, 6, pytest.param(16, marks=pytest.mark.long)])
 def test_one_peer_that_all_others_dial_makes_twenty_exchanges_with_each_at_most(peers):
     town, everybody = Ending.briefly_trained(peers, outbound=peers - 1), range(peers)
-    town.finish(*everybody)
+    town.finish(*everybody, calls=True)
     reports = agreed(town, *everybody)
     assert max(report.closeness.exchanges for report in reports) <= 20 * (peers - 1)
 

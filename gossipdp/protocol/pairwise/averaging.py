@@ -100,12 +100,17 @@ class Averaging:
         """responders, by partner"""
         self._stopped = self._held = False
         self._model: Model | None = None
+        self._unmixed: set[int] = set()
+        """chunks that the next of the `passes` still lacks"""
+        self.passes = 0
+        """times that all chunks have been mixed since the last outer step"""
 
     # -- commands ---------------------------------------------------------------------------------------------
 
     def ready(self, model: Model) -> None:
         """The model is here: exchanges may begin."""
         self._model = model
+        self._unmixed = {*range(model.chunks)}
         self._offers.ready(model)
         self._terms.fetched()
 
@@ -124,6 +129,7 @@ class Averaging:
     def round_done(self, now: float) -> None:
         """The outer step of a round is made: the exchanges of the round may begin."""
         assert self._model is not None
+        self.passes, self._unmixed = 0, {*range(self._model.chunks)}
         members = 1 + len(self.company)
         if members > 1:
             plan = self._timetable.plan(members, self._model.schema.digest, now)
@@ -161,6 +167,17 @@ class Averaging:
         self.step(now)
         return self._active is None
 
+    def hand_in(self, passes: int, now: float) -> bool:
+        """Training is over, and other members train on: mix every chunk this many times since the last outer step.
+
+        Call it again until it returns True.
+        """
+        self._offers.hands_in = self.passes < passes
+        if self._offers.hands_in and self._active is None and not self._offers.wants:
+            self._offers.begin_round(passes - self.passes, now)
+            self.step(now)
+        return not self._offers.hands_in
+
     def rest(self) -> None:
         """Training is over: take the lookahead of the last outer step out of the anchor."""
         assert self._model is not None
@@ -180,6 +197,11 @@ class Averaging:
     def closeness(self) -> Closeness:
         """How close the states are by now, in the closing."""
         return self._closing.closeness
+
+    @property
+    def usual_round(self) -> float:
+        """Seconds that a round of this peer's training took."""
+        return self._pacing.usual_round
 
     @property
     def needed(self) -> float:
@@ -287,12 +309,21 @@ class Averaging:
         side = self._initiator(exchange) if initiator == self._me else self._responder(initiator, exchange)
         if side is not None:
             turn = job.typed(result)
+            if turn.mixed:
+                self._passed(job.key.chunk)
             late = side.ended and turn.mixed
             side.job_done(job, turn, now)
             if late:
                 self._closing.disturbed(now)
                 self._ended(1, 0.0, math.nan, now)
         self.step(now)
+
+    def _passed(self, chunk: int) -> None:
+        """A chunk is mixed."""
+        assert self._model is not None
+        self._unmixed.discard(chunk)
+        if not self._unmixed:
+            self.passes, self._unmixed = self.passes + 1, {*range(self._model.chunks)}
 
     def member_changed(self, member: Member, now: float) -> None:
         """Membership has news: a failed partner ends its exchange, a new incarnation ends its doubts."""

@@ -65,6 +65,8 @@ class Offers:
         self.closing = Closing(me, parts.random, config.deadlines.silence)
         self._closes = False
         """the exchange under way is one of the closing"""
+        self.hands_in = False
+        """training is over, and this peer hands its last steps in"""
         self._counter = me.incarnation << 32
         self._out: Offer | None = None
         self._first = 0
@@ -113,12 +115,12 @@ class Offers:
     def rests(self) -> str:
         """Why this peer makes no exchanges, or "".
 
-        Without a training process it needs none once this round's are made, or while its model is old. With mode sync
-        the others wait for the first round of a training process that has begun.
+        Without a training process it needs none once this round's are made, or while its model is old, unless it hands
+        its last steps in. With mode sync the others wait for the first round of a training process that has begun.
         """
         if self._membership.me.phase:
             return "" if self.closing.begun else IDLE
-        if self._rounds.trains or (self.wants and self._drift() <= self._pacing.usual_every):
+        if self._rounds.trains or self.hands_in or (self.wants and self._drift() <= self._pacing.usual_every):
             return ""
         return BUSY if self._sync and self._rounds.open else IDLE
 

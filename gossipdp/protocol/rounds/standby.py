@@ -38,9 +38,11 @@ class Standby:
         waits: Whether a training process waits for the model.
         begins: Whether a training process has the model.
         givers: Members to fetch from.
-        ends: Whether the run of this peer ends. A model with own training is then kept.
-        last: Whether it ends and no member trains any more. A model without own training is then fetched a last time.
-        closes: Whether peers come to their mean. A fetched copy would change it.
+        ends: Whether the run of this peer ends. A model with own training is then kept, unless it is a `spare` one.
+        spare: Whether its own steps are in the models of other members, which have trained on.
+        last: Whether it ends and no member trains any more. A copy is then fetched a last time.
+        closing: Whether it ends and others come to their mean.
+        closes: Whether this peer comes to the mean with them. A fetched copy would change it.
     """
 
     def __init__(
@@ -53,11 +55,14 @@ class Standby:
         begins: Callable[[], bool],
         givers: Callable[[], Sequence[bytes]],
         ends: Callable[[], bool] = lambda: False,
+        spare: Callable[[], bool] = lambda: False,
         last: Callable[[], bool] = lambda: False,
+        closing: Callable[[], bool] = lambda: False,
         closes: Callable[[], bool] = lambda: False,
     ) -> None:
         self._clock, self._every, self._behind, self._waits, self._begins = clock, every, behind, waits, begins
-        self.givers, self._ends, self._last, self._closes = givers, ends, last, closes
+        self.givers, self._ends, self._closes = givers, ends, closes
+        self._spare, self._last, self._closing = spare, last, closing
         self.idle = True
         self.trained = False
         """The model contains steps of this peer's own training, and no fetched model has replaced it since."""
@@ -103,16 +108,30 @@ class Standby:
         return self.idle and self.age > max(MOST_ROUNDS * self._every(), TRANSFERS * self.transfer)
 
     @property
+    def _keeps(self) -> bool:
+        """Whether the model is one of those that the final model is the mean of, so that no other replaces it."""
+        return self.trained and self._ends() and not self._spare()
+
+    @property
+    def stale(self) -> bool:
+        """Whether the run of this peer ends with a model that is too old to be a term of the final mean."""
+        if not self.idle or not self._ends() or self._keeps:
+            return False
+        return self.trained or self._clock() - max(self._tried, self._since) > MOST_ROUNDS * self._every()
+
+    @property
     def reason(self) -> Reason | None:
         """Why this peer fetches the model anew now: LATE if a training process waits for it, else IDLE. Or None."""
-        if not self.idle or (self.trained and self._ends()) or self._closes():
+        if not self.idle or self._keeps or self._closes():
             return None
         waits = self._waits()
         rounds, transfers = SPARE_ROUNDS, 2 * TRANSFERS
         if waits or self._begins():
             longer = 1 if waits else 1 << min(self._fetches, SPARE_ROUNDS)
             rounds, transfers = min(rounds, longer * MOST_ROUNDS), min(transfers, longer * TRANSFERS)
-        limit = 0 if self._last() else max(rounds * self._every(), transfers * self.transfer)
+        limit = max(rounds * self._every(), transfers * self.transfer)
+        if self._last() or self._closing():
+            limit = 0 if self._last() else MOST_ROUNDS * self._every()
         fresh = not (self._doubted and waits) and self._clock() - max(self._tried, self.clock) <= limit
         if fresh or (waits and self._fetches >= MOST_FETCHES):
             return None

@@ -8,14 +8,15 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, Final, Protocol
 
 from gossipdp.errors import DataError, GossipdpError
 from gossipdp.protocol import events
-from gossipdp.protocol.wire.messages import Phase
+from gossipdp.protocol.finishing import FinishProgress
+from gossipdp.protocol.wire.messages import Phase, State
 from gossipdp.runtime.background import BackgroundCalls
 from gossipdp.runtime.node.context import NodeContext
 from gossipdp.runtime.node.training import TrainingSessions
@@ -70,6 +71,8 @@ class Ending:
         """when a training process that is still attached is sent away"""
         self._report: events.Finished | None = None
         self._told = ""
+        self._waiting: dict[bytes, float] = {}
+        """members that wait for those that train, and since when"""
         self.final: Path | None = None
         """where the final files are"""
 
@@ -103,6 +106,12 @@ class Ending:
                 self._tell(self.describe(now)["text"])
             case events.Finished():
                 self._finished(event, now)
+            case events.MemberChanged(member):
+                waits = member.phase is Phase.WAITING and member.state in (State.ALIVE, State.SUSPECT)
+                if not waits:
+                    self._waiting.pop(member.id, None)
+                elif not member.calls:
+                    self._waiting.setdefault(member.id, now)
 
     def _tell(self, text: str) -> None:
         """Log how the end goes, unless it was just told."""
@@ -114,23 +123,40 @@ class Ending:
         self._report, close = event, event.closeness
         if not event.closers:
             log.warning("finished without a model: none has come to this peer")
+        elif event.early:
+            names = self._names(event.without)
+            steps = "has" if self._peer.replica.finishing.handed_in else "lacks"
+            text = "ended early: this host's model is not final. The final one will be on %s, and %s its last steps"
+            log.warning(text, names, steps)
         elif not close.agrees:
-            outliers = _listed([name_of(self._peer, peer) for peer in close.outliers])
+            outliers = self._names(close.outliers)
             text = f"no final model after {close.exchanges} exchanges{_closer(close)}"
             text += f"; too far away: {outliers}" if close.outliers else ""
             self._notices.notice("GD-404", text, now)
         elif len(event.closers) == 1:
-            self._finished_alone()
+            self._finished_alone(event)
         else:
             log.info("finished: %d peers hold one model%s", len(event.closers), _closer(close))
+            if event.without:
+                log.warning("the final model lacks the last steps of %s", self._names(event.without))
 
-    def _finished_alone(self) -> None:
-        absent = [member.name or member.address for member in self._peer.membership.restart_contacts()]
+    def _finished_alone(self, event: events.Finished) -> None:
+        members = self._peer.membership
+        known = [members.members[peer] for peer in event.without]
+        told = {*event.without, *event.handed_in}
+        known += [member for member in members.restart_contacts() if member.id not in told]
+        absent = [member.name or member.address for member in known]
         if absent:
-            text = "finished alone: the final model is this peer's own, and other members took no part: %s%s"
-            log.warning(text, ", ".join(absent[:4]), ", ..." if len(absent) > 4 else "")
+            text = "finished alone: the final model is this peer's own, and other members took no part: %s"
+            log.warning(text, _listed(absent))
+        elif event.handed_in:
+            text = "finished: the final model is this peer's, with the last steps of %s"
+            log.info(text, self._names(event.handed_in))
         else:
             log.info("finished alone: the final model is this peer's own")
+
+    def _names(self, peers: Sequence[bytes]) -> str:
+        return _listed([name_of(self._peer, peer) for peer in peers])
 
     def tick(self, now: float) -> None:
         """End training that hands over no snapshot, and look for the final files."""
@@ -172,6 +198,9 @@ class Ending:
                 "network_samples": network.samples(),
                 "exchanges": close.exchanges,
                 "agrees": close.agrees,
+                "early": report.early,
+                "handed_in": self._described(report.handed_in),
+                "without": self._described(report.without),
                 "distance_before": _known(close.before),
                 "distance_after": _known(close.now),
                 "relative_distance": _known(_relative(close)),
@@ -179,7 +208,25 @@ class Ending:
             },
         }
 
+    def _described(self, peers: Sequence[bytes]) -> list[dict[str, Any]]:
+        members, progress = self._peer.membership.members, self._peer.progress
+        reports = ((members[peer], progress.of(peer)) for peer in peers if peer in members)
+        return [
+            {
+                "id": member.id.hex(),
+                "name": member.name,
+                "state": member.state.name.lower(),
+                "steps": 0 if report is None else report.steps,
+            }
+            for member, report in reports
+        ]
+
     # -- for operators ----------------------------------------------------------------------------------------
+
+    def waiting(self, now: float) -> dict[str, float]:
+        """Members whose training is over and that wait for those that train -> seconds since this peer knows it."""
+        members = self._peer.membership.members
+        return {members[peer].name: now - since for peer, since in self._waiting.items() if peer in members}
 
     def describe(self, now: float) -> dict[str, Any]:
         """The part of `status` about the end of the run; empty before it."""
@@ -199,22 +246,26 @@ class Ending:
             "relative_distance": _known(_relative(close)),
             "writing": self.writing,
             "final": "" if self.final is None else str(self.final),
-            "text": self._text(progress.phase, names, progress.left, len(progress.closers), close),
+            "handed_in": progress.handed_in,
+            "text": self._text(progress, names, close),
         }
 
-    def _text(self, phase: Phase, names: list[str], left: float, closers: int, close: events.Closeness) -> str:
-        most = f", at most {left:.0f} s more" if left < math.inf else ""
+    def _text(self, progress: FinishProgress, names: list[str], close: events.Closeness) -> str:
+        most = f", at most {progress.left:.0f} s more" if progress.left < math.inf else ""
         if self.writing:
             return "the final files are being written"
-        match phase:
+        match progress.phase:
             case Phase.RUNNING if self._last_by < math.inf:
                 return "waits for the last snapshot of training"
+            case Phase.RUNNING if progress.handing:
+                return f"hands its last steps in to members that train: {_listed(names)}{most}"
             case Phase.RUNNING:
                 return "waits for the end of the training process"
             case Phase.WAITING:
-                return f"waits for members that train: {_listed(names)}{most}"
+                handed = "has handed its last steps in, and " if progress.handed_in else ""
+                return f"{handed}waits for members that train: {_listed(names)}{most}"
             case Phase.CLOSING:
-                return f"{closers} peers come together; exchanges made: {close.exchanges}{_closer(close)}"
+                return f"{len(progress.closers)} peers come together; exchanges made: {close.exchanges}{_closer(close)}"
         return f"this peer is done, and waits for {_listed(names)}{most}" if names else "all peers are done"
 
 

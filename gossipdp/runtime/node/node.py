@@ -226,7 +226,8 @@ class Node:
         """The answer to `status`. "longest_jobs": kind of work on the compute threads -> seconds of the longest."""
         finishing = self.finishing()
         shown = self.status.describe(saving=self.saving, finishing=finishing.get("text", ""))
-        return {**shown, "finish": finishing, "longest_jobs": self._jobs.longest}
+        waiting = self._ending.waiting(self._clock())
+        return {**shown, "finish": finishing, "waiting_members": waiting, "longest_jobs": self._jobs.longest}
 
     def finishing(self) -> dict[str, Any]:
         """How far the end of the run is; empty before it."""

@@ -265,13 +265,17 @@ class Notices:
         self._shown[member.id] = member  # the newest stands last
         if len(self._shown) > REMEMBERED:
             del self._shown[next(iter(self._shown))]
+        early = member.phase is Phase.WAITING and not member.calls
         if before is not member.state:
+            if member.state is State.LEFT and early:
+                return f"{STATES[State.LEFT]}: its model is not final"
             again = " again" if before is not None and member.state is State.ALIVE else ""
             return STATES[member.state] + again
         if (member.phase or member.calls) and (
             known is None or (known.phase, known.calls) != (member.phase, member.calls)
         ):
-            return f"ends its run: {PHASES[member.phase]}"
+            waits = ", and it waits for those that train" if early else ""
+            return f"ends its run: {PHASES[member.phase]}{waits}"
         if known is None or known == member:
             return ""
         if known.incarnation < member.incarnation:

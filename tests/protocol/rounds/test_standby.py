@@ -12,7 +12,7 @@ class Idle:
     """An idle peer whose model came at the network's clock 1,000, by a transfer that took no time."""
 
     def __init__(self, transfer=0):
-        self.ends = self.closes = False
+        self.ends = self.spare = self.last = self.closing = self.closes = False
         self.clock, self.behind, self.waits, self.begins, self.givers = 1000, transfer, False, False, [b"a"]
         self.standby = Standby(
             clock=lambda: self.clock,
@@ -22,6 +22,9 @@ class Idle:
             begins=lambda: self.begins,
             givers=lambda: self.givers,
             ends=lambda: self.ends,
+            spare=lambda: self.spare,
+            last=lambda: self.last,
+            closing=lambda: self.closing,
             closes=lambda: self.closes,
         )
         self.standby.came(transfer)
@@ -43,6 +46,41 @@ def test_idle_peer_fetches_when_its_model_is_some_rounds_old_and_sooner_for_a_pr
     peer = Idle()
     peer.waits, peer.begins = waits, begins
     assert (peer.reason_after(rounds * EVERY), peer.reason_after(rounds * EVERY + 1)) == (None, reason)
+
+
+@pytest.mark.parametrize(
+    ("spare", "last", "closing", "rounds"),
+    [
+        (False, False, False, 1000),
+        (False, True, True, 1000),
+        (True, False, False, SPARE_ROUNDS),
+        (True, True, False, 0),
+        (True, False, True, MOST_ROUNDS),
+    ],
+)
+def test_peer_that_ended_its_training_keeps_its_model_unless_its_steps_are_handed_in(spare, last, closing, rounds):
+    peer = Idle()
+    peer.standby.trains(True)
+    peer.standby.trains(False)
+    peer.ends, peer.spare, peer.last, peer.closing = True, spare, last, closing
+    assert peer.reason_after(rounds * EVERY) is None
+    assert (peer.reason_after(rounds * EVERY + 1) is Reason.IDLE) is spare
+
+
+@pytest.mark.parametrize("spare", [False, True])
+def test_own_model_of_a_spare_is_stale_and_a_copy_for_two_rounds_is_not(spare):
+    peer = Idle()
+    peer.standby.trains(True)
+    peer.standby.trains(False)
+    peer.ends, peer.spare = True, spare
+    assert peer.standby.stale is spare
+    peer.standby.came(0)
+    peer.clock += MOST_ROUNDS * EVERY
+    assert not peer.standby.stale
+    peer.clock += 1
+    assert peer.standby.stale
+    peer.standby.tried(Reason.IDLE, complete=False)
+    assert not peer.standby.stale, "no member has a newer one"
 
 
 def test_peer_that_closes_fetches_nothing_because_a_copy_would_change_the_mean():

@@ -11,7 +11,7 @@ import pytest
 from gossipdp.errors import DataError
 from gossipdp.protocol import events
 from gossipdp.protocol.finishing import Counts, FinishProgress
-from gossipdp.protocol.wire.messages import Phase
+from gossipdp.protocol.wire.messages import Member, Phase, State
 from gossipdp.runtime.node.context import NodeContext
 from gossipdp.runtime.node.ending import GONE_EACH, GONE_WITHIN, LAST_EACH, LAST_STEP, Ending
 from gossipdp.runtime.node.training import TrainingSessions
@@ -56,15 +56,25 @@ class Rig:
         self.progress = FinishProgress(Phase.RUNNING, math.inf, (), (ME,))
         self.notices: list[tuple[str, str]] = []
         self.contacts: list[SimpleNamespace] = []
-        names = {ME: SimpleNamespace(name="me"), OTHER: SimpleNamespace(name="other")}
-        finishing = SimpleNamespace(begun=True, progress=lambda now: self.progress, counts=Counts(70, 120, 480))
+        names = {
+            peer: Member(peer, name, "10.0.0.1:4710", 1, 0, State.ALIVE)
+            for peer, name in ((ME, "me"), (OTHER, "other"))
+        }
+        finishing = SimpleNamespace(
+            begun=True, progress=lambda now: self.progress, counts=Counts(70, 120, 480), handed_in=True
+        )
         model = SimpleNamespace(schema=SimpleNamespace(size=parameters)) if parameters else None
         peer = SimpleNamespace(
             id=ME,
             membership=SimpleNamespace(members=names, restart_contacts=lambda: self.contacts),
             pacing=SimpleNamespace(usual_round=2.0),
             replica=SimpleNamespace(finishing=finishing, clock=80, model=model),
-            progress=SimpleNamespace(steps=lambda: 140, samples=lambda: 560, mine=SimpleNamespace(rounds=3)),
+            progress=SimpleNamespace(
+                steps=lambda: 140,
+                samples=lambda: 560,
+                mine=SimpleNamespace(rounds=3),
+                of=lambda peer: SimpleNamespace(steps=20),
+            ),
             averaging=SimpleNamespace(closeness=NEAR),
         )
         told = SimpleNamespace(notice=lambda code, text, now: self.notices.append((code, text)))
@@ -173,12 +183,62 @@ def test_a_distance_that_is_not_reached_is_a_notice_and_nothing_is_called_final(
 def test_a_peer_that_finishes_alone_warns_if_it_knew_others(caplog: pytest.LogCaptureFixture, known: bool) -> None:
     """Two hosts that had lost each other finished with two models, and nothing warned."""
     rig = Rig()
-    rig.contacts = [SimpleNamespace(name="other", address="10.0.0.2:4710")] if known else []
+    rig.contacts = [SimpleNamespace(id=OTHER, name="other", address="10.0.0.2:4710")] if known else []
     with caplog.at_level("INFO"):
         rig.ending.observe(events.Finished((ME,), NEAR), 20.0)
     [record] = caplog.records
     assert record.levelname == ("WARNING" if known else "INFO")
     assert record.getMessage().endswith("took no part: other" if known else "is this peer's own")
+
+
+def other(phase: Phase, state: State = State.ALIVE, *, calls: bool = False) -> events.MemberChanged:
+    return events.MemberChanged(Member(OTHER, "other", "", 1, 0, state, phase=phase, calls=calls), State.ALIVE)
+
+
+def test_members_that_wait_for_this_peer_are_told_with_the_time(caplog: pytest.LogCaptureFixture) -> None:
+    rig = Rig()
+    rig.ending.observe(other(Phase.WAITING, calls=True), 9.0)
+    assert rig.ending.waiting(10.0) == {}, "all end together"
+    for now in (10.0, 12.0):
+        rig.ending.observe(other(Phase.WAITING), now)
+    assert rig.ending.waiting(15.0) == {"other": 5.0}
+    rig.ending.observe(other(Phase.WAITING, State.LEFT), 16.0)
+    assert rig.ending.waiting(17.0) == {}
+
+
+@pytest.mark.parametrize("handed_in", [True, False])
+def test_a_peer_that_ends_early_calls_nothing_final_and_says_where_the_final_model_will_be(
+    handed_in: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "gossipdp.node")
+    rig = Rig()
+    rig.ending._peer.replica.finishing.handed_in = handed_in
+    early = events.Finished((ME,), NEAR._replace(agrees=False), without=(OTHER,), early=True)
+    rig.ending.observe(early, 20.0)
+    rig.ending.saved(Path("/checkpoint"))
+    rig.written()
+    [record, *_] = caplog.records
+    assert record.levelname == "WARNING" and not rig.notices
+    assert f"on other (6f6f6f6f), and {'has' if handed_in else 'lacks'} its last steps" in record.getMessage()
+    here = rig.outside.written[0][1]["this_host"]
+    assert here["early"] and not here["agrees"] and rig.ending.final is None
+    assert here["without"] == [{"id": OTHER.hex(), "name": "other", "state": "alive", "steps": 20}]
+
+
+def test_a_final_model_names_members_that_handed_in_and_members_that_it_lacks(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, "gossipdp.node")
+    rig = Rig()
+    rig.ending.observe(events.Finished((ME,), NEAR, handed_in=(OTHER,)), 20.0)
+    rig.ending.observe(events.Finished((ME, b"x" * 32), NEAR, without=(OTHER,)), 20.0)
+    rig.ending.observe(events.Finished((ME,), NEAR, without=(OTHER,)), 20.0)
+    handed, _, lacks, alone = [record.getMessage() for record in caplog.records]
+    assert "with the last steps of other" in handed and "lacks the last steps of other" in lacks
+    assert alone.endswith("took no part: other")
+    rig.ending.observe(events.Finished((ME,), NEAR, handed_in=(OTHER,)), 20.0)
+    rig.ending.saved(Path("/checkpoint"))
+    rig.written()
+    here = rig.outside.written[0][1]["this_host"]
+    assert [each["name"] for each in here["handed_in"]] == ["other"] and not here["without"] and not here["early"]
 
 
 def test_nothing_is_written_without_a_model_or_without_a_checkpoint() -> None:
@@ -205,6 +265,12 @@ def test_what_is_waited_for_is_told_in_words() -> None:
     rig = Rig()
     rig.progress = FinishProgress(Phase.WAITING, 42.4, (OTHER,), (ME,))
     assert rig.ending.describe(0.0)["text"] == "waits for members that train: other, at most 42 s more"
+    rig.progress = rig.progress._replace(handed_in=True)
+    text = "has handed its last steps in, and waits for members that train: other, at most 42 s more"
+    assert rig.ending.describe(0.0)["text"] == text
+    rig.progress = FinishProgress(Phase.RUNNING, 12.0, (OTHER,), (), handing=True)
+    text = "hands its last steps in to members that train: other, at most 12 s more"
+    assert rig.ending.describe(0.0)["text"] == text
     rig.progress = FinishProgress(Phase.CLOSING, math.inf, (OTHER,), (ME, OTHER))
     text = rig.ending.describe(0.0)["text"]
     assert text.startswith("2 peers come together; exchanges made: 3; measured here: 1.0e-07")

@@ -102,12 +102,14 @@ def test_change_of_a_member__told_once_and_only_if_it_is_one(
     assert told(State.ALIVE) == told(State.ALIVE, refutation=3) == []
     assert told(State.ALIVE, incarnation=2) == ["was started again"]
     assert told(State.ALIVE, address="10.0.0.9:1") == ["is dialled at 10.0.0.9:1 now"]
-    assert told(State.ALIVE, phase=Phase.WAITING) == ["ends its run: its training is over"]
+    waits = "ends its run: its training is over, and it waits for those that train"
+    assert told(State.ALIVE, phase=Phase.WAITING) == [waits]
     assert told(State.ALIVE, phase=Phase.WAITING, refutation=4) == []
     assert told(State.ALIVE, state=State.SUSPECT) == ["is suspect: it does not answer"]
     assert told(State.SUSPECT, state=State.ALIVE) == ["is alive again"]
     assert told(State.ALIVE, state=State.FAILED) == ["has failed"]
-    assert told(State.FAILED, state=State.LEFT) == ["has left"]
+    assert told(State.FAILED, state=State.LEFT) == ["has left: its model is not final"]
+    assert told(State.FAILED, phase=Phase.DONE) == ["has left"]
 
 
 def test_reminder_of_a_join_is_shown_until_the_model_is_here(listeners: Listeners) -> None:
