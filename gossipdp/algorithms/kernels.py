@@ -11,7 +11,8 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from gossipdp.codecs.base import BLOCK, Vector
+from gossipdp.codecs.base import Vector
+from gossipdp.codecs.blocks import BLOCK
 from gossipdp.codecs.compiled import kernel
 
 __all__ = ["block_maxima", "largest", "outer_step", "to_bfloat16", "warm_up"]
@@ -33,15 +34,16 @@ def largest(values: Vector) -> np.float32:
 
 
 @kernel
-def block_maxima(values: Vector, maxima: Vector) -> None:
-    """Largest |value| of each block of 256.
+def block_maxima(values: Vector, starts: NDArray[np.int64], maxima: Vector) -> None:
+    """Largest |value| of each block.
 
     Args:
+        starts: first parameter of each block, then n; shape (blocks + 1,).
         maxima: out, shape (blocks,).
     """
     bits, out = values.view(np.uint32), maxima.view(np.uint32)
     for block in range(len(out)):
-        part = bits[block * 256 : min(block * 256 + 256, len(bits))]
+        part = bits[starts[block] : starts[block + 1]]
         most = np.uint32(0)
         for k in range(len(part)):
             size = np.uint32(part[k] & np.uint32(0x7FFF_FFFF))
@@ -69,6 +71,7 @@ def outer_step(
     stays: np.float32,
     mu: np.float32,
     pull: np.float32,
+    starts: NDArray[np.int64],
     maxima: Vector,
 ) -> tuple[float, float, bool]:
     """The outer step of `Ledger.outer_step` on one chunk of n parameters.
@@ -81,7 +84,8 @@ def outer_step(
         stays: 1 - alpha. With 0 and mu 0 there is no correction, and `pending` stays as it is.
         mu: momentum.
         pull: alpha mu.
-        maxima: out, largest |m| of each block, shape (ceil(n / 256),).
+        starts: first parameter of each block, then n; shape (blocks + 1,). No block has more than 256.
+        maxima: out, largest |m| of each block, shape (blocks,).
 
     Returns:
         ||D||^2, ||m||^2, and whether a correction was not zero.
@@ -95,8 +99,8 @@ def outer_step(
     d2, m2, bits = np.zeros(_LANES), np.zeros(_LANES), m.view(np.uint32)
     out, corrects, moved = maxima.view(np.uint32), stays != np.float32(0.0) or mu != np.float32(0.0), False
     for block in range(len(out)):
-        base = block * 256
-        size = min(256, len(x) - base)
+        base = starts[block]
+        size = starts[block + 1] - base
         snapshot, anchor, momentum = x[base : base + size], a[base : base + size], v[base : base + size]
         if len(late):
             missing = late[base : base + size]
@@ -151,7 +155,8 @@ def outer_step(
 def warm_up() -> None:
     """Compile every kernel, or load it from numba's cache. Takes seconds once."""
     vector, blocks, one = np.zeros(BLOCK, np.float32), np.zeros(1, np.float32), np.float32(0.0)
+    ends = np.array([0, BLOCK])
     largest(vector)
-    block_maxima(vector, blocks)
+    block_maxima(vector, ends, blocks)
     to_bfloat16(vector, np.zeros(BLOCK, np.uint16))
-    outer_step(vector, vector, vector, vector, vector, True, one, one, one, blocks)
+    outer_step(vector, vector, vector, vector, vector, True, one, one, one, ends, blocks)

@@ -12,8 +12,8 @@ from __future__ import annotations
 
 import hashlib
 import math
-from bisect import bisect_right
-from collections.abc import Callable
+from bisect import bisect_left, bisect_right
+from collections.abc import Callable, Sequence
 from typing import Final, NamedTuple, TypeAlias
 
 import numpy as np
@@ -21,7 +21,8 @@ from numpy.typing import NDArray
 
 from gossipdp.algorithms import kernels
 from gossipdp.algorithms.response import Response
-from gossipdp.codecs.base import BLOCK, Buffer, Vector
+from gossipdp.codecs.base import Buffer, Vector
+from gossipdp.codecs.blocks import BLOCK, Blocks
 from gossipdp.protocol import jobs
 from gossipdp.protocol.schema import chunk_spans
 
@@ -62,17 +63,27 @@ class Ledger:
             momentum 0, so they become plain averages.
         chunk_parameters: parameters of one chunk, a multiple of 256.
         keep: called with copies of the anchor, and with what undoes a re-sync.
+        tensors: first parameter of each tensor, ascending. No block spans two tensors.
 
     Raises:
         ValueError: the sizes do not fit each other.
     """
 
-    def __init__(self, size: int, trainable: int, chunk_parameters: int, keep: Keep = in_memory) -> None:
+    def __init__(
+        self,
+        size: int,
+        trainable: int,
+        chunk_parameters: int,
+        keep: Keep = in_memory,
+        tensors: Sequence[int] = (),
+    ) -> None:
         if not (0 <= trainable <= size and size > 0 and chunk_parameters % BLOCK == 0):
             raise ValueError(f"size {size}, trainable {trainable}, chunk_parameters {chunk_parameters}")
         self.size, self.trainable, self.chunk_parameters, self._keep = size, trainable, chunk_parameters, keep
         self._spans = chunk_spans(size, trainable, chunk_parameters)
         self.chunks = len(self._spans)
+        self.blocks: list[Blocks] = [_blocks(span, tensors) for span in self._spans]
+        """of each chunk"""
         self.a: Vector = np.zeros(size, np.float32)
         self.v: Vector = np.zeros(size, np.float32)
         self.lookahead: Vector = np.zeros(self.chunks, np.float32)
@@ -215,7 +226,7 @@ class Ledger:
         pull = np.float32(alpha) * np.float32(mu)
         # A round that was cut short has caught up with a part of the lookahead before it.
         self.lookahead[chunk] = pull + np.float32(alpha * (1.0 - made)) if mu > 0.0 else 0.0
-        maxima: Vector = np.empty(-(-(span.stop - span.start) // BLOCK), np.float32)
+        maxima: Vector = np.empty(len(self.blocks[chunk]), np.float32)
         pseudo_gradient2, movement2, corrects = kernels.outer_step(
             self.x[span],
             late,
@@ -226,6 +237,7 @@ class Ledger:
             np.float32(1.0) - np.float32(alpha),
             np.float32(mu),
             pull,
+            self.blocks[chunk].starts,
             maxima,
         )
         if corrects:
@@ -244,7 +256,7 @@ class Ledger:
         pending += moved
         self.a[span] += moved
         self.lookahead[chunk] = 0.0
-        return block_max(moved)
+        return block_max(moved, self.blocks[chunk])
 
     def _late(self, chunk: int, applied: int) -> Vector:
         """What `outstanding` returns, without a copy where one slot holds it all; empty if there is nothing."""
@@ -349,11 +361,17 @@ def state_hash(payload: Buffer) -> bytes:
     return hashlib.blake2b(payload, digest_size=16, person=b"gossipdp state").digest()
 
 
-def block_max(values: Vector) -> NDArray[np.float32]:
-    """Largest |value| of each block of 256, shape (ceil(n / 256),). The last block may be short."""
-    maxima: Vector = np.empty(-(-len(values) // BLOCK), np.float32)
-    kernels.block_maxima(values, maxima)
+def block_max(values: Vector, blocks: Blocks | None = None) -> NDArray[np.float32]:
+    """Largest |value| of each block, shape (blocks,). blocks: of one tensor if None."""
+    blocks = blocks or Blocks.within(len(values))
+    maxima: Vector = np.empty(len(blocks), np.float32)
+    kernels.block_maxima(values, blocks.starts, maxima)
     return maxima
+
+
+def _blocks(span: slice, tensors: Sequence[int]) -> Blocks:
+    inside = tensors[bisect_right(tensors, span.start) : bisect_left(tensors, span.stop)]
+    return Blocks.within(span.stop - span.start, np.array(inside, np.int64) - span.start)
 
 
 def decayed_maximum(known: float, step: float) -> float:

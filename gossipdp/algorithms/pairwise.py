@@ -25,7 +25,9 @@ from __future__ import annotations
 
 import hashlib
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import accumulate, pairwise
 from typing import TypeVar
 
 import numpy as np
@@ -33,7 +35,8 @@ from numpy.typing import NDArray
 
 from gossipdp.algorithms.ledger import Keep, Ledger, block_max, decayed_maximum, in_memory, state_hash
 from gossipdp.codecs import CODECS, moments
-from gossipdp.codecs.base import BLOCK, Buffer, ChunkCodec, PayloadError
+from gossipdp.codecs.base import Buffer, ChunkCodec, PayloadError
+from gossipdp.codecs.blocks import Blocks
 from gossipdp.protocol import jobs
 
 __all__ = ["Pairwise"]
@@ -64,6 +67,9 @@ APART = 4.0
 """cap of one distance in a witness's estimate, in units of the usual distance"""
 SHARE_TOLERANCE = 1.001
 """relative tolerance on the share: two hosts may sum ||delta||^2 in different orders"""
+FEW_BUFFERS = 0.01
+"""share of the model up to which buffers are exchanged in fp32. They differ by decades within a tensor, so they have no
+common range; larger ones take 16 bits, relative to each element"""
 JOIN_RANGE = 2.0**-7
 """first range of a joiner relative to |a|_inf: twice the rounding of bfloat16, plus some movement"""
 
@@ -75,6 +81,8 @@ class _Opened:
     side: ChunkCodec
     moved: NDArray[np.float32]
     """own movement that the announced ranges allowed for, shape (blocks,)"""
+    within: bool
+    """the side's blocks are the ledger's"""
     told: float = math.inf
     """the bound that was announced to the partner"""
 
@@ -109,10 +117,10 @@ class Pairwise:
 
     def _execute(self, job: jobs.Job[object]) -> object:
         match job:
-            case jobs.Begin(key, codec, lower):
-                return self._begin(key, codec, lower)
-            case jobs.Answer(key, codec, lower, ranges):
-                return self._answer(key, codec, lower, ranges)
+            case jobs.Begin(key, codec, lower, within):
+                return jobs.Turn(tuple(self._codec(key, codec, lower, within).ranges()))
+            case jobs.Answer():
+                return self._answer(job)
             case jobs.Decode(key, buffers, first):
                 return self._decode(key, buffers, first)
             case jobs.DecodeAndMix():
@@ -144,8 +152,8 @@ class Pairwise:
                 self.ledger.conclude(chunk, back=back)
                 self._adopted(chunk, back)
                 return None
-            case jobs.Allocate(size, trainable, chunk_parameters):
-                self.allocate(size, trainable, chunk_parameters)
+            case jobs.Allocate(size, trainable, chunk_parameters, tensors):
+                self.allocate(size, trainable, chunk_parameters, tensors)
                 return None
         return self._of_ledger(job)
 
@@ -177,11 +185,14 @@ class Pairwise:
                 return jobs.Frozen(self._keep(payload), digest) if sound else None
         raise TypeError(f"no such job: {job!r}")
 
-    def allocate(self, size: int, trainable: int, chunk_parameters: int) -> None:
+    def allocate(self, size: int, trainable: int, chunk_parameters: int, tensors: Sequence[int] = ()) -> None:
         """Make room for a model and drop the one before. Arguments as of `Ledger`."""
-        self.ledger = Ledger(size, trainable, chunk_parameters, self._keep)
+        self.ledger = Ledger(size, trainable, chunk_parameters, self._keep, tensors)
         self._open.clear()
-        blocks = -(-size // BLOCK)
+        ends = list(accumulate((len(each) for each in self.ledger.blocks), initial=0))
+        self._places = [slice(*pair) for pair in pairwise(ends)]
+        """of each chunk's blocks among those of the model"""
+        blocks = ends[-1]
         self.range: NDArray[np.float32] = np.zeros(blocks, np.float32)
         """r_b, the learnt range of each block"""
         self.moved: NDArray[np.float32] = np.zeros(blocks, np.float32)
@@ -203,8 +214,7 @@ class Pairwise:
     # -- ranges and bounds ------------------------------------------------------------------------------------
 
     def _blocks(self, chunk: int) -> slice:
-        span = self.ledger.span(chunk)
-        return slice(span.start // BLOCK, -(-span.stop // BLOCK))
+        return self._places[chunk]
 
     def _usual(self, chunk: int) -> float:
         """max(EMA ||delta_c||, sqrt2 ||own outer step||), or NORM_SHARE ||a_c|| before either is known."""
@@ -247,7 +257,9 @@ class Pairwise:
             self._mixed[chunk], self._brought[chunk] = 0, 0.0
             self._longest[chunk] = self._step[chunk]
             blocks = self._blocks(chunk)
-            self.range[blocks] = JOIN_RANGE * block_max(self.ledger.a[self.ledger.span(chunk)])
+            self.range[blocks] = JOIN_RANGE * block_max(
+                self.ledger.a[self.ledger.span(chunk)], self.ledger.blocks[chunk]
+            )
             self.moved[blocks] = 0.0
         return jobs.Checked(taken)
 
@@ -264,30 +276,38 @@ class Pairwise:
 
     # -- the exchange -----------------------------------------------------------------------------------------
 
-    def _codec(self, key: jobs.ChunkKey, codec: str, lower: bool) -> ChunkCodec:
-        span, blocks = self.ledger.span(key.chunk), self._blocks(key.chunk)
+    def _codec(self, key: jobs.ChunkKey, codec: str, lower: bool, within: bool) -> ChunkCodec:
+        """Open one side of a chunk."""
+        ledger, span, places = self.ledger, self.ledger.span(key.chunk), self._blocks(key.chunk)
         # Both sides round with the same random stream. The error of the difference then stays below one grid step.
         name = b"%s%d,%d" % (key.initiator, key.exchange, key.chunk)
         seed = int.from_bytes(hashlib.blake2b(name, digest_size=8).digest(), "little")
-        moved = self.moved[blocks].copy()
-        predicted = self.range[blocks] + moved
+        moved = self.moved[places].copy()
+        predicted, blocks = self.range[places] + moved, ledger.blocks[key.chunk]
         if self._widened is not None:
             predicted *= FINER
-        side = CODECS[codec].chunk(self.ledger.a[span], predicted, lower=lower, seed=seed)
-        self._open[key] = _Opened(side, moved)
+        if not within:
+            blocks = Blocks.across(span.stop - span.start)
+            predicted = blocks.widest(predicted, ledger.blocks[key.chunk])
+        elif ledger.averaged(key.chunk):
+            codec = self._of_buffers(codec)
+        side = CODECS[codec].chunk(ledger.a[span], predicted, blocks, lower=lower, seed=seed)
+        self._open[key] = _Opened(side, moved, within)
         return side
 
-    def _begin(self, key: jobs.ChunkKey, codec: str, lower: bool) -> jobs.Turn:
-        return jobs.Turn(tuple(self._codec(key, codec, lower).ranges()))
+    def _of_buffers(self, codec: str) -> str:
+        """The codec of buffers in an exchange with `codec`. It follows from what both sides know."""
+        few = self.ledger.size - self.ledger.trainable <= FEW_BUFFERS * self.ledger.size
+        return "fp32" if few or CODECS[codec].fineness > CODECS["bf16"].fineness else "bf16"
 
-    def _answer(self, key: jobs.ChunkKey, codec: str, lower: bool, ranges: Buffer) -> jobs.Turn:
-        side = self._codec(key, codec, lower)
+    def _answer(self, job: jobs.Answer) -> jobs.Turn:
+        side = self._codec(job.key, job.codec, job.lower, job.within)
         own = side.ranges()
         try:
-            side.open(ranges)
+            side.open(job.ranges)
         except PayloadError:
-            return self._refuse(key, "payload")
-        return jobs.Turn((*own, *side.emit()), bound=self._bound(key.chunk))
+            return self._refuse(job.key, "payload")
+        return jobs.Turn((*own, *side.emit()), bound=self._bound(job.key.chunk))
 
     def _decode(self, key: jobs.ChunkKey, buffers: tuple[Buffer, ...], first: bool) -> jobs.Turn:
         opened = self._open[key]
@@ -344,6 +364,8 @@ class Pairwise:
         # A clipped difference does not pull at v: a longer next step would widen the bound for a partner that lies.
         momentum = ledger.v[span] if job.pull and share >= 1.0 else None
         largest = side.mix(job.weight * share, ledger.a[span], ledger.pending(chunk), momentum, job.pull)
+        if not opened.within:
+            largest = block_max(_delta(side, span.stop - span.start), ledger.blocks[chunk])
         learnt = RANGE_SHARE * largest if share > 0.0 else 0.0
         self.range[blocks] = np.maximum(learnt, RANGE_DECAY * self.range[blocks])
         # An outer step since the ranges were sent is not part of delta. The next exchange must still allow for it.
@@ -376,6 +398,13 @@ class Pairwise:
     def _refuse(self, key: jobs.ChunkKey, reason: str) -> jobs.Turn:
         self._open.pop(key, None)
         return jobs.Turn(refused=reason)
+
+
+def _delta(side: ChunkCodec, size: int) -> NDArray[np.float32]:
+    """The difference that `side` knows, shape (size,)."""
+    delta, unused = np.zeros(size, np.float32), np.zeros(size, np.float32)
+    side.mix(1.0, delta, unused, None, 0.0)
+    return delta
 
 
 def _share(bound: float, norm2: float) -> float:

@@ -16,7 +16,8 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from gossipdp.codecs.base import BLOCK, Vector
+from gossipdp.codecs.base import Vector
+from gossipdp.codecs.blocks import BLOCK
 
 __all__ = ["Response"]
 

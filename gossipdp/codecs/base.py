@@ -14,8 +14,7 @@ from typing import Any, Protocol, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-BLOCK = 256
-"""parameters of a block, which shares one range"""
+from gossipdp.codecs.blocks import Blocks
 
 Vector: TypeAlias = NDArray[np.float32]
 Buffer: TypeAlias = bytes | bytearray | memoryview
@@ -26,12 +25,12 @@ class PayloadError(ValueError):
 
 
 class ChunkCodec(Protocol):
-    """One side of an open chunk of n parameters. n is a multiple of 256, except in the last chunk of a model."""
+    """One side of an open chunk of n parameters."""
 
     complete: bool
     """every block of delta is known exactly"""
     blocks: int
-    """number of blocks, ceil(n / 256)"""
+    """number of blocks"""
     escalated: int
     """number of blocks whose first check failed"""
     escalation_bytes: int
@@ -82,14 +81,17 @@ class Codec(Protocol):
     fineness: int
     """order of the codecs from coarse to fine; an exchange uses the finer of two wishes"""
     bytes_per_parameter: float
-    """bytes that one side sends for a parameter, without escalations"""
+    """bytes that one side sends for a parameter of a whole block, without escalations"""
 
-    def chunk(self, a: Vector, predicted: NDArray[np.float32], *, lower: bool, seed: int) -> ChunkCodec:
+    def chunk(
+        self, a: Vector, predicted: NDArray[np.float32], blocks: Blocks | None = None, *, lower: bool, seed: int
+    ) -> ChunkCodec:
         """Open one side of a chunk.
 
         Args:
             a: the own anchor's chunk, shape (n,). The codec copies what it needs later, because the anchor may move.
-            predicted: own predicted range of each block, shape (ceil(n/256),), >= 0, in units of a parameter.
+            predicted: own predicted range of each block, shape (blocks,), >= 0, in units of a parameter.
+            blocks: the same on both sides; `Blocks.across(n)` if None.
             lower: whether this side has the lower peer id. It computes differences; the other side negates them.
             seed: 64 bits, the same on both sides, and another one for each chunk of each exchange. It gives the
                 stochastic rounding and the coefficients of checks.

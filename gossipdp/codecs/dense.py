@@ -12,16 +12,17 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from gossipdp.codecs.base import BLOCK, Buffer, ChunkCodec, PayloadError, Vector, array_of
+from gossipdp.codecs.base import Buffer, ChunkCodec, PayloadError, Vector, array_of
+from gossipdp.codecs.blocks import Blocks
 
 __all__ = ["BF16", "FP16", "FP32", "DenseChunk", "DenseCodec", "finite"]
 
 LARGEST: Final = np.float32(2.0**100)
 """largest magnitude of a delta; both sides cut to it, so that no later product overflows"""
 
-Encode = Callable[[Vector], list[Buffer]]
-Decode = Callable[[Sequence[Buffer], int], Vector]
-"""(frames, parameters) -> values; raises PayloadError"""
+Encode = Callable[[Vector, Blocks], list[Buffer]]
+Decode = Callable[[Sequence[Buffer], Blocks], Vector]
+"""(frames, blocks) -> values; raises PayloadError"""
 
 
 class DenseChunk:
@@ -29,8 +30,8 @@ class DenseChunk:
 
     escalated = escalation_bytes = 0
 
-    def __init__(self, encode: Encode, decode: Decode, a: Vector, lower: bool) -> None:
-        self.blocks, self.complete = -(-len(a) // BLOCK), False
+    def __init__(self, encode: Encode, decode: Decode, a: Vector, blocks: Blocks, lower: bool) -> None:
+        self.blocks, self.complete, self._layout = len(blocks), False, blocks
         self._encode, self._decode, self._lower = encode, decode, lower
         self._a: Vector = a.copy()
         self._own: list[Buffer] = []
@@ -42,7 +43,7 @@ class DenseChunk:
     def open(self, ranges: Buffer) -> None:
         if memoryview(ranges).nbytes:
             raise PayloadError(f"{memoryview(ranges).nbytes} bytes of ranges, wanted none")
-        self._own = self._encode(self._a)
+        self._own = self._encode(self._a, self._layout)
         self._outbox = list(self._own)
 
     def emit(self) -> list[Buffer]:
@@ -56,8 +57,7 @@ class DenseChunk:
             return
         if self.complete:
             raise PayloadError("a chunk sent twice")
-        size = len(self._a)
-        own, theirs = self._decode(self._own, size), self._decode(buffers, size)
+        own, theirs = self._decode(self._own, self._layout), self._decode(buffers, self._layout)
         high, low = (theirs, own) if self._lower else (own, theirs)
         with np.errstate(over="ignore"):
             delta = high - low
@@ -78,7 +78,7 @@ class DenseChunk:
         pending += step
         if v is not None:
             v -= np.float32(pull) * step
-        largest: Vector = np.maximum.reduceat(np.abs(self._delta), np.arange(0, len(self._delta), BLOCK))
+        largest: Vector = np.maximum.reduceat(np.abs(self._delta), self._layout.starts[:-1])
         return largest
 
 
@@ -89,8 +89,10 @@ class DenseCodec:
         self.name, self.fineness, self.bytes_per_parameter = name, fineness, bytes_per_parameter
         self._encode, self._decode = encode, decode
 
-    def chunk(self, a: Vector, predicted: NDArray[np.float32], *, lower: bool, seed: int) -> ChunkCodec:
-        return DenseChunk(self._encode, self._decode, a, lower)
+    def chunk(
+        self, a: Vector, predicted: NDArray[np.float32], blocks: Blocks | None = None, *, lower: bool, seed: int
+    ) -> ChunkCodec:
+        return DenseChunk(self._encode, self._decode, a, blocks or Blocks.across(len(a)), lower)
 
 
 def _only(frames: Sequence[Buffer], kind: str, count: int) -> NDArray[Any]:
@@ -106,24 +108,24 @@ def finite(values: Vector) -> Vector:
     return values
 
 
-def _encode_fp32(a: Vector) -> list[Buffer]:
+def _encode_fp32(a: Vector, blocks: Blocks) -> list[Buffer]:
     return [a.astype("<f4", copy=False).data.cast("B")]
 
 
-def _decode_fp32(frames: Sequence[Buffer], size: int) -> Vector:
-    return finite(_only(frames, "<f4", size).astype(np.float32))
+def _decode_fp32(frames: Sequence[Buffer], blocks: Blocks) -> Vector:
+    return finite(_only(frames, "<f4", blocks.size).astype(np.float32))
 
 
-def _encode_fp16(a: Vector) -> list[Buffer]:
+def _encode_fp16(a: Vector, blocks: Blocks) -> list[Buffer]:
     largest = np.float32(np.finfo(np.float16).max)
     return [np.clip(a, -largest, largest).astype("<f2").data.cast("B")]
 
 
-def _decode_fp16(frames: Sequence[Buffer], size: int) -> Vector:
-    return finite(_only(frames, "<f2", size).astype(np.float32))
+def _decode_fp16(frames: Sequence[Buffer], blocks: Blocks) -> Vector:
+    return finite(_only(frames, "<f2", blocks.size).astype(np.float32))
 
 
-def _encode_bf16(a: Vector) -> list[Buffer]:
+def _encode_bf16(a: Vector, blocks: Blocks) -> list[Buffer]:
     """Round to nearest, ties to even. Values that would round to infinity become the largest bfloat16."""
     largest = np.uint32(0x7F7F_0000).view(np.float32)
     bits = np.clip(a, -largest, largest).view(np.uint32)
@@ -131,8 +133,8 @@ def _encode_bf16(a: Vector) -> list[Buffer]:
     return [bits.astype("<u2").data.cast("B")]
 
 
-def _decode_bf16(frames: Sequence[Buffer], size: int) -> Vector:
-    bits = _only(frames, "<u2", size).astype(np.uint32) << np.uint32(16)
+def _decode_bf16(frames: Sequence[Buffer], blocks: Blocks) -> Vector:
+    bits = _only(frames, "<u2", blocks.size).astype(np.uint32) << np.uint32(16)
     return finite(bits.view(np.float32))
 
 

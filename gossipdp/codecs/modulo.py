@@ -26,7 +26,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gossipdp.codecs import kernels
-from gossipdp.codecs.base import BLOCK, Buffer, ChunkCodec, PayloadError, Vector, array_of
+from gossipdp.codecs.base import Buffer, ChunkCodec, PayloadError, Vector, array_of
+from gossipdp.codecs.blocks import BLOCK, Blocks
 
 __all__ = ["ModuloCodec"]
 
@@ -63,8 +64,10 @@ class ModuloCodec:
         self.stages = tuple((sum(widths[:stage]), width) for stage, width in enumerate(widths))
         """(shift, width) of the bits of u that each stage sends"""
 
-    def chunk(self, a: Vector, predicted: NDArray[np.float32], *, lower: bool, seed: int) -> ChunkCodec:
-        return _ModuloChunk(self, a, predicted, lower, seed)
+    def chunk(
+        self, a: Vector, predicted: NDArray[np.float32], blocks: Blocks | None = None, *, lower: bool, seed: int
+    ) -> ChunkCodec:
+        return _ModuloChunk(self, a, predicted, blocks or Blocks.across(len(a)), lower, seed)
 
 
 class _ModuloChunk:
@@ -74,19 +77,28 @@ class _ModuloChunk:
     that stage next, and another length is the partner's fault.
     """
 
-    def __init__(self, codec: ModuloCodec, a: Vector, predicted: NDArray[np.float32], lower: bool, seed: int) -> None:
-        self._codec, self._lower, self._key = codec, lower, _key(seed)
+    def __init__(
+        self,
+        codec: ModuloCodec,
+        a: Vector,
+        predicted: NDArray[np.float32],
+        blocks: Blocks,
+        lower: bool,
+        seed: int,
+    ) -> None:
+        self._codec, self._layout, self._lower, self._key = codec, blocks, lower, _key(seed)
         self._coefs = kernels.coefficients(*self._key)
-        self.blocks, self.escalated, self.complete = -(-len(a) // BLOCK), 0, False
+        self.blocks, self.escalated, self.complete = len(blocks), 0, False
         self.escalation_bytes = 0
-        self._copy: Vector = np.empty(self.blocks * BLOCK, np.float32)
+        self._copy: Vector = np.empty(len(a), np.float32)
         self._levels: NDArray[np.uint8] = np.empty(self.blocks, np.uint8)
         self._highest: Vector = np.empty(self.blocks, np.float32)
-        kernels.capture(a, predicted, RANGES, codec.guard, self._copy, self._highest, self._levels)
+        starts = blocks.starts
+        kernels.capture(a, predicted, RANGES, codec.guard, starts, self._copy, self._highest, self._levels)
         self._outbox: list[Buffer] = []
         self._stage = -1
-        self._rows: NDArray[np.int32] = np.full(self.blocks, -1, np.int32)
-        self._wide: NDArray[np.float32] = np.empty((0, BLOCK), np.float32)
+        self._rows: NDArray[np.int64] = np.full(self.blocks, -1, np.int64)
+        self._wide: Vector = np.empty(0, np.float32)
 
     def ranges(self) -> list[Buffer]:
         return [self._levels.data]
@@ -97,9 +109,10 @@ class _ModuloChunk:
             raise RuntimeError("chunk is open already")
         step = self._codec.steps[levels]
         self._step, self._scale = step, 65536.0 / step
-        codes, checks = self._room(self.blocks, self._codec.bits)
-        bits, highest = self._codec.bits, self._highest
-        kernels.encode(self._copy, highest, self._scale, *self._key, bits, self._coefs, codes, checks)
+        layout, bits = self._layout, self._codec.bits
+        codes, checks = _room(layout, bits)
+        ends = layout.starts, layout.places
+        kernels.encode(self._copy, self._highest, self._scale, *self._key, bits, self._coefs, *ends, codes, checks)
         self._post(0, codes, checks)
 
     def emit(self) -> list[Buffer]:
@@ -133,6 +146,7 @@ class _ModuloChunk:
         kernels.mix(
             self._differences,
             scale,
+            self._layout.starts,
             self._rows,
             self._wide,
             float(share),
@@ -144,14 +158,11 @@ class _ModuloChunk:
         )
         largest: Vector = np.abs(scale) * self._largest.astype(np.float32)
         if self.escalated:
-            escalated = self._rows >= 0
-            largest[escalated] = np.abs(self._wide).max(axis=1)[self._rows[escalated]]
+            escalated = self._rows >= 0  # in the order of `_wide`
+            largest[escalated] = np.maximum.reduceat(np.abs(self._wide), self._rows[escalated])
         return largest
 
     # -- stages -----------------------------------------------------------------------------------------------
-
-    def _room(self, blocks: int, width: int) -> tuple[NDArray[np.uint8], NDArray[np.uint16]]:
-        return np.empty(blocks * width * BLOCK // 8, np.uint8), np.empty(blocks, np.uint16)
 
     def _post(self, stage: int, codes: NDArray[np.uint8], checks: NDArray[np.uint16]) -> None:
         """Queue the own part of `stage`, and keep it to compare with the partner's."""
@@ -169,11 +180,23 @@ class _ModuloChunk:
         own = self._codes.view()
         own.flags.writeable = False
         (high, low), (high_checks, low_checks) = self._ordered(own, theirs), self._ordered(self._checks, their_checks)
-        self._differences: NDArray[np.int16] = np.empty(self.blocks * BLOCK, np.int16)
+        layout = self._layout
+        self._differences: NDArray[np.int16] = np.empty(layout.size, np.int16)
         self._largest: NDArray[np.int32] = np.empty(self.blocks, np.int32)
         squares, failed = np.empty(self.blocks, np.int64), np.empty(self.blocks, np.uint8)
         self.escalated = kernels.verdict(
-            high, high_checks, low, low_checks, bits, self._coefs, self._differences, failed, squares, self._largest
+            high,
+            high_checks,
+            low,
+            low_checks,
+            bits,
+            self._coefs,
+            layout.starts,
+            layout.places,
+            self._differences,
+            failed,
+            squares,
+            self._largest,
         )
         copy = self._copy
         del self._copy  # the largest part of an open chunk, which may wait long for its partner
@@ -183,56 +206,68 @@ class _ModuloChunk:
             return
         failing = np.flatnonzero(failed)
         self._squares[failing] = 0.0
-        self._rows[failing] = np.arange(len(failing), dtype=np.int32)
+        left = layout.take(failing)
+        self._rows[failing] = left.starts[:-1]
+        self._wide = np.zeros(left.size, np.float32)
         self._failing: NDArray[np.int64] = failing
-        u: NDArray[np.int64] = np.empty((len(failing), BLOCK), np.int64)
+        u: NDArray[np.int64] = np.empty(left.size, np.int64)
         known: NDArray[np.int64] = np.empty_like(u)
-        kernels.recompute(copy, self._scale, failing, *self._key, u)
-        kernels.unpack_rows(theirs, failing, bits, known)
-        self._escalate(u, known)
+        kernels.recompute(copy, self._scale, layout.starts, failing, *self._key, left.starts, u)
+        kernels.unpack_rows(theirs, layout.places, failing, bits, left.starts, known)
+        self._escalate(left, u, known)
 
     def _absorb_escalation(self, codes: Buffer, checks: Buffer) -> None:
         shift, width = self._codec.stages[self._stage]
-        rows = len(self._failing)
+        left, rows = self._left, len(self._failing)
         theirs = array_of(codes, "u1", len(self._codes))
         their_checks = array_of(checks, "<u2", rows).astype(np.uint16)
         self.escalation_bytes += theirs.nbytes + their_checks.nbytes
         u, known = _widened(self._u), _widened(self._known)
         fields = np.empty_like(known)
-        kernels.unpack_rows(theirs, np.arange(rows), width, fields)
+        kernels.unpack_rows(theirs, left.places, np.arange(rows), width, left.starts, fields)
         known |= fields << shift
         (high, low), (high_checks, low_checks) = (
             self._ordered(u, known),
             self._ordered(self._checks, their_checks),
         )
         failed, d = np.empty(rows, np.uint8), np.empty_like(u)
-        kernels.verdict_rows(high, high_checks, low, low_checks, shift + width, self._coefs, failed, d)
-        passed = failed == 0
-        self._settle(self._failing[passed], d[passed])
-        self.complete = bool(passed.all())
+        kernels.verdict_rows(high, high_checks, low, low_checks, shift + width, self._coefs, left.starts, failed, d)
+        again = failed > 0
+        again_in_u = left.spread(again)
+        self._settle(self._failing[~again], d[~again_in_u])
+        self.complete = not again.any()
         if self.complete:
-            del self._u, self._known
+            del self._u, self._known, self._left
         else:
-            again = ~passed
             self._failing = self._failing[again]
-            self._escalate(u[again], known[again])
+            self._escalate(left.take(np.flatnonzero(again)), u[again_in_u], known[again_in_u])
 
-    def _escalate(self, u: NDArray[np.int64], known: NDArray[np.int64]) -> None:
-        """Send more bits of `u`, the own values of the failing blocks. known: what the partner has told of its own."""
+    def _escalate(self, left: Blocks, u: NDArray[np.int64], known: NDArray[np.int64]) -> None:
+        """Send more bits of `u`, the own values of the failing blocks.
+
+        Args:
+            left: the failing blocks, one after another.
+            known: what the partner has told of its own.
+        """
         stage = self._stage + 1
         if stage == len(self._codec.stages):
             raise PayloadError("the checks disagree although u is known in full")
         shift, width = self._codec.stages[stage]
-        codes, checks = self._room(len(self._failing), width)
-        kernels.encode_rows(u, shift, width, self._coefs, codes, checks)
-        self._u, self._known = _narrowed(u), _narrowed(known)
+        codes, checks = _room(left, width)
+        kernels.encode_rows(u, shift, width, self._coefs, left.starts, left.places, codes, checks)
+        self._left, self._u, self._known = left, _narrowed(u), _narrowed(known)
         self._post(stage, codes, checks)
 
     def _settle(self, blocks: NDArray[np.int64], d: NDArray[np.int64]) -> None:
-        if not len(self._wide):
-            self._wide = np.zeros((self.escalated, BLOCK), np.float32)
+        """d of these blocks is known, one after another."""
         step = self._step[blocks] if self._lower else -self._step[blocks]
-        self._wide[self._rows[blocks]] = step[:, None] * d
+        settled = self._layout.take(blocks)
+        inside = np.arange(settled.size) - settled.spread(settled.starts[:-1])
+        self._wide[settled.spread(self._rows[blocks]) + inside] = settled.spread(step) * d
+
+
+def _room(blocks: Blocks, width: int) -> tuple[NDArray[np.uint8], NDArray[np.uint16]]:
+    return np.empty(blocks.codes * width // 8, np.uint8), np.empty(len(blocks), np.uint16)
 
 
 def _narrowed(values: NDArray[np.int64]) -> _Narrow:

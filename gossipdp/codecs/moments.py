@@ -22,7 +22,8 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from gossipdp.codecs.base import BLOCK, Buffer, Vector, array_of
+from gossipdp.codecs.base import Buffer, Vector, array_of
+from gossipdp.codecs.blocks import BLOCK
 
 __all__ = ["LEAST", "MOST", "MOST_RATIO", "STEPS", "Places", "check", "digest", "payload_bytes", "places", "shared"]
 

@@ -20,8 +20,7 @@ CODES: Final[Mapping[str, Code]] = {
     ),
     "GD-302": Code(
         "Another protocol version",
-        "Two hosts, or a daemon and its training process, run different versions of gossipdp. Every host of a"
-        " network runs the same protocol version.",
+        "Two hosts, or a daemon and its training process, run versions of gossipdp that do not understand each other.",
         "install one version on all hosts: `gossipdp version` says which",
         (6,),
         notices=True,

@@ -128,6 +128,8 @@ class Allocate(Job[None]):
     trainable: int
     """parameters before the buffers, which are plain averages (lr 1, momentum 0)"""
     chunk_parameters: int
+    tensors: tuple[int, ...] = ()
+    """first parameter of each tensor, as of `Schema.tensors`"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -253,6 +255,8 @@ class Begin(Job[Turn]):
     codec: str
     lower: bool
     """this peer's id is the lower of the two"""
+    within: bool = True
+    """no block spans two tensors; False with a partner of protocol version 4 or less"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -263,6 +267,8 @@ class Answer(Job[Turn]):
     codec: str
     lower: bool
     ranges: Buffer
+    within: bool = True
+    """as of `Begin`"""
 
 
 @dataclass(frozen=True, slots=True)

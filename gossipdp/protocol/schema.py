@@ -33,7 +33,7 @@ MAX_ALSO: Final = 1_024
 MAX_SIZE: Final = 1 << 36
 """parameters of a model"""
 ALIGNMENT: Final = 256
-"""size of a codec block; no block holds both parameters and buffers"""
+"""most parameters of a codec block; no block of any protocol version holds both parameters and buffers"""
 _VERSION: Final = 1
 
 _CHUNKS: Final = 16
@@ -193,6 +193,12 @@ class Schema:
         """The gap between parameters and buffers. Its values belong to no tensor."""
         ends = (entry.stop for entry in self.entries if entry.kind == "parameter")
         return slice(max(ends, default=self.trainable), self.trainable)
+
+    @cached_property
+    def tensors(self) -> tuple[int, ...]:
+        """First element of each tensor, and of the padding. No block of a codec spans two of them."""
+        starts = {entry.offset for entry in self.entries}
+        return tuple(sorted(starts | ({self.padding.start} if self.padding.start < self.padding.stop else set())))
 
     @cached_property
     def digest(self) -> bytes:

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from gossipdp.codecs.base import BLOCK
+from gossipdp.codecs.blocks import BLOCK
 from gossipdp.config import Config
 from gossipdp.config_loading import load
 from gossipdp.protocol.schema import chunk_parameters

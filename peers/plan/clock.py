@@ -9,7 +9,7 @@ from typing import Any, Final, Protocol
 
 import numpy as np
 
-from gossipdp.codecs.base import BLOCK
+from gossipdp.codecs.blocks import BLOCK
 from gossipdp.protocol.schema import MOST
 from peers.plan.network import Network
 from peers.plan.pairs import CountedPairs, PairOptions

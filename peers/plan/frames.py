@@ -12,6 +12,7 @@ import numpy as np
 from gossipdp.algorithms.pairwise import Pairwise
 from gossipdp.config import AUTO_CLIP
 from gossipdp.protocol import jobs
+from gossipdp.protocol.pairwise.block_layout import Named
 from gossipdp.protocol.pairwise.exchange import MAX_TURNS
 from gossipdp.protocol.schema import MOST
 from gossipdp.protocol.wire import encoding as wire
@@ -39,9 +40,9 @@ def frame_bytes(message: Message, buffers: Sequence[Buffer] = ()) -> int:
 
 def greeting_bytes(codec: str) -> tuple[int, int]:
     """Bytes of the messages that begin and end an exchange, as received by the initiator and by the responder."""
-    number = 1 << 32
-    offer = Offer(number, DIGEST, DIGEST, codec, 0.5, 0.5, 0, WINDOW)
-    accept = Accept(number, codec, 0.5, 0.5, WINDOW, 1)
+    number, name = 1 << 32, str(Named(codec, within=True))
+    offer = Offer(number, DIGEST, DIGEST, name, 0.5, 0.5, 0, WINDOW)
+    accept = Accept(number, name, 0.5, 0.5, WINDOW, 1)
     return frame_bytes(accept), frame_bytes(offer) + frame_bytes(End(number, True, "settled"))
 
 

@@ -12,7 +12,6 @@ from collections import Counter
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from gossipdp.codecs.base import BLOCK
 from gossipdp.protocol import jobs
 from gossipdp.protocol.config import PeerConfig
 from gossipdp.protocol.events import Event, Left, SessionRefused
@@ -153,7 +152,7 @@ class Duel:
             assert network.now < FORMED + PATIENCE, "a peer does not train, or an exchange does not end"
             network.run(network.now + 0.01)
         for host in network.hosts:
-            blocks = slice(0, host.algorithm.ledger.chunk_parameters // BLOCK)
+            blocks = slice(0, len(host.algorithm.ledger.blocks[0]))
             host.algorithm.range[blocks], host.algorithm.moved[blocks] = MISPREDICTED, 0.0
         self._waits = True
         offering = network.hosts if self.setting.crossing else network.hosts[:1]

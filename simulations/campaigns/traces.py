@@ -17,7 +17,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from gossipdp.codecs.base import BLOCK
 from simulations.campaigns.duel import MISPREDICTED
 from simulations.simulator.cluster import Cluster, Plan
 from simulations.simulator.faults import FOREVER, Fault
@@ -275,7 +274,7 @@ def _once(lines: Sequence[str], words: Sequence[str]) -> list[str]:
 
 def _mispredict(cluster: Cluster) -> None:
     for host in cluster.network.hosts:
-        blocks = slice(0, host.algorithm.ledger.chunk_parameters // BLOCK)
+        blocks = slice(0, len(host.algorithm.ledger.blocks[0]))
         host.algorithm.range[blocks], host.algorithm.moved[blocks] = MISPREDICTED, 0.0
 
 

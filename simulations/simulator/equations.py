@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from gossipdp.codecs.blocks import Blocks
 from gossipdp.protocol import jobs
 from simulations.simulator.host import Host
 
@@ -22,6 +23,7 @@ class Grid(NamedTuple):
     step: NDArray[np.float64]
     """distance of two points, for each block"""
     bits: int
+    blocks: Blocks
 
 
 def pseudo_gradient(host: Host, job: jobs.OuterStep, a: NDArray[np.float32]) -> NDArray[np.float64]:
@@ -56,7 +58,7 @@ def grid_of(host: Host, key: jobs.ChunkKey) -> Grid | None:
     opened = host.algorithm._open.get(key)
     side: Any = None if opened is None else opened.side
     step = getattr(side, "_step", None)
-    return None if step is None else Grid(step, side._codec.bits)
+    return None if step is None else Grid(step, side._codec.bits, side._layout)
 
 
 def same(one: NDArray[np.float32], other: NDArray[np.float32]) -> bool:

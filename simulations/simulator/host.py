@@ -198,7 +198,7 @@ def _restore(host: Host) -> jobs.Restored | None:
     if saved is None:
         return None
     schema = Schema.from_bytes(saved.schema)
-    host.algorithm.allocate(schema.size, schema.trainable, chunk_parameters(schema.size))
+    host.algorithm.allocate(schema.size, schema.trainable, chunk_parameters(schema.size), schema.tensors)
     host.algorithm.ledger.a[:] = saved.a
     host.algorithm.ledger.v[:] = saved.v
     host.algorithm.ledger.lookahead[:] = saved.lookahead

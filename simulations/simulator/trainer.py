@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gossipdp.codecs import moments as codec
-from gossipdp.codecs.base import BLOCK
+from gossipdp.codecs.blocks import BLOCK
 from gossipdp.protocol.events import Event, Pace, SessionOpened, SessionRefused, SlotSealed, SnapshotTaken
 from gossipdp.protocol.jobs import Frozen
 from gossipdp.protocol.peer import Peer

@@ -13,10 +13,10 @@ WIDTH = 256
 class Replica:
     """One peer's vectors, with a training process that takes no time."""
 
-    def __init__(self, number, size, clip=np.inf):
+    def __init__(self, number, size, clip=np.inf, trainable=None, tensors=(), width=WIDTH):
         self.id = bytes([number]) * 32
         self.algorithm = Pairwise(clip=clip)
-        self.algorithm.allocate(size, size, WIDTH)
+        self.algorithm.allocate(size, size if trainable is None else trainable, width, tensors)
         self.ledger = self.algorithm.ledger
         self.x = np.zeros(size, np.float32)
         self.buffers = np.zeros((2, size), np.float32)
@@ -53,13 +53,17 @@ class Replica:
 COUNTER = itertools.count(1)
 
 
-def exchange(i, j, codec="fp32", weight=0.5, pull=0.0):
-    """Exchange all chunks between two replicas; i is the initiator. Returns the responder's turns."""
+def exchange(i, j, codec="fp32", weight=0.5, pull=0.0, within=True):
+    """Exchange all chunks between two replicas; i is the initiator. Returns the responder's turns.
+
+    Args:
+        within: False as between peers of which one knows no blocks of tensors.
+    """
     number, mixed = next(COUNTER), []
     for chunk in range(i.ledger.chunks):
         key = jobs.ChunkKey(i.id, number, chunk)
-        turn = i.run(jobs.Begin(key, codec, i.id < j.id))
-        turn = j.run(jobs.Answer(key, codec, j.id < i.id, turn.buffers[0]))
+        turn = i.run(jobs.Begin(key, codec, i.id < j.id, within))
+        turn = j.run(jobs.Answer(key, codec, j.id < i.id, turn.buffers[0], within))
         first = True
         while True:
             turn = i.run(jobs.Decode(key, turn.buffers, first))

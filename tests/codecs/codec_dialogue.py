@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from gossipdp.codecs import CODECS
-from gossipdp.codecs.base import BLOCK
+from gossipdp.codecs.blocks import BLOCK, Blocks
 
 
 class Dialogue(NamedTuple):
@@ -23,14 +23,15 @@ def converse(
     *,
     seed: int = 1,
     lower_starts: bool = True,
+    blocks: Blocks | None = None,
 ) -> Dialogue:
     """Run the turns until neither side emits anything. Both must then be complete."""
     ranges = predicted if isinstance(predicted, tuple) else (predicted, predicted)
-    blocks = -(-len(low) // BLOCK)
-    first, second = (np.broadcast_to(np.float32(r), blocks).copy() for r in ranges)
+    count = -(-len(low) // BLOCK) if blocks is None else len(blocks)
+    first, second = (np.broadcast_to(np.float32(r), count).copy() for r in ranges)
     sides = {
-        "low": CODECS[codec].chunk(low, first, lower=True, seed=seed),
-        "high": CODECS[codec].chunk(high, second, lower=False, seed=seed),
+        "low": CODECS[codec].chunk(low, first, blocks, lower=True, seed=seed),
+        "high": CODECS[codec].chunk(high, second, blocks, lower=False, seed=seed),
     }
     names = ["low", "high"] if lower_starts else ["high", "low"]
     initiator, responder = names

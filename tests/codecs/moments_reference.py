@@ -3,7 +3,7 @@
 import numpy as np
 from numpy.typing import NDArray
 
-from gossipdp.codecs.base import BLOCK
+from gossipdp.codecs.blocks import BLOCK
 from gossipdp.codecs.moments import LEAST, MOST, MOST_RATIO, STEPS, places
 
 Vector = NDArray[np.float32]

@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from gossipdp.codecs import CODECS
-from gossipdp.codecs.base import BLOCK, PayloadError
+from gossipdp.codecs.base import PayloadError
+from gossipdp.codecs.blocks import BLOCK, Blocks
 from tests.codecs.codec_dialogue import block_max, converse, delta
 
 codecs = pytest.mark.parametrize("codec", CODECS)
@@ -45,18 +46,27 @@ def _pairs() -> dict[str, Pair]:
 PAIRS = _pairs()
 
 
+LAYOUTS = {
+    "across tensors": Blocks.across(SIZE),
+    "within tensors": Blocks.within(SIZE, [1, 2, 300, 301, 3 * BLOCK, SIZE - 1]),
+}
+
+
 @codecs
+@pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("pair", PAIRS)
-def test_any_inputs_decode_to_opposite_numbers(codec: str, pair: str) -> None:
+def test_any_inputs_decode_to_opposite_numbers(codec: str, pair: str, layout: str) -> None:
     """Invariant 1."""
-    case = PAIRS[pair]
+    case, blocks = PAIRS[pair], LAYOUTS[layout]
+    predicted = np.broadcast_to(np.float32(case.predicted), 6)
+    predicted = blocks.widest(predicted, LAYOUTS["across tensors"])
     for lower_starts in (True, False):
-        talk = converse(codec, case.low, case.high, case.predicted, lower_starts=lower_starts)
+        talk = converse(codec, case.low, case.high, predicted, lower_starts=lower_starts, blocks=blocks)
         low, high = delta(talk.low, SIZE), delta(talk.high, SIZE)
         assert np.isfinite(low).all()
         assert np.array_equal(low, -high)
         assert np.array_equal(np.abs(low).view(np.uint32), np.abs(high).view(np.uint32))
-        assert talk.low.escalated == talk.high.escalated <= talk.low.blocks == talk.high.blocks == 6
+        assert talk.low.escalated == talk.high.escalated <= talk.low.blocks == talk.high.blocks == len(blocks)
         assert talk.low.norm2() == talk.high.norm2()
 
 
@@ -69,15 +79,40 @@ def test_near_anchors_decode_to_their_difference(codec: str) -> None:
 
 
 @codecs
-def test_norm_and_block_maxima_are_those_of_delta(codec: str) -> None:
-    for pair in ("near", "past the range", "far"):
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_norm_and_block_maxima_are_those_of_delta(codec: str, layout: str) -> None:
+    blocks = LAYOUTS[layout]
+    for pair, predicted in (("near", 4e-3), ("past the range", 2e-4), ("far", 1e-4)):
         case = PAIRS[pair]
-        talk = converse(codec, case.low, case.high, case.predicted)
+        talk = converse(codec, case.low, case.high, predicted, blocks=blocks)
         zeros = [np.zeros(SIZE, np.float32) for _ in range(2)]
         largest = talk.high.mix(1.0, *zeros, None, 0.0)
         assert talk.high.norm2() == pytest.approx(float(np.sum(zeros[0].astype(np.float64) ** 2)), rel=1e-6)
         assert largest.dtype == np.float32 and largest.shape == (talk.high.blocks,)
-        np.testing.assert_allclose(largest, block_max(zeros[0]), rtol=1e-6)
+        most = np.maximum.reduceat(np.abs(zeros[0]), blocks.starts[:-1])
+        np.testing.assert_allclose(largest, most, rtol=1e-6)
+
+
+@codecs
+def test_parameter_a_hundred_times_faster_than_its_neighbours_does_not_harm_them(codec: str) -> None:
+    """One element between two tensors. `pairwise` predicts a block's range from its own largest movement."""
+    rng, place = np.random.default_rng(8), BLOCK + 77
+    step = np.float32(1e-3)
+    blocks = Blocks.within(SIZE, [place, place + 1])
+    low = (0.1 * rng.standard_normal(SIZE)).astype(np.float32)
+    moved = (step * rng.standard_normal(SIZE)).astype(np.float32)
+    neighbours = np.arange(SIZE) != place
+    decoded = []
+    for speed in (1, 100):
+        low[place], moved[place] = np.float32(0.1 * speed), step * speed
+        high = low + moved
+        predicted = np.maximum.reduceat(np.abs(moved), blocks.starts[:-1])
+        talk = converse(codec, low, high, predicted, blocks=blocks)
+        decoded.append(delta(talk.low, SIZE))
+    harm = np.abs(decoded[1] - decoded[0])[neighbours]
+    assert harm.max() <= 0.1 * step
+    fine = np.spacing(np.float32(12.0)) + abs(moved[place]) * 2 / 3
+    assert abs(decoded[1][place] - moved[place]) <= max(fine, np.abs(low[place]) / 64)
 
 
 @codecs
@@ -131,6 +166,19 @@ def test_payload_has_the_stated_bytes(codec: str) -> None:
     for side in talk.sent.values():
         assert len(side) == 2
         assert sum(len(frame) for turn in side for frame in turn) == CODECS[codec].bytes_per_parameter * len(values)
+
+
+@codecs
+def test_blocks_of_tensors_take_three_bytes_and_whole_bytes_of_codes_more(codec: str) -> None:
+    values = np.random.default_rng(5).standard_normal(SIZE).astype(np.float32)
+    blocks = Blocks.within(SIZE, [1, 300])  # of 1, 256, 43, 256, ..., 33 parameters
+    talk = converse(codec, values, values.copy(), 1.0, blocks=blocks)
+    sent = sum(len(frame) for turn in talk.sent["low"] for frame in turn)
+    if codec.startswith("modulo"):
+        codes = sum(-(-int(size) // 8) * 8 for size in blocks.sizes)
+        assert sent == codes * int(codec.removeprefix("modulo")) // 8 + 3 * len(blocks)
+    else:
+        assert sent == {"fp32": 4, "fp16": 2, "bf16": 2, "int8": 1}[codec] * SIZE + 4 * len(blocks) * (codec == "int8")
 
 
 @codecs

@@ -11,7 +11,7 @@ import pytest
 from numpy.typing import NDArray
 
 from gossipdp.codecs import kernels
-from gossipdp.codecs.base import BLOCK
+from gossipdp.codecs.blocks import BLOCK, Blocks
 from gossipdp.codecs.kernels.codes import NARROW
 from gossipdp.codecs.modulo import RANGES
 from tests.codecs.codec_dialogue import converse
@@ -24,34 +24,37 @@ def _largest(values: NDArray[np.float32]) -> NDArray[np.float32]:
 
 @pytest.mark.parametrize("width", range(2, 17))
 def test_unpack_inverts_pack(width: int) -> None:
-    rng = np.random.default_rng(width)
-    u = rng.integers(-(2**40), 2**40, (3, BLOCK))
-    codes, checks = np.zeros(3 * 32 * width, np.uint8), np.zeros(3, np.uint16)
+    rng, blocks = np.random.default_rng(width), Blocks.within(BLOCK + 78, [1, 1 + BLOCK])
+    u = rng.integers(-(2**40), 2**40, blocks.size)
+    codes, checks = np.zeros(blocks.codes * width // 8, np.uint8), np.zeros(3, np.uint16)
     coefs = kernels.coefficients(np.uint32(77), np.uint32(78))
-    kernels.encode_rows(u, 3, width, coefs, codes, checks)
+    kernels.encode_rows(u, 3, width, coefs, blocks.starts, blocks.places, codes, checks)
     codes.flags.writeable = False
-    known = np.empty((2, BLOCK), np.int64)
-    kernels.unpack_rows(codes, np.array([2, 0]), width, known)
-    assert np.array_equal(known, (u[[2, 0]] >> 3) & ((1 << width) - 1))
-    upper = (u >> (3 + width)) * coefs.astype(np.int64)
-    assert np.array_equal(checks, (upper.sum(axis=1) & 0xFFFF).astype(np.uint16))
+    chosen = np.array([2, 0])
+    known = np.empty(78, np.int64)
+    kernels.unpack_rows(codes, blocks.places, chosen, width, blocks.take(chosen).starts, known)
+    assert np.array_equal(known, (np.append(u[1 + BLOCK :], u[:1]) >> 3) & ((1 << width) - 1))
+    for block, check in enumerate(checks):
+        upper = u[blocks.starts[block] : blocks.starts[block + 1]] >> (3 + width)
+        assert check == int((upper * coefs[: len(upper)].astype(np.int64)).sum()) & 0xFFFF
 
 
 @pytest.mark.parametrize("width", range(2, 17))
 def test_first_stage_packs_the_low_bits_of_recomputed_indices(width: int) -> None:
     """An escalation must find the same u whose low bits were sent."""
-    rng = np.random.default_rng(width)
+    rng, blocks = np.random.default_rng(width), Blocks.across(4 * BLOCK)
+    ends = blocks.starts, blocks.places
     values = (rng.standard_normal(4 * BLOCK) * np.exp2(rng.integers(-20, 30, 4 * BLOCK))).astype(np.float32)
     scale, key = np.full(4, 65536.0 * 1.7), (np.uint32(77), np.uint32(78))
     codes, checks = np.empty(4 * 32 * width, np.uint8), np.empty(4, np.uint16)
     coefs = kernels.coefficients(*key)
-    kernels.encode(values, _largest(values), scale, *key, width, coefs, codes, checks)
-    u = np.empty((4, BLOCK), np.int64)
-    kernels.recompute(values, scale, np.arange(4), *key, u)
+    kernels.encode(values, _largest(values), scale, *key, width, coefs, *ends, codes, checks)
+    u = np.empty(4 * BLOCK, np.int64)
+    kernels.recompute(values, scale, blocks.starts, np.arange(4), *key, blocks.starts, u)
     again, checks_again = np.empty_like(codes), np.empty_like(checks)
-    kernels.encode_rows(u, 0, width, coefs, again, checks_again)
+    kernels.encode_rows(u, 0, width, coefs, *ends, again, checks_again)
     assert np.array_equal(codes, again) and np.array_equal(checks, checks_again)
-    assert (np.abs(u.reshape(-1) - values * np.float64(1.7)) < 1.0).all()
+    assert (np.abs(u - values * np.float64(1.7)) < 1.0).all()
 
 
 @pytest.mark.parametrize("width", range(2, 17))
@@ -64,23 +67,24 @@ def test_blocks_of_small_indices_have_the_codes_that_64_bits_give(width: int) ->
     values = np.nextafter(values.astype(np.float32), np.float32(0.0)).reshape(-1)
     largest, key = _largest(values), (np.uint32(rng.integers(2**32)), np.uint32(rng.integers(2**32)))
     assert (largest * scale < NARROW).all()
-    coefs, found = kernels.coefficients(*key), []
+    coefs, found, blocks = kernels.coefficients(*key), [], Blocks.across(4 * BLOCK)
     for reach in (largest, np.full(4, np.inf, np.float32)):
         codes, checks = np.empty(4 * 32 * width, np.uint8), np.empty(4, np.uint16)
-        kernels.encode(values, reach, scale, *key, width, coefs, codes, checks)
+        kernels.encode(values, reach, scale, *key, width, coefs, blocks.starts, blocks.places, codes, checks)
         found.append((codes.tobytes(), checks.tobytes()))
     assert found[0] == found[1]
 
 
-def test_capture_copies_and_pads_any_bits() -> None:
+def test_capture_copies_any_bits() -> None:
     rng = np.random.default_rng(1)
     values = np.frombuffer(rng.bytes(4 * (9 * BLOCK + 3)), np.float32).copy()
-    copy, levels, largest = np.full(10 * BLOCK, 7.0, np.float32), np.zeros(10, np.uint8), np.empty(10, np.float32)
-    kernels.capture(values, np.zeros(10, np.float32), RANGES, 14 * 2.0**-34, copy, largest, levels)
+    copy, levels, largest = np.full(len(values), 7.0, np.float32), np.zeros(10, np.uint8), np.empty(10, np.float32)
+    starts = Blocks.across(len(values)).starts
+    kernels.capture(values, np.zeros(10, np.float32), RANGES, 14 * 2.0**-34, starts, copy, largest, levels)
     tame = np.abs(values) <= 2.0**48
-    assert np.array_equal(copy[: len(values)][tame], values[tame])
-    assert (np.abs(copy) <= 2.0**48).all() and not copy[len(values) :].any()
-    assert np.array_equal(largest[9:], _largest(copy)[9:]) and (largest[:9] >= _largest(copy)[:9]).all()
+    assert np.array_equal(copy[tame], values[tame]) and (np.abs(copy) <= 2.0**48).all()
+    most = np.maximum.reduceat(np.abs(copy), starts[:-1])
+    assert largest[9] == most[9] and (largest[:9] >= most[:9]).all()
 
 
 @pytest.mark.parametrize("seed", [0, 1, 77, 2**32, 2**64 - 1])

@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from gossipdp.codecs import CODECS, kernels
-from gossipdp.codecs.base import BLOCK, PayloadError
+from gossipdp.codecs.base import PayloadError
+from gossipdp.codecs.blocks import BLOCK, Blocks
 from gossipdp.codecs.modulo import RANGES, ModuloCodec
 from tests.codecs.codec_dialogue import block_max, converse, delta
 
@@ -28,10 +29,10 @@ def steps_of(bits: int, *sent: list[list[bytes]]) -> np.ndarray:
 
 def grid_indices(values: np.ndarray, steps: np.ndarray, seed: int) -> np.ndarray:
     """u of every parameter, for whole blocks."""
-    u = np.empty((len(steps), BLOCK), np.int64)
+    u, starts = np.empty(len(steps) * BLOCK, np.int64), Blocks.across(len(steps) * BLOCK).starts
     key = np.uint32(seed & 0xFFFF_FFFF), np.uint32(seed >> 32)
-    kernels.recompute(values.copy(), 65536.0 / steps, np.arange(len(steps)), *key, u)
-    return u
+    kernels.recompute(values.copy(), 65536.0 / steps, starts, np.arange(len(steps)), *key, starts, u)
+    return u.reshape(-1, BLOCK)
 
 
 @widths
@@ -101,18 +102,20 @@ def test_verdict_is_the_same_on_both_sides_and_never_rejects_what_fits(bits: int
     apart[rows, rng.integers(0, BLOCK, len(rows))] = rng.choice([half, -half - 1, 3 * half, -2 * half - 5], len(rows))
     high = (low + apart).astype(np.float32)
     # An integer a/s is hit exactly, so the test knows every u. No range gives s = 1, so it calls the kernels.
-    sides, coefs = [], kernels.coefficients(np.uint32(1), np.uint32(2))
+    sides, coefs, layout = [], kernels.coefficients(np.uint32(1), np.uint32(2)), Blocks.across(blocks * BLOCK)
+    ends = layout.starts, layout.places
     for values, key in ((low, 1), (high, 2)):
         codes, checks = np.empty(blocks * 32 * bits, np.uint8), np.empty(blocks, np.uint16)
         scale = np.full(blocks, 65536.0)
         largest, seed = np.abs(values).max(axis=1), (np.uint32(key), np.uint32(0))
-        kernels.encode(values.reshape(-1), largest, scale, *seed, bits, coefs, codes, checks)
+        kernels.encode(values.reshape(-1), largest, scale, *seed, bits, coefs, *ends, codes, checks)
         codes.flags.writeable = False
         sides.append((codes, checks))
     (low_codes, low_checks), (high_codes, high_checks) = sides
     d, failed = np.empty(blocks * BLOCK, np.int16), np.empty(blocks, np.uint8)
     squares, largest = np.empty(blocks, np.int64), np.empty(blocks, np.int32)
-    count = kernels.verdict(high_codes, high_checks, low_codes, low_checks, bits, coefs, d, failed, squares, largest)
+    frames = high_codes, high_checks, low_codes, low_checks
+    count = kernels.verdict(*frames, bits, coefs, *ends, d, failed, squares, largest)
     fits = ((apart >= -half) & (apart < half)).all(axis=1)
     assert np.array_equal(failed == 0, fits) and count == blocks - fits.sum()
     d = d.reshape(blocks, BLOCK)
@@ -268,15 +271,15 @@ def test_own_values_beyond_the_grid_are_replaced(bits: int) -> None:
 @pytest.mark.parametrize("bits", [2, 4, 16])
 def test_extreme_indices_of_a_hostile_partner_stay_finite(bits: int) -> None:
     """Indices up to 2^36, beyond any grid, with checks that fit. The result is finite; clipping bounds it."""
-    values = np.zeros(BLOCK, np.float32)
+    values, one = np.zeros(BLOCK, np.float32), Blocks.across(BLOCK)
     for extreme in (2**36 - 987_654_321, 987_654_321 - 2**36):
         side = CODECS[f"modulo{bits}"].chunk(values, np.zeros(1, np.float32), lower=extreme > 0, seed=1)
         side.open(b"\xff")
-        indices, coefs = np.full((1, BLOCK), extreme, np.int64), kernels.coefficients(np.uint32(1), np.uint32(0))
+        indices, coefs = np.full(BLOCK, extreme, np.int64), kernels.coefficients(np.uint32(1), np.uint32(0))
         for shift, width in codec_of(bits).stages:
             assert not side.complete
             codes, checks = np.empty(32 * width, np.uint8), np.empty(1, np.uint16)
-            kernels.encode_rows(indices, shift, width, coefs, codes, checks)
+            kernels.encode_rows(indices, shift, width, coefs, one.starts, one.places, codes, checks)
             side.emit()
             side.absorb([codes.data, checks.data.cast("B")])
         assert side.complete and np.isfinite(side.norm2())

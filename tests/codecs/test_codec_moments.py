@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gossipdp.codecs.base import BLOCK
+from gossipdp.codecs.blocks import BLOCK
 from gossipdp.codecs.moments import MOST_RATIO, check, payload_bytes, places, shared
 from tests.codecs.moments_reference import decoded, encoded
 

@@ -38,14 +38,15 @@ class Ending(Town):
         return town
 
     @classmethod
-    def briefly_trained(cls, peers, speeds=(1,), outbound=0, seconds=1.0):
+    def briefly_trained(cls, peers, speeds=(1,), outbound=0, seconds=1.0, seed=1):
         """A run of a second: rounds shorter than an exchange, noise larger than the model, no distance known.
 
         Args:
             speeds: seconds of a step as multiples, in turn.
             outbound: the last peers, which no other can dial.
+            seed: of the network's randomness.
         """
-        town = cls(0)
+        town = cls(0, seed=seed)
         options = {"every": 10, "warmup_steps": 20}
         town.hosts = [town.net.add(configured(**options), outbound=index >= peers - outbound) for index in range(peers)]
         town.net.set_conditions(dataclasses.replace(town.net.conditions, latency=0.02))

@@ -38,12 +38,13 @@ class Town:
         operator: key whose decisions the hosts follow.
         versions: index of a host -> protocol version that it speaks instead of the newest. It knows no operator.
         tampers: see `Network`.
+        seed: of the network's randomness.
     """
 
-    def __init__(self, peers=2, operator=b"", versions=None, tampers=None, **changes):
+    def __init__(self, peers=2, operator=b"", versions=None, tampers=None, seed=1, **changes):
         self.events = defaultdict(list)
         self.trainers = {}
-        self.net = Network(1, Conditions(latency=0.005), listen=self.heard, tampers=tampers)
+        self.net = Network(seed, Conditions(latency=0.005), listen=self.heard, tampers=tampers)
         spoken = versions or {}
         self.hosts = [
             self.net.add(

@@ -23,11 +23,12 @@ def capture(
     predicted: Vector,
     ranges: NDArray[np.float64],
     guard: float,
+    starts: NDArray[np.int64],
     copy: Vector,
     largest: Vector,
     levels: NDArray[np.uint8],
 ) -> None:
-    """Copy a chunk, padded with zeros to whole blocks, and choose the level of each block's range.
+    """Copy a chunk, and choose the level of each block's range.
 
     The level names the smallest range that is at least the predicted one and at least guard * |a|_inf. The guard keeps
     |a/s| < 2^34 for any prediction. Parameters beyond LARGEST are replaced.
@@ -36,25 +37,23 @@ def capture(
         a: the anchor's chunk, shape (n,).
         predicted: predicted range of each block, shape (blocks,).
         ranges: the table of ranges, shape (256,), ascending.
-        copy: out, shape (256 blocks,).
+        starts: first parameter of each block, then n; shape (blocks + 1,).
+        copy: out, shape (n,).
         largest: out, |copy|_inf of each block, shape (blocks,).
         levels: out, shape (blocks,).
     """
     bits, out, bound = a.view(np.uint32), copy.view(np.uint32), largest.view(np.uint32)
     for block in range(len(levels)):
-        base = block * 256
-        size = min(256, len(a) - base)
-        source, target = bits[base : base + size], out[base : base + 256]
+        base, stop = starts[block], starts[block + 1]
+        source, target = bits[base:stop], out[base:stop]
         most = np.uint32(0)
-        for k in range(size):
+        for k in range(len(source)):
             target[k] = source[k]
             size_bits = np.uint32(source[k] & np.uint32(0x7FFF_FFFF))
             most = most if most > size_bits else size_bits
-        for k in range(size, 256):
-            target[k] = 0
         if most > LARGEST_BITS:
-            values = copy[base : base + 256]
-            for k in range(size):
+            values = copy[base:stop]
+            for k in range(len(values)):
                 clipped = min(max(values[k], -LARGEST), LARGEST)
                 values[k] = clipped if values[k] == values[k] else np.float32(0.0)
         bound[block] = min(most, LARGEST_BITS)
@@ -73,8 +72,9 @@ def capture(
 def mix(
     differences: NDArray[np.int16],
     scale: Vector,
-    rows: NDArray[np.int32],
-    wide: NDArray[np.float32],
+    starts: NDArray[np.int64],
+    rows: NDArray[np.int64],
+    wide: Vector,
     share: float,
     pull: float,
     a: Vector,
@@ -84,33 +84,34 @@ def mix(
 ) -> None:
     """a += share * delta; pending += share * delta; v -= pull * share * delta.
 
-    delta is scale * difference, or row rows[block] of `wide` for an escalated block.
+    delta is scale * difference, or what `wide` holds for an escalated block.
 
     Args:
-        differences: d of every parameter, shape (256 blocks,).
+        differences: d of every parameter, shape (n,).
         scale: grid step of each block with its sign, shape (blocks,).
-        rows: row in `wide` of each block, or -1.
-        wide: delta of the escalated blocks, shape (escalated, 256).
+        starts: first parameter of each block, then n; shape (blocks + 1,).
+        rows: where each block begins in `wide`, or -1.
+        wide: delta of the escalated blocks, one after another.
         with_v: False leaves v alone.
     """
     step, part, back = np.empty(256, np.float32), np.float32(share), np.float32(pull)
     for block in range(len(scale)):
-        base = block * 256
-        size = min(256, len(a) - base)
+        base, stop = starts[block], starts[block + 1]
+        size = stop - base
         if rows[block] < 0:
-            factor = scale[block]
-            for k in range(256):
-                step[k] = part * np.float32(factor * np.float32(differences[base + k]))
+            factor, d = scale[block], differences[base:stop]
+            for k in range(size):
+                step[k] = part * np.float32(factor * np.float32(d[k]))
         else:
-            delta = wide[rows[block]]
-            for k in range(256):
+            delta = wide[rows[block] : rows[block] + size]
+            for k in range(size):
                 step[k] = part * delta[k]
-        anchor, correction = a[base : base + size], pending[base : base + size]
+        anchor, correction = a[base:stop], pending[base:stop]
         for k in range(size):
             anchor[k] += step[k]
         for k in range(size):
             correction[k] += step[k]
         if with_v:
-            momentum = v[base : base + size]
+            momentum = v[base:stop]
             for k in range(size):
                 momentum[k] -= back * step[k]

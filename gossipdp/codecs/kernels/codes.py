@@ -18,7 +18,8 @@ import numpy as np
 from numba.extending import intrinsic
 from numpy.typing import NDArray
 
-from gossipdp.codecs.base import BLOCK, Vector
+from gossipdp.codecs.base import Vector
+from gossipdp.codecs.blocks import BLOCK
 from gossipdp.codecs.compiled import kernel
 
 __all__ = [
@@ -115,74 +116,74 @@ def _narrow(a: np.float32, scale: np.float64, xi: np.uint32) -> np.int32:
 
 
 @kernel
-def _pack(fields: NDArray[np.uint32], width: int, out: Bytes, at: int) -> None:
-    """Pack the low `width` bits of 256 fields into 32 * width bytes, in planes of 8, 4, 2 and 1 bits.
+def _pack(fields: NDArray[np.uint32], count: int, width: int, out: Bytes, at: int) -> None:
+    """Pack the low `width` bits of `count` fields into count * width / 8 bytes, in planes of 8, 4, 2 and 1 bits.
 
-    The fields of one byte are 256 / (fields in a byte) apart, so that every loop vectorises.
+    The fields of one byte are count / (fields in a byte) apart, so that every loop vectorises. count: a multiple of 8.
     """
-    done = 0
+    done, half, quarter, eighth = 0, count >> 1, count >> 2, count >> 3
     while width - done >= 8:
-        plane, shift = out[at : at + 256], np.uint32(done)
-        for k in range(256):
+        plane, shift = out[at : at + count], np.uint32(done)
+        for k in range(count):
             plane[k] = np.uint8(_shr(fields[k], shift))
-        at, done = at + 256, done + 8
+        at, done = at + count, done + 8
     if (width - done) & 4:
-        plane, shift = out[at : at + 128], np.uint32(done)
-        for k in range(128):
+        plane, shift, upper = out[at : at + half], np.uint32(done), fields[half:]
+        for k in range(half):
             low = _shr(fields[k], shift) & np.uint32(15)
-            plane[k] = np.uint8(low | np.uint32(_shr(fields[k + 128], shift) << np.uint32(4)))
-        at, done = at + 128, done + 4
+            plane[k] = np.uint8(low | np.uint32(_shr(upper[k], shift) << np.uint32(4)))
+        at, done = at + half, done + 4
     if (width - done) & 2:
-        plane, shift = out[at : at + 64], np.uint32(done)
-        for k in range(64):
+        plane, shift = out[at : at + quarter], np.uint32(done)
+        for k in range(quarter):
             byte = np.uint32(0)
             for part in range(4):
-                byte |= np.uint32((_shr(fields[k + 64 * part], shift) & np.uint32(3)) << np.uint32(2 * part))
+                byte |= np.uint32((_shr(fields[k + quarter * part], shift) & np.uint32(3)) << np.uint32(2 * part))
             plane[k] = np.uint8(byte)
-        at, done = at + 64, done + 2
+        at, done = at + quarter, done + 2
     if (width - done) & 1:
-        plane, shift = out[at : at + 32], np.uint32(done)
-        for k in range(32):
+        plane, shift = out[at : at + eighth], np.uint32(done)
+        for k in range(eighth):
             byte = np.uint32(0)
             for part in range(8):
-                byte |= np.uint32((_shr(fields[k + 32 * part], shift) & np.uint32(1)) << np.uint32(part))
+                byte |= np.uint32((_shr(fields[k + eighth * part], shift) & np.uint32(1)) << np.uint32(part))
             plane[k] = np.uint8(byte)
 
 
 @kernel
-def _unpack(codes: Bytes, at: int, width: int, fields: NDArray[np.uint16]) -> None:
+def _unpack(codes: Bytes, at: int, count: int, width: int, fields: NDArray[np.uint16]) -> None:
     """The inverse of `_pack`, for widths of up to 16."""
-    done = 0
+    done, half, quarter, eighth = 0, count >> 1, count >> 2, count >> 3
     if width < 4:
         fields[:] = 0
     while width - done >= 8:
-        plane, shift = codes[at : at + 256], np.uint16(done)
-        for k in range(256):
+        plane, shift = codes[at : at + count], np.uint16(done)
+        for k in range(count):
             field = np.uint16(plane[k])
             fields[k] = field if done == 0 else np.uint16(fields[k] | _shl(field, shift))
-        at, done = at + 256, done + 8
+        at, done = at + count, done + 8
     if (width - done) & 4:
-        plane, shift = codes[at : at + 128], np.uint16(done)
-        for k in range(128 if done == 0 else 0):
-            fields[k], fields[k + 128] = np.uint16(plane[k] & np.uint8(15)), np.uint16(plane[k] >> np.uint8(4))
-        for k in range(0 if done == 0 else 128):
+        plane, shift, upper = codes[at : at + half], np.uint16(done), fields[half:]
+        for k in range(half if done == 0 else 0):
+            fields[k], upper[k] = np.uint16(plane[k] & np.uint8(15)), np.uint16(plane[k] >> np.uint8(4))
+        for k in range(0 if done == 0 else half):
             byte = np.uint16(plane[k])
             fields[k] |= _shl(np.uint16(byte & np.uint16(15)), shift)
-            fields[k + 128] |= _shl(np.uint16(byte >> np.uint16(4)), shift)
-        at, done = at + 128, done + 4
+            upper[k] |= _shl(np.uint16(byte >> np.uint16(4)), shift)
+        at, done = at + half, done + 4
     if (width - done) & 2:
-        plane, shift = codes[at : at + 64], np.uint16(done)
+        plane, shift = codes[at : at + quarter], np.uint16(done)
         for part in range(4):
-            for k in range(64):
+            for k in range(quarter):
                 field = np.uint16(_shr(np.uint16(plane[k]), np.uint16(2 * part)) & np.uint16(3))
-                fields[k + 64 * part] |= _shl(field, shift)
-        at, done = at + 64, done + 2
+                fields[k + quarter * part] |= _shl(field, shift)
+        at, done = at + quarter, done + 2
     if (width - done) & 1:
-        plane, shift = codes[at : at + 32], np.uint16(done)
+        plane, shift = codes[at : at + eighth], np.uint16(done)
         for part in range(8):
-            for k in range(32):
+            for k in range(eighth):
                 field = np.uint16(_shr(np.uint16(plane[k]), np.uint16(part)) & np.uint16(1))
-                fields[k + 32 * part] |= _shl(field, shift)
+                fields[k + eighth * part] |= _shl(field, shift)
 
 
 @kernel
@@ -219,44 +220,58 @@ def encode(
     high: np.uint32,
     bits: int,
     coefs: Checks,
+    starts: Indices,
+    places: Indices,
     codes: Bytes,
     checks: Checks,
 ) -> None:
     """Write the low `bits` bits of every u, and the upper 16 bits of each block's check.
 
     The check is C = sum_k coef_k u_k mod 2^(16 + bits). With u = code + 2^bits w the codes give its low bits, so only
-    sum_k coef_k w_k mod 2^16 is sent.
+    sum_k coef_k w_k mod 2^16 is sent. A short block counts as one of 256 with zeros behind it, which have u = 0.
 
     Args:
-        copy: the chunk, shape (256 blocks,).
+        copy: the chunk, shape (n,).
         largest: |copy|_inf of each block, shape (blocks,).
         scale: 2^16 / s of each block, shape (blocks,).
         low, high: the two halves of the seed.
-        codes: out, 32 * bits bytes for each block.
+        starts: first parameter of each block, then n; shape (blocks + 1,).
+        places: number of codes before each block, then their total; shape (blocks + 1,).
+        codes: out, bits / 8 bytes a code.
         checks: out, shape (blocks,).
     """
     fields, shift, coef = np.empty(256, np.uint32), np.uint32(bits), coefs.astype(np.uint32)
-    signed = fields.view(np.int32)
+    signed, short = fields.view(np.int32), np.empty(256, np.float32)
     for block in range(len(scale)):
-        base, factor = block * 256, scale[block]
+        base, factor = starts[block], scale[block]
+        size, count = starts[block + 1] - base, places[block + 1] - places[block]
+        if size == 256:
+            values = copy[base : base + 256]
+        else:
+            values = short
+            values[:size] = copy[base : base + size]
+            values[size:] = np.float32(0.0)
         offset = np.uint32(np.uint32(block) * _BLOCK_STRIDE + low)
         if np.float64(largest[block]) * factor < NARROW:
             for k in range(128):
                 xi = _hash(np.uint32(_COUNTERS[k] + offset), high)
-                signed[k] = _narrow(copy[base + k], factor, np.uint32(xi & np.uint32(0xFFFF)))
-                signed[k + 128] = _narrow(copy[base + 128 + k], factor, _shr(xi, np.uint32(16)))
+                signed[k] = _narrow(values[k], factor, np.uint32(xi & np.uint32(0xFFFF)))
+                signed[k + 128] = _narrow(values[128 + k], factor, _shr(xi, np.uint32(16)))
         else:
             for k in range(128):
                 xi = _hash(np.uint32(_COUNTERS[k] + offset), high)
-                first = _fixed(copy[base + k], factor, np.uint32(xi & np.uint32(0xFFFF)))
-                second = _fixed(copy[base + 128 + k], factor, np.uint32(xi >> np.uint32(16)))
+                first = _fixed(values[k], factor, np.uint32(xi & np.uint32(0xFFFF)))
+                second = _fixed(values[128 + k], factor, np.uint32(xi >> np.uint32(16)))
                 fields[k] = np.uint32(first >> np.uint64(16))
                 fields[k + 128] = np.uint32(second >> np.uint64(16))
         check = np.uint32(0)
         for k in range(256):
             check = np.uint32(check + np.uint32(coef[k] * _shr(fields[k], shift)))
         checks[block] = np.uint16(check)
-        _pack(fields, bits, codes, block * 32 * bits)
+        if count == 256:
+            _pack(fields, 256, bits, codes, places[block] * bits >> 3)
+        else:
+            _pack(fields, count, bits, codes, places[block] * bits >> 3)
 
 
 @kernel
@@ -267,6 +282,8 @@ def verdict(
     low_checks: Checks,
     bits: int,
     coefs: Checks,
+    starts: Indices,
+    places: Indices,
     differences: NDArray[np.int16],
     failed: Bytes,
     squares: NDArray[np.int64],
@@ -278,7 +295,8 @@ def verdict(
 
     Args:
         high, low: codes of the peer with the higher and with the lower id.
-        differences: out, d of every parameter.
+        starts, places: as of `encode`.
+        differences: out, d of every parameter, shape (n,).
         failed: out, 1 for each block whose checks disagree.
 
     Returns:
@@ -286,11 +304,18 @@ def verdict(
     """
     above, below, coef = np.empty(256, np.uint16), np.empty(256, np.uint16), coefs.view(np.int16)
     half, mask = np.int16(1 << (bits - 1)), np.int16((1 << bits) - 1)
-    failures = 0
+    failures, short = 0, np.empty(256, np.int16)
     for block in range(len(failed)):
-        _unpack(high, block * 32 * bits, bits, above)
-        _unpack(low, block * 32 * bits, bits, below)
-        d = differences[block * 256 : block * 256 + 256]
+        base = starts[block]
+        size, count = starts[block + 1] - base, places[block + 1] - places[block]
+        if count == 256:
+            _unpack(high, places[block] * bits >> 3, 256, bits, above)
+            _unpack(low, places[block] * bits >> 3, 256, bits, below)
+        else:
+            _unpack(high, places[block] * bits >> 3, count, bits, above)
+            _unpack(low, places[block] * bits >> 3, count, bits, below)
+        above[size:] = below[size:] = 0
+        d = differences[base : base + 256] if size == 256 else short
         check, least, most = np.int16(0), np.int16(0), np.int16(0)
         for k in range(256):
             e = np.int16(above[k] - below[k])
@@ -305,55 +330,94 @@ def verdict(
         failures += failed[block]
         largest[block] = max(np.int32(most), -np.int32(least))
         if bits <= 12:
-            short = np.int32(0)
+            narrow = np.int32(0)
             for k in range(256):
-                short = np.int32(short + np.int32(np.int32(d[k]) * np.int32(d[k])))
-            squares[block] = short
+                narrow = np.int32(narrow + np.int32(np.int32(d[k]) * np.int32(d[k])))
+            squares[block] = narrow
         else:
             long = np.int64(0)
             for k in range(256):
                 long += np.int64(d[k]) * np.int64(d[k])
             squares[block] = long
+        if size != 256:
+            differences[base : base + size] = short[:size]
     return failures
 
 
 @kernel
 def recompute(
-    copy: Vector, scale: Doubles, blocks: Indices, low: np.uint32, high: np.uint32, u: NDArray[np.int64]
+    copy: Vector,
+    scale: Doubles,
+    starts: Indices,
+    blocks: Indices,
+    low: np.uint32,
+    high: np.uint32,
+    rows: Indices,
+    u: NDArray[np.int64],
 ) -> None:
-    """Compute u of some blocks in full, exactly as `encode` did."""
+    """Compute u of some blocks in full, exactly as `encode` did.
+
+    Args:
+        starts: first parameter of each block in `copy`, then n.
+        blocks: which blocks.
+        rows: first parameter of each of them in `u`, then their total; shape (len(blocks) + 1,).
+        u: out, one block after another.
+    """
     for row in range(len(blocks)):
-        base, factor = blocks[row] * 256, scale[blocks[row]]
+        base, factor, first = starts[blocks[row]], scale[blocks[row]], rows[row]
         offset = np.uint32(np.uint32(blocks[row]) * _BLOCK_STRIDE + low)
-        for k in range(128):
-            xi = _hash(np.uint32(_COUNTERS[k] + offset), high)
-            first = _fixed(copy[base + k], factor, np.uint32(xi & np.uint32(0xFFFF)))
-            second = _fixed(copy[base + 128 + k], factor, np.uint32(xi >> np.uint32(16)))
-            u[row, k] = np.int64(first - np.uint64(SHIFTER_BITS)) >> 16
-            u[row, k + 128] = np.int64(second - np.uint64(SHIFTER_BITS)) >> 16
+        for k in range(rows[row + 1] - first):
+            xi = _hash(np.uint32(_COUNTERS[k & 127] + offset), high)
+            part = np.uint32(xi & np.uint32(0xFFFF)) if k < 128 else np.uint32(xi >> np.uint32(16))
+            fixed = _fixed(copy[base + k], factor, part)
+            u[first + k] = np.int64(fixed - np.uint64(SHIFTER_BITS)) >> 16
 
 
 @kernel
-def encode_rows(u: NDArray[np.int64], shift: int, width: int, coefs: Checks, codes: Bytes, checks: Checks) -> None:
-    """Write the bits shift .. shift + width of every u, and the checks over all bits below shift + width."""
+def encode_rows(
+    u: NDArray[np.int64],
+    shift: int,
+    width: int,
+    coefs: Checks,
+    rows: Indices,
+    places: Indices,
+    codes: Bytes,
+    checks: Checks,
+) -> None:
+    """Write the bits shift .. shift + width of every u, and the checks over all bits below shift + width.
+
+    Args:
+        rows: first parameter of each block in `u`, then their total.
+        places: number of codes before each block, then their total.
+    """
     fields, coef = np.empty(256, np.uint32), coefs.astype(np.uint32)
-    for row in range(len(u)):
-        check = np.uint32(0)
-        for k in range(256):
-            fields[k] = np.uint32(u[row, k] >> shift)
+    for row in range(len(checks)):
+        check, first = np.uint32(0), rows[row]
+        fields[:] = np.uint32(0)
+        for k in range(rows[row + 1] - first):
+            fields[k] = np.uint32(u[first + k] >> shift)
             check = np.uint32(check + np.uint32(coef[k] * _shr(fields[k], np.uint32(width))))
         checks[row] = np.uint16(check)
-        _pack(fields, width, codes, row * 32 * width)
+        _pack(fields, places[row + 1] - places[row], width, codes, places[row] * width >> 3)
 
 
 @kernel
-def unpack_rows(codes: Bytes, blocks: Indices, width: int, known: NDArray[np.int64]) -> None:
-    """Unpack the codes of some blocks into `known`, one row for each block."""
+def unpack_rows(
+    codes: Bytes, places: Indices, blocks: Indices, width: int, rows: Indices, known: NDArray[np.int64]
+) -> None:
+    """Unpack the codes of some blocks into `known`, one block after another.
+
+    Args:
+        places: number of codes before each block in `codes`, then their total.
+        blocks: which blocks.
+        rows: first parameter of each of them in `known`, then their total.
+    """
     fields = np.empty(256, np.uint16)
     for row in range(len(blocks)):
-        _unpack(codes, blocks[row] * 32 * width, width, fields)
-        for k in range(256):
-            known[row, k] = fields[k]
+        place, first = places[blocks[row]], rows[row]
+        _unpack(codes, place * width >> 3, places[blocks[row] + 1] - place, width, fields)
+        for k in range(rows[row + 1] - first):
+            known[first + k] = fields[k]
 
 
 @kernel
@@ -364,16 +428,17 @@ def verdict_rows(
     low_checks: Checks,
     bits: int,
     coefs: Checks,
+    rows: Indices,
     failed: Bytes,
     d: NDArray[np.int64],
 ) -> None:
-    """`verdict` for escalated blocks. The rows hold the low `bits` bits of u; higher bits are ignored."""
+    """`verdict` for escalated blocks. `high` and `low` hold the low `bits` bits of u; higher bits are ignored."""
     half, mask, coef = np.int64(1) << (bits - 1), (np.int64(1) << bits) - 1, coefs.astype(np.uint32)
     for row in range(len(failed)):
-        check = np.uint32(0)
-        for k in range(256):
-            e = (high[row, k] & mask) - (low[row, k] & mask)
-            d[row, k] = ((e + half) & mask) - half
-            check = np.uint32(check + np.uint32(coef[k] * np.uint32((d[row, k] - e) >> bits)))
+        check, first = np.uint32(0), rows[row]
+        for k in range(rows[row + 1] - first):
+            e = (high[first + k] & mask) - (low[first + k] & mask)
+            d[first + k] = ((e + half) & mask) - half
+            check = np.uint32(check + np.uint32(coef[k] * np.uint32((d[first + k] - e) >> bits)))
         wanted = np.uint16(np.uint16(high_checks[row]) - np.uint16(low_checks[row]))
         failed[row] = np.uint8(np.uint16(check) != wanted)

@@ -26,6 +26,7 @@ from dataclasses import dataclass
 from gossipdp.protocol import jobs
 from gossipdp.protocol.events import ExchangeEnded, UpdateRefused
 from gossipdp.protocol.outputs import Outputs
+from gossipdp.protocol.pairwise.block_layout import Named
 from gossipdp.protocol.wire.encoding import Buffer
 from gossipdp.protocol.wire.messages import Accept, Message, Offer
 
@@ -57,6 +58,8 @@ class Terms:
     """of the partner, as far as known when the exchange began"""
     exchange: int
     codec: str
+    within: bool = True
+    """no block spans two tensors (`block_layout`)"""
     weight: float
     """gamma: share of the difference that moves each anchor (algorithms section 3)"""
     pull: float
@@ -70,10 +73,12 @@ class Terms:
 
 
 def keeps_to(accept: Accept, offer: Offer, fineness: Mapping[str, int]) -> bool:
-    """Whether the answer claims no more than was offered, with a codec at least as fine."""
+    """Whether the answer claims no more than was offered, with the same blocks and a codec at least as fine."""
+    answered, offered = Named.of(accept.codec), Named.of(offer.codec)
     return (
-        accept.codec in fineness
-        and fineness[accept.codec] >= fineness[offer.codec]
+        answered.within == offered.within
+        and answered.codec in fineness
+        and fineness[answered.codec] >= fineness[offered.codec]
         and accept.weight <= offer.weight
         and accept.pull <= offer.pull
         and accept.window <= offer.window

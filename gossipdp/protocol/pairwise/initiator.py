@@ -89,7 +89,8 @@ class Initiator(Side):
                 break
             self.next_first = (number + 1) % self._of
             self._open[number] = OpenChunk()
-            self._outputs.ask(jobs.Begin(self._key(number), self.terms.codec, self.terms.lower))
+            terms = self.terms
+            self._outputs.ask(jobs.Begin(self._key(number), terms.codec, terms.lower, terms.within))
         self._end_if_done(now)
 
     def _has_room(self) -> bool:

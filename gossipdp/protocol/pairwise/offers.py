@@ -13,6 +13,7 @@ from gossipdp.protocol import jobs
 from gossipdp.protocol.events import Notice, OfferRefused
 from gossipdp.protocol.membership.view import LIVE
 from gossipdp.protocol.model import Model
+from gossipdp.protocol.pairwise.block_layout import SINCE, Named
 from gossipdp.protocol.pairwise.closing import Closing
 from gossipdp.protocol.pairwise.exchange import Side, Terms, keeps_to
 from gossipdp.protocol.pairwise.matching import BUSY, DONE, IDLE, Matching, guests_per_round, out_of_reach
@@ -176,7 +177,7 @@ class Offers:
             self._counter,
             self._model.schema.digest,
             self._settings,
-            self._terms.codec,
+            str(Named(self._terms.codec, self._within(partner))),
             self._wish(partner),
             self._terms.pull,
             self._first,
@@ -184,6 +185,11 @@ class Offers:
             self._config.rate,
         )
         self._send(partner)
+
+    def _within(self, partner: bytes) -> bool:
+        """Whether both peers know blocks of tensors."""
+        member = self._membership.members.get(partner)
+        return member is not None and min(member.version, self._membership.me.version) >= SINCE
 
     def _excluded(self, alive: Iterable[Member], unsettled: Mapping[bytes, str], now: float) -> dict[bytes, str]:
         """Members that are not asked, and why."""
@@ -301,7 +307,7 @@ class Offers:
                 told = difference(f"member {short(source)}", self._settings, offer.settings, self._keys)
                 self._outputs.emit(Notice("GD-303", told))
             return "settings"
-        return "" if offer.codec in self._config.fineness else "codec"
+        return "" if Named.of(offer.codec).codec in self._config.fineness else "codec"
 
     def _leaves_alone(self, source: bytes, now: float) -> bool:
         """Whether this peer avoids `source` for now: it wasted time, and another member is available."""
@@ -324,10 +330,11 @@ class Offers:
         """The answer to an offer without objection."""
         self._matching.withdraw()
         self._known.accepted(source, offer.exchange)
-        fineness = self._config.fineness
+        fineness, offered = self._config.fineness, Named.of(offer.codec)
+        codec = max(offered.codec, self._terms.codec or offered.codec, key=lambda name: fineness[name])
         return Accept(
             offer.exchange,
-            max(offer.codec, self._terms.codec or offer.codec, key=lambda name: fineness[name]),
+            str(Named(codec, offered.within)),
             min(offer.weight, self._wish(source)),
             min(offer.pull, self._terms.pull),
             min(offer.window, self._terms.window),
@@ -337,12 +344,13 @@ class Offers:
 
     def terms(self, partner: bytes, accept: Accept, incarnation: int) -> Terms:
         """The terms of an exchange, as its `accept` fixes them."""
-        member = self._membership.members.get(partner)
+        member, named = self._membership.members.get(partner), Named.of(accept.codec)
         return Terms(
             partner=partner,
             incarnation=incarnation if member is None else max(incarnation, member.incarnation),
             exchange=accept.exchange,
-            codec=accept.codec,
+            codec=named.codec,
+            within=named.within,
             weight=accept.weight,
             pull=accept.pull,
             window=accept.window,

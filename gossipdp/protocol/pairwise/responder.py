@@ -126,7 +126,8 @@ class Responder(Side):
                 return None
             self._make_void([oldest])
         self._open[number] = OpenChunk()
-        self._outputs.ask(jobs.Answer(self._key(number), self.terms.codec, self.terms.lower, ranges))
+        terms = self.terms
+        self._outputs.ask(jobs.Answer(self._key(number), terms.codec, terms.lower, ranges, terms.within))
 
     def _take_turn(self, number: int, turn: int, buffers: tuple[Buffer, ...], bound: float) -> None:
         chunk = self._open.get(number)

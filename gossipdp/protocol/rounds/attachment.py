@@ -134,7 +134,8 @@ class Attachment:
         self.founding = Founding(self._waiting, self._brings, self._live)
         self._waiting, self._brings = None, NOTHING
         schema, live = Schema.from_bytes(self.founding.schema), self.founding.live
-        self._outputs.ask(jobs.Allocate(schema.size, schema.trainable, chunk_parameters(schema.size)))
+        width = chunk_parameters(schema.size)
+        self._outputs.ask(jobs.Allocate(schema.size, schema.trainable, width, schema.tensors))
         self._rounds.allocate(len(schema.spans()), schema.trainable, schema.averaged())
         self._rounds.attach(found=True, keep=None if live is None else live.clock)
 

@@ -218,7 +218,8 @@ class Joiner:
             self.schema, self.schema_bytes, self.manifest = contents.schema, contents.schema_bytes, manifest
             self._missing, self._first_piece = set(range(chunks)), chunks
             if not self._resync:
-                self._outputs.ask(jobs.Allocate(contents.schema.size, contents.schema.trainable, contents.width))
+                size, trainable = contents.schema.size, contents.schema.trainable
+                self._outputs.ask(jobs.Allocate(size, trainable, contents.width, contents.schema.tensors))
         assert self.manifest is not None and self.source is not None
         kept = {chunk for chunk, here in self._here.items() if here == hash_of(hashes, chunk)}
         if manifest.clock < self.manifest.clock:

@@ -106,10 +106,11 @@ __all__ = [
     "short",
 ]
 
-PROTOCOL_VERSION: Final = 4
+PROTOCOL_VERSION: Final = 5
 """the newest version that this peer speaks"""
 OLDEST_VERSION: Final = 3
-"""the oldest version that this peer speaks: one less, so that a network changes version host by host"""
+"""the oldest version that this peer speaks. A network changes version host by host, and peers of version 4 write frames
+of version 3"""
 
 MAX_HEADER: Final = 4096
 """bytes of one header frame"""

@@ -190,7 +190,8 @@ class VectorJobs:
             schema, shapes = Schema.from_bytes(checkpoint.schema), checkpoint.shapes()
             self._room.require(schema.size)
             self.parameters = schema.size
-            self._algorithm.allocate(schema.size, schema.trainable, chunk_parameters(schema.size))
+            width = chunk_parameters(schema.size)
+            self._algorithm.allocate(schema.size, schema.trainable, width, schema.tensors)
             ledger = self._algorithm.ledger
             read.clear()
             read.update({"anchor": ledger.a, "momentum": ledger.v})

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
-from gossipdp.codecs.base import BLOCK
+from gossipdp.codecs.blocks import BLOCK
 from gossipdp.training.optimizer_state.encoder import KEYS, Bytes, MomentsEncoder, Torn, piece_of, spans_of, torn_values
 from gossipdp.training.optimizer_state.encoding import Encoded, decode
 from gossipdp.training.tensors.arithmetic import Flat

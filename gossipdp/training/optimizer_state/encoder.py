@@ -16,7 +16,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from gossipdp.codecs.base import BLOCK
+from gossipdp.codecs.blocks import BLOCK
 from gossipdp.training.optimizer_state.encoding import Encoded, encode
 from gossipdp.training.tensors.arithmetic import Flat
 from gossipdp.training.tensors.blocks import Spans, joined, overlaps, parts, whole

@@ -11,7 +11,7 @@ from typing import Final, NamedTuple
 import torch
 from torch import Tensor
 
-from gossipdp.codecs.base import BLOCK
+from gossipdp.codecs.blocks import BLOCK
 from gossipdp.codecs.moments import LEAST, MOST, MOST_RATIO, STEPS
 
 __all__ = ["Encoded", "decode", "encode"]

@@ -10,7 +10,7 @@ from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple, TypeAlias
 
-from gossipdp.codecs.base import BLOCK
+from gossipdp.codecs.blocks import BLOCK
 from gossipdp.codecs.moments import Places, places, shared
 from gossipdp.protocol.schema import MOST, Schema, chunk_parameters
 

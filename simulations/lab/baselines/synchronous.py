@@ -14,7 +14,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from gossipdp.codecs.base import BLOCK
+from gossipdp.codecs.blocks import BLOCK
 from gossipdp.protocol.rounds.pacing import WARMUP_EVERY
 from peers.plan.clock import (
     FLOAT,

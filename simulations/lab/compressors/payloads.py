@@ -11,7 +11,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from gossipdp.codecs.base import BLOCK, Buffer, PayloadError, Vector
+from gossipdp.codecs.base import Buffer, PayloadError, Vector
+from gossipdp.codecs.blocks import BLOCK
 from simulations.lab.compressors.kernels import LARGEST
 
 __all__ = ["bfloat16", "joined", "numbers", "only_zero_bits", "parts", "starts"]

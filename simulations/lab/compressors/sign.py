@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from gossipdp.codecs.base import BLOCK, Buffer, PayloadError, Vector
+from gossipdp.codecs.base import Buffer, PayloadError, Vector
+from gossipdp.codecs.blocks import BLOCK
 from simulations.lab.compressors.payloads import bfloat16, joined, numbers, only_zero_bits, parts, starts
 
 __all__ = ["Sign"]

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 from torch import Tensor
 
-from gossipdp.codecs.base import BLOCK
+from gossipdp.codecs.blocks import BLOCK
 from peers.plan.timeline import Counts
 from simulations.lab.baselines.costs import model_bytes
 from simulations.lab.baselines.synchronous import FourBitDiLoCo, e3m0

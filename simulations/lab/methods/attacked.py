@@ -20,7 +20,7 @@ from torch import Tensor
 
 from gossipdp.algorithms.ledger import block_max
 from gossipdp.algorithms.pairwise import RANGE_DECAY, RANGE_SHARE, Pairwise
-from gossipdp.codecs.base import BLOCK
+from gossipdp.codecs.blocks import BLOCK
 from gossipdp.protocol.model import Outer
 from peers.plan.pairs import OpenExchange, Tally
 from simulations.lab.core import Lab

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from gossipdp.codecs.base import BLOCK
+from gossipdp.codecs.blocks import BLOCK
 from gossipdp.codecs.moments import payload_bytes
 from gossipdp.training.optimizer_state.encoding import decode, encode
 from peers.plan.pairs import OpenExchange

@@ -14,7 +14,8 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from gossipdp.codecs.base import BLOCK, Buffer, ChunkCodec, Codec, PayloadError, Vector, array_of
+from gossipdp.codecs.base import Buffer, ChunkCodec, Codec, PayloadError, Vector, array_of
+from gossipdp.codecs.blocks import BLOCK
 from gossipdp.codecs.dense import finite
 
 __all__ = ["OutlierChunk", "RotatedChunk", "by_blocks", "rotated"]

@@ -16,7 +16,8 @@ from numpy.typing import NDArray
 from gossipdp.algorithms.ledger import block_max
 from gossipdp.algorithms.pairwise import RANGE_DECAY, RANGE_SHARE
 from gossipdp.codecs import CODECS
-from gossipdp.codecs.base import BLOCK, Buffer, ChunkCodec, Vector
+from gossipdp.codecs.base import Buffer, ChunkCodec, Vector
+from gossipdp.codecs.blocks import BLOCK
 from gossipdp.codecs.modulo import ModuloCodec
 from gossipdp.protocol.wire.messages import Ack, Data, Ranges
 from peers.plan.frames import frame_bytes

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,7 +16,8 @@ from numpy.typing import NDArray
 from gossipdp.algorithms.ledger import block_max
 from gossipdp.algorithms.pairwise import RANGE_DECAY, RANGE_SHARE, Pairwise
 from gossipdp.codecs import CODECS
-from gossipdp.codecs.base import BLOCK, ChunkCodec, Codec, Vector
+from gossipdp.codecs.base import ChunkCodec, Codec, Vector
+from gossipdp.codecs.blocks import BLOCK
 from gossipdp.protocol import jobs
 from simulations.lab.methods.pairwise import PairwiseGossip, PairwiseOptions
 from simulations.lab.trials.codecs import OutlierChunk, RotatedChunk, by_blocks, rotated
@@ -34,8 +36,8 @@ class _Wrapping(Pairwise, ABC):
     def _moved(self, chunk: int, movement: Vector, before: NDArray[np.float32]) -> NDArray[np.float32]:
         """Movement of each block since its last exchange, this outer step included, shape (blocks,)."""
 
-    def _codec(self, key: jobs.ChunkKey, codec: str, lower: bool) -> ChunkCodec:
-        super()._codec(key, codec, lower)
+    def _codec(self, key: jobs.ChunkKey, codec: str, lower: bool, within: bool) -> ChunkCodec:
+        super()._codec(key, codec, lower, within)
         opened = self._open[key]
         name = b"%s%d,%d" % (key.initiator, key.exchange, key.chunk)
         seed = int.from_bytes(hashlib.blake2b(name, digest_size=8).digest(), "little")
@@ -74,8 +76,8 @@ class _WithOutliers(_Wrapping):
         super().__init__(clip=clip)
         self._count = count
 
-    def allocate(self, size: int, trainable: int, chunk_parameters: int) -> None:
-        super().allocate(size, trainable, chunk_parameters)
+    def allocate(self, size: int, trainable: int, chunk_parameters: int, tensors: Sequence[int] = ()) -> None:
+        super().allocate(size, trainable, chunk_parameters, tensors)
         self._reach: Vector = np.zeros(self.ledger.size, np.float32)
         self._drift: Vector = np.zeros(self.ledger.size, np.float32)
 

@@ -21,7 +21,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gossipdp.codecs import CODECS, kernels
-from gossipdp.codecs.base import BLOCK, Buffer, Vector
+from gossipdp.codecs.base import Buffer, Vector
+from gossipdp.codecs.blocks import BLOCK
 from peers.memory import keep_memory
 
 CHUNK = 1 << 20

@@ -153,7 +153,7 @@ def test_exchange_longer_than_a_round_is_cut():
     node = Node(A, [B])
     node.averaging.want(1, 0.0)
     [offer] = node.post()
-    node.hear(B.id, Accept(offer.message.exchange, "modulo8", 0.5, 0.0, 2))
+    node.hear(B.id, Accept(offer.message.exchange, offer.message.codec, 0.5, 0.0, 2))
     node.averaging.want(1, 10.0)
     assert not node.averaging._active._exhausted
     node.averaging.want(1, 20.0)
@@ -181,7 +181,7 @@ def test_stop_withdraws_the_offer_that_is_out_and_a_late_accept_begins_nothing()
     (envelope,) = a.post()
     a.averaging.stop(0.0)
     assert [type(sent.message) for sent in a.post()] == [End]
-    a.hear(b.id, Accept(envelope.message.exchange, "modulo8", 0.5, 0.0, 2, 1))
+    a.hear(b.id, Accept(envelope.message.exchange, envelope.message.codec, 0.5, 0.0, 2, 1))
     assert a.averaging.partner is None
     assert [sent.message.reason for sent in a.post()] == ["unwanted"]
 

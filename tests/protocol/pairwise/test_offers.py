@@ -3,7 +3,8 @@
 import pytest
 from msgspec.structs import replace
 
-from gossipdp.protocol.events import ExchangeStarted, Notice, OfferRefused
+from gossipdp.protocol.events import ExchangeEnded, ExchangeStarted, Notice, OfferRefused
+from gossipdp.protocol.pairwise.block_layout import SINCE
 from gossipdp.protocol.settings_digest import digest_of
 from gossipdp.protocol.wire.messages import Accept, End, Member, Offer, Refuse, State, short
 from tests.protocol.pairwise.averaging_rig import A, B, C, Node, an_offer, member, network, pump
@@ -180,6 +181,27 @@ def test_terms_are_the_finer_codec_and_the_smaller_of_the_rest():
     assert node.post()[0].message == Accept(1 << 32 | 1, "modulo16", 0.4, 0.2, 1, 1)
 
 
+@pytest.mark.parametrize("version", [3, 4, 5, 6])
+@pytest.mark.parametrize("older", [A, B], ids=["initiator", "responder"])
+def test_offer_names_blocks_that_both_versions_know(older, version):
+    members = [replace(each, version=version) if each is older else each for each in (A, B)]
+    nodes = network(*members)
+    nodes[A.id].averaging.want(1, 0.0)
+    said = pump(nodes)
+    form = "/tensor" if version >= SINCE else ""
+    assert {each.codec for each in said if isinstance(each, Offer | Accept)} == {f"modulo8{form}"}
+    for node in nodes.values():
+        [ended] = node.of(ExchangeEnded)
+        assert (ended.codec, ended.chunks, ended.result) == ("modulo8", ended.of, "done")
+
+
+@pytest.mark.parametrize("form", ["", "/tensor"])
+def test_answer_has_the_blocks_of_the_offer__and_the_finer_codec(form):
+    node = Node(A, [B])
+    node.hear(B.id, an_offer(1 << 32 | 1, codec=f"modulo4{form}"))
+    assert node.post()[0].message.codec == f"modulo8{form}"
+
+
 def test_newcomer_has_a_tenth_of_the_weight_at_first_and_all_of_it_ten_rounds_later():
     node = Node(A, [B])
     node.news(B)
@@ -211,13 +233,21 @@ def test_member_that_restarts_is_no_newcomer():
 
 
 @pytest.mark.parametrize(
-    "changes", [{"codec": "modulo4"}, {"codec": "none"}, {"weight": 0.9}, {"pull": 1.0}, {"window": 9}]
+    "changes",
+    [
+        {"codec": "modulo4/tensor"},
+        {"codec": "modulo8"},
+        {"codec": "none/tensor"},
+        {"weight": 0.9},
+        {"pull": 1.0},
+        {"window": 9},
+    ],
 )
 def test_accept_that_claims_more_than_was_offered_is_refused(changes):
     node = Node(A, [B])
     node.averaging.want(1, 0.0)
     [offer] = node.post()
-    accept = Accept(offer.message.exchange, "modulo8", 0.5, 0.0, 2)
+    accept = Accept(offer.message.exchange, offer.message.codec, 0.5, 0.0, 2)
     node.hear(B.id, replace(accept, **changes))
     assert [envelope.message for envelope in node.post()] == [End(offer.message.exchange, True, "unwanted")]
     assert node.averaging.partner is None
@@ -228,7 +258,7 @@ def test_accept_is_compared_with_the_offer_as_sent_even_if_the_terms_have_change
     node.averaging.want(1, 0.0)
     [offer] = node.post()
     node.terms.codec, node.terms.pull = "modulo16", 0.0
-    node.hear(B.id, Accept(offer.message.exchange, "modulo8", 0.5, 0.0, 2))
+    node.hear(B.id, Accept(offer.message.exchange, offer.message.codec, 0.5, 0.0, 2))
     assert node.averaging.partner == B.id
 
 
@@ -237,7 +267,7 @@ def test_accept_twice_begins_one_exchange():
     node.averaging.want(1, 0.0)
     [offer] = node.post()
     for _ in range(2):
-        node.hear(B.id, Accept(offer.message.exchange, "modulo8", 0.5, 0.0, 2))
+        node.hear(B.id, Accept(offer.message.exchange, offer.message.codec, 0.5, 0.0, 2))
     assert len(node.of(ExchangeStarted)) == 1
     assert not [envelope for envelope in node.post() if isinstance(envelope.message, End)]
 
@@ -247,7 +277,7 @@ def test_accept_from_another_peer_is_unwanted():
     node.averaging.want(1, 0.0)
     [offer] = node.post()
     other = C if offer.to == B.id else B
-    node.hear(other.id, Accept(offer.message.exchange, "modulo8", 0.5, 0.0, 2))
+    node.hear(other.id, Accept(offer.message.exchange, offer.message.codec, 0.5, 0.0, 2))
     assert [envelope.message for envelope in node.post()] == [End(offer.message.exchange, True, "unwanted")]
 
 

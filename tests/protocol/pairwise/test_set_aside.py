@@ -39,7 +39,7 @@ def test_accept_of_a_member_set_aside_meanwhile_begins_nothing():
     node.averaging.want(1, 0.0)
     [offer] = node.post()
     node.shuns = lambda peer, now: True
-    node.hear(B.id, Accept(offer.message.exchange, "modulo8", 0.5, 0.0, 2))
+    node.hear(B.id, Accept(offer.message.exchange, offer.message.codec, 0.5, 0.0, 2))
     assert End(offer.message.exchange, True, "unwanted") in [envelope.message for envelope in node.post()]
     assert not node.of(ExchangeStarted)
 
@@ -84,7 +84,7 @@ def test_silent_partner_is_not_chosen_again_at_once_if_there_is_another():
         [offer] = sent
         chosen.append(offer.to)
         if offer.to == B.id:
-            node.hear(B.id, Accept(offer.message.exchange, "modulo8", 0.5, 0.0, 2), now=now)
+            node.hear(B.id, Accept(offer.message.exchange, offer.message.codec, 0.5, 0.0, 2), now=now)
             now += 15.0
             node.averaging.handle_timer(now)
             node.work(now)

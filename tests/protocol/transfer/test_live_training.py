@@ -48,7 +48,7 @@ class Surviving(Returning):
 
     @property
     def takes_over(self):
-        return jobs.Allocate(SCHEMA.size, SCHEMA.trainable, 8192) in self.asked
+        return jobs.Allocate(SCHEMA.size, SCHEMA.trainable, 8192, SCHEMA.tensors) in self.asked
 
     def came(self):
         """Origin and clock of the model, and whether the process keeps its parameters."""

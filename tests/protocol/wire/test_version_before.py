@@ -1,7 +1,7 @@
-"""The protocol version before this one: its frames are unchanged, and peers that speak it take part.
+"""The protocol versions before this one: their frames are unchanged, and peers that speak them take part.
 
-`frames-3.txt` holds the golden frames of version 3 as it was released, but for messages that were removed since. It
-never changes. When version 3 is no longer spoken, the file of the next version takes its place.
+`frames-3.txt` and `frames-4.txt` hold the golden frames of versions 3 and 4, but for messages that were removed since.
+They never change. A peer of version 4 writes frames of version 3, so both are spoken.
 """
 
 from collections import Counter
@@ -10,47 +10,59 @@ from pathlib import Path
 import msgpack
 import pytest
 
+from gossipdp.codecs import CODECS
 from gossipdp.protocol.events import ExchangeEnded, MessageDropped, UpdateRefused
 from gossipdp.protocol.outputs import Envelope
+from gossipdp.protocol.pairwise.block_layout import Named
 from gossipdp.protocol.wire.encoding import decode, encode
-from gossipdp.protocol.wire.messages import OLDEST_VERSION, PROTOCOL_VERSION
+from gossipdp.protocol.wire.messages import OLDEST_VERSION, PROTOCOL_VERSION, Accept, Offer
 from gossipdp.protocol.wire.table import MESSAGES
 from simulations.simulator.host import Host
 from tests.protocol.admission.deciding import OPERATOR, ban
 from tests.protocol.peer_rig import Town
 from tests.protocol.wire.test_frames import example, fingerprint
 
-BEFORE = 3
-KINDS = dict(line.split() for line in Path(__file__).with_name("frames-3.txt").read_text().splitlines())
+BEFORE = (3, 4)
+KINDS = {
+    version: dict(line.split() for line in Path(__file__).with_name(f"frames-{version}.txt").read_text().splitlines())
+    for version in BEFORE
+}
 IDS = {kind.__name__: number for number, kind in MESSAGES.items()}
 
 
-def test_versions_overlap_by_one() -> None:
-    assert (OLDEST_VERSION, PROTOCOL_VERSION) == (BEFORE, BEFORE + 1)
+def test_versions_before_are_spoken() -> None:
+    assert (*BEFORE, PROTOCOL_VERSION) == tuple(range(OLDEST_VERSION, PROTOCOL_VERSION + 1))
 
 
-@pytest.mark.parametrize("name", KINDS)
-def test_frames_of_the_version_before_are_unchanged(name: str) -> None:
+@pytest.mark.parametrize(("version", "name"), [(version, name) for version in BEFORE for name in KINDS[version]])
+def test_frames_of_the_versions_before_are_unchanged(version: int, name: str) -> None:
     kind = MESSAGES[IDS[name]]
-    assert fingerprint(kind) == KINDS[name]
+    assert fingerprint(kind) == KINDS[version][name]
     frames = encode(*example(kind))
-    assert msgpack.unpackb(bytes(frames[0]))[0] == BEFORE and decode(frames)[0] == example(kind)[0]
+    assert msgpack.unpackb(bytes(frames[0]))[0] <= version and decode(frames)[0] == example(kind)[0]
 
 
-def test_peers_of_both_versions_train_together__and_the_older_gets_only_what_it_knows() -> None:
-    """Peer 2 speaks version 3: what reaches it is read as that version would."""
+@pytest.mark.parametrize("before", BEFORE)
+def test_peers_of_two_versions_train_together__and_the_older_gets_only_what_it_knows(before: int) -> None:
+    """What reaches peer 2, which speaks `before`, is read as that version would."""
     got: Counter[str] = Counter()
+    codecs: dict[bool, Counter[str]] = {True: Counter(), False: Counter()}
     old: list[bytes] = []
 
     def read(host: Host, envelope: Envelope) -> list[Envelope]:
+        version, number = msgpack.unpackb(bytes(envelope.frames[0]))[:2]
+        name = MESSAGES[number].__name__
         if envelope.to in old:
-            version, number = msgpack.unpackb(bytes(envelope.frames[0]))[:2]
-            assert version == BEFORE, "version 3 refuses every other number"
-            assert MESSAGES[number].__name__ in KINDS, "version 3 does not know this message"
-            got[MESSAGES[number].__name__] += 1
+            assert OLDEST_VERSION <= version <= before, f"version {before} refuses every other number"
+            assert name in KINDS[before], f"version {before} does not know this message"
+            got[name] += 1
+        if name in ("Offer", "Accept"):
+            message = decode(envelope.frames)[0]
+            assert isinstance(message, Offer | Accept)
+            codecs[envelope.to in old or host.id in old][message.codec] += 1
         return [envelope]
 
-    town = Town(3, OPERATOR, versions={2: BEFORE}, tampers=read)
+    town = Town(3, OPERATOR, versions={2: before}, tampers=read)
     old.append(town.hosts[2].id)
     for index in range(3):
         town.start(index, found=index == 0)
@@ -58,9 +70,12 @@ def test_peers_of_both_versions_train_together__and_the_older_gets_only_what_it_
     town.run(20.0)
     town.net.command(town.hosts[0], "decide", lambda peer: peer.decide(ban(b"x" * 32), town.net.now))
     town.run(40.0)
+    # A host of this town that speaks an earlier version knows no operator.
     assert not town.peer(1).admission.admits(b"x" * 32) and town.peer(2).admission.admits(b"x" * 32)
     for index in range(3):
         assert sum(event.chunks > 0 for event in town.of(index, ExchangeEnded)) > 5
         assert not town.of(index, MessageDropped) and not town.of(index, UpdateRefused)
     assert {"Ping", "Pong", "PushPull", "StateManifest", "Data", "Ack"} <= set(got)
-    assert {town.peer(0).membership.members[host.id].version for host in town.hosts} == {BEFORE, PROTOCOL_VERSION}
+    assert codecs[True] and all(name in CODECS for name in codecs[True]), "blocks of the older version"
+    assert codecs[False] and all(Named.of(name).within for name in codecs[False])
+    assert {town.peer(0).membership.members[host.id].version for host in town.hosts} == {before, PROTOCOL_VERSION}

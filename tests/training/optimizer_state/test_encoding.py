@@ -6,7 +6,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gossipdp.codecs.base import BLOCK
+from gossipdp.codecs.blocks import BLOCK
 from gossipdp.codecs.moments import MOST_RATIO, check, payload_bytes, places
 from gossipdp.training.optimizer_state.encoding import Encoded, decode, encode
 from tests.codecs import moments_reference as reference

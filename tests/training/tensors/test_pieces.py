@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import nn
 
-from gossipdp.codecs.base import BLOCK
+from gossipdp.codecs.blocks import BLOCK
 from gossipdp.codecs.moments import payload_bytes
 from gossipdp.training.optimizer_state.adam import AdamMoments
 from gossipdp.training.optimizer_state.state_dict import reset_optimizers
