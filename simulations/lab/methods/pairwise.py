@@ -50,7 +50,8 @@ class PairwiseGossip(PairClock[Lab, Replica, PairwiseOptions]):
     def _dialogue(self, first: int, second: int, weight: float) -> Dialogue:
         one, other = self.replicas[first], self.replicas[second]
         number, pull = (1 << 32) + self._exchanges, self._pull_of(first, second)
-        weight *= damped(max(one.gain, other.gain))
+        if not self._closing:
+            weight *= damped(max(one.gain, other.gain))
         return Dialogue(one, other, number, self._codec, weight, pull)
 
     def model(self, lab: Lab) -> Tensor:
