@@ -112,13 +112,13 @@ def test_coefficients_are_spread_evenly_over_seeds() -> None:
 
 def test_warm_up_leaves_nothing_to_compile() -> None:
     kernels.warm_up()
+    known = {name: len(getattr(kernels, name).signatures) for name in kernels.__all__ if name != "warm_up"}
     low = np.random.default_rng(1).standard_normal(3 * BLOCK - 5).astype(np.float32)
     for bits in (2, 5, 8, 16):
         converse(f"modulo{bits}", low, low * np.float32(1.01), 1e-3)
         converse(f"modulo{bits}", low, low * np.float32(-9.0), 1e-5)
-    for name in kernels.__all__:
-        if name != "warm_up":
-            assert len(getattr(kernels, name).signatures) == 1, name
+    for name, count in known.items():
+        assert 1 <= len(getattr(kernels, name).signatures) == count, name
 
 
 CODE = """

@@ -188,7 +188,7 @@ def test_tally_has_the_models_of_honest_peers_only(monkeypatch):
     evaluate = DigitsMlp.evaluate
     monkeypatch.setattr(DigitsMlp, "evaluate", lambda self, at: (seen.append(at.clone()), evaluate(self, at))[1])
     method = AttackedPairwise(replace(AT_ONCE, clip=math.inf), "dissensus", 2)
-    curve = play(DIGITS, method, replace(SETTING, rounds=8, evaluate_every=8))
+    curve = play(DIGITS, method, replace(SETTING, rounds=6, evaluate_every=6))
     anchors = [torch.from_numpy(replica.ledger.a) for replica in method.replicas]
     own = [evaluate(DIGITS, anchor).accuracy for anchor in anchors[2:]]
     assert method.tally.honest == pytest.approx(np.mean(own)) and method.tally.worst == min(own)
