@@ -41,6 +41,8 @@ class TrainerConfig:
     rate: float = 0.05
     """step size: x moves by -rate (x - optimum) + noise, stochastic gradient descent on a quadratic"""
     noise: float = 0.02
+    momentum: float = 0.0
+    """of the steps: what a step moves, times this, is part of the next step"""
     latest_drain: int = 3
     """most steps by which a sealed slot is drained late"""
     tells: int = 0
@@ -78,7 +80,7 @@ class Trainer:
         """progress since the last snapshot that an outer step used, for each chunk"""
         self.submitted: NDArray[np.float64] = np.zeros(schema.size)
         """`since` at the last submission"""
-        self._gradient, self._moved = np.empty_like(self.x), np.empty_like(self.since)
+        self._gradient, self._moved = np.zeros_like(self.x), np.empty_like(self.since)
         self.alive, self.session, self.applied, self.steps = True, 0, 0, 0
         self.moments: Moments | None = None
         self._optimizer_steps = self._rounds = 0
@@ -227,8 +229,8 @@ class Trainer:
         if self._moving:
             x, gradient, moved = self.x, self._gradient, self._moved
             moved[:] = x
-            np.subtract(x, self.optimum, out=gradient)
-            gradient *= np.float32(self.config.rate)
+            gradient *= np.float32(self.config.momentum)
+            gradient += np.float32(self.config.rate) * (x - self.optimum)
             x -= gradient
             x += self._noise[start : start + len(x)]
             np.subtract(x, moved, out=moved)

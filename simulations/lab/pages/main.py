@@ -40,6 +40,7 @@ from simulations.lab.suites import (
     gap,
     outer,
     scale,
+    stability,
     trials,
     warmstart,
 )
@@ -50,7 +51,10 @@ __all__ = ["SUITES", "SuiteError", "lab", "main", "pack_suite", "play_arms", "ta
 
 SUITES: dict[str, Suite] = {
     module.SUITE.name: module.SUITE
-    for module in (b1, b2, b3, b4, b5, b6, b7, b8, b9, clock, failures, gap, scale, warmstart, defaults, outer, trials)
+    for module in (
+        *(b1, b2, b3, b4, b5, b6, b7, b8, b9, clock, failures, stability),
+        *(gap, scale, warmstart, defaults, outer, trials),
+    )
 }
 
 RESULTS: Final = Path(__file__).resolve().parents[2] / "results"
@@ -60,6 +64,7 @@ KEPT: Final = Path("runs/lab")
 EVERYTHING: Final = (
     "simulations.lab.failures.runs",
     "simulations.lab.runs.registry",
+    "simulations.lab.stability.cells",
     "simulations.lab.theory.consensus",
 )
 """modules that import everything that can be played"""

@@ -6,6 +6,7 @@ from simulations.lab.core import Setting
 from simulations.lab.pages.main import SUITES
 from simulations.lab.runs.answers import Answer
 from simulations.lab.runs.runs import Run
+from simulations.lab.stability.cells import Cell
 from simulations.lab.suites.base import Arm, Outcome
 from simulations.lab.theory.consensus import Row
 
@@ -20,6 +21,10 @@ def pending(replica):
 
 def answered(arm, loss, seed):
     """An answer as a run would give it."""
+    if isinstance(arm.task, Cell):
+        hosts = [loss + 0.001 * seed] * arm.task.setting.peers
+        told = {"start": 2.0 * loss, "hosts": hosts, "alone": hosts, "own": 1.0, "mixed": 1.0, "gain": 0.0, "ran": 0}
+        return Answer(told, "code", 1.0)
     if not isinstance(arm.task, Run):
         rows = [Row("any", 0.5, 0.5, 0.0, True)._asdict(), Row("CD^2 of a", 1.0, 0.95, 0.05, True)._asdict()]
         return Answer({"rows": rows}, "code", 1.0)
