@@ -23,12 +23,12 @@ from peers.plan.timeline import Counts
 from simulations.lab.core import Problem, Score
 from simulations.lab.data import Mixture, digits, normal, text
 
-__all__ = ["PROBLEMS", "ByteMlp", "ByteTransformer", "Consensus", "DigitsCnn", "DigitsMlp", "Quadratic"]
+__all__ = ["PROBLEMS", "ByteMlp", "ByteTransformer", "Consensus", "DigitsCnn", "DigitsMlp", "FlatModel", "Quadratic"]
 
 BYTES: Final = 256
 
 
-class _Model:
+class FlatModel:
     """A flat vector and the tensors in it."""
 
     embeddings: Collection[int] = ()
@@ -63,7 +63,7 @@ class _Model:
 
 
 @dataclass(frozen=True)
-class _Bytes(_Model):
+class _Bytes(FlatModel):
     """Predicts the next byte of the standard library's sources."""
 
     dirichlet: float = math.inf
@@ -175,7 +175,7 @@ def _normal(stream: Tensor) -> Tensor:
 
 
 @dataclass(frozen=True)
-class _Digits(_Model):
+class _Digits(FlatModel):
     dirichlet: float = math.inf
     batch: int = 32
 
@@ -252,7 +252,7 @@ class DigitsCnn(_Digits):
 
 
 @dataclass(frozen=True)
-class Quadratic(_Model):
+class Quadratic(FlatModel):
     """curvature/2 ||x - 1||^2 with independent normal gradient noise, E||noise||^2 = noise^2.
 
     With SGD of rate r, a step shrinks a replica's deviation from the mean by 1 - r curvature and adds r noise.
@@ -287,7 +287,7 @@ class Quadratic(_Model):
 
 
 @dataclass(frozen=True)
-class Consensus(_Model):
+class Consensus(FlatModel):
     """No learning: replicas begin at independent normal points, and only the method moves them."""
 
     peers: int = 16

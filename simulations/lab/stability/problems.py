@@ -16,7 +16,7 @@ from torch import Tensor
 from peers.plan.timeline import Counts
 from simulations.lab.core import Problem, Score
 from simulations.lab.data import normal
-from simulations.lab.problems import ByteTransformer, DigitsCnn, _Model
+from simulations.lab.problems import ByteTransformer, DigitsCnn, FlatModel
 
 __all__ = ["PROBLEMS", "LeastSquares", "OneBatch"]
 
@@ -30,7 +30,7 @@ def _known(count: int) -> Tensor:
 
 
 @dataclass(frozen=True)
-class LeastSquares(_Model):
+class LeastSquares(FlatModel):
     """|(X - T) z|^2 / dim with z normal. Its eigenvalues fall from 1 over `decades` decades."""
 
     decades: float = 6.0
@@ -69,7 +69,7 @@ class LeastSquares(_Model):
 
 
 @dataclass(frozen=True)
-class Regression(_Model):
+class Regression(FlatModel):
     """A layer of ReLU learns what one of tanh says; 4,192 parameters."""
 
     dim: int = 32

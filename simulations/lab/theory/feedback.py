@@ -31,7 +31,7 @@ from gossipdp.algorithms.response import GATE, POSSIBLE
 from peers.plan.timeline import Counts
 from simulations.lab.core import Score
 from simulations.lab.data import normal
-from simulations.lab.problems import _Model
+from simulations.lab.problems import FlatModel
 from simulations.lab.stability.cells import CellLab, CellSetting
 from simulations.lab.stability.landing import LandingOptions, LandingPairwise
 
@@ -110,7 +110,7 @@ def polynomial(
 
 
 @dataclass(frozen=True)
-class _Apart(_Model):
+class _Apart(FlatModel):
     """|x|^2 / 2 in 4,096 dimensions. Two peers begin on opposite sides. Curvatures vary by `noise` in each step."""
 
     noise: float
