@@ -38,7 +38,7 @@ POSSIBLE: Final = 2.0
 DISTINCT: Final = 0.05
 """share of |c|^2 that must be left once progress is regressed out, or c is progress of others"""
 TYPICAL: Final = 4.0
-"""no block counts for more than so many usual ones, in |c|^2 and in |D|^2"""
+"""most that one block counts for, in |c|^2 and in |D|^2, as a multiple of the median block"""
 
 
 class Response:

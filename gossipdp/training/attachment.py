@@ -518,9 +518,9 @@ class Attachment:
         if self._layout is not None:
             self._layout.before_step()
             self._layout.stepping()
-        if self._loads is not None and self._loads.noticed and self._last_step is not None:
-            # An evaluation with averaged weights loads them, and then puts back those of the last step.
-            self._loads.noticed = not self._last_step.stands()
+        loads, last = self._loads, self._last_step
+        if loads is not None and loads.noticed and last is not None and last.stands():
+            loads.undo()  # an evaluation with averaged weights puts back those of the last step
         self._optimizers.before_step(optimizer)
 
     def _after_step(self, optimizer: torch.optim.Optimizer | None) -> None:
@@ -536,8 +536,7 @@ class Attachment:
             self._losses.poll()
             self._session.stalled(self.stall_seconds)
             self._counter.step(optimizer, samples)
-            if self._loads is not None and self._loads.noticed:
-                self._loads.noticed = False
+            if self._loads is not None and self._loads.take():
                 self._session.reloaded()
         if self._replica is not None:
             try:

@@ -26,9 +26,22 @@ class Loads:
 
     def __init__(self, model: nn.Module) -> None:
         self.noticed = False
-        """weights were loaded since this was last set to False"""
+        """weights were loaded since the last `take`"""
         hook = _Hook(weakref.ref(self))
         self._hooks = [each.register_load_state_dict_post_hook(hook) for each in unwrap(model).modules()]
+
+    def load(self) -> None:
+        """Weights were loaded."""
+        self.noticed = True
+
+    def undo(self) -> None:
+        """The weights are those of the last step again."""
+        self.noticed = False
+
+    def take(self) -> bool:
+        """Whether weights were loaded since the last call."""
+        noticed, self.noticed = self.noticed, False
+        return noticed
 
     def close(self) -> None:
         """Notice no more loads."""
@@ -43,7 +56,7 @@ class _Hook:
 
     def __call__(self, _module: nn.Module, _keys: object) -> None:
         if (loads := self._loads()) is not None:
-            loads.noticed = True
+            loads.load()
 
     def __deepcopy__(self, _memo: dict[int, Any]) -> Callable[..., None]:
         return _nothing

@@ -172,11 +172,12 @@ class Averaging:
 
         Call it again until it returns True.
         """
-        self._offers.hands_in = self.passes < passes
-        if self._offers.hands_in and self._active is None and not self._offers.wants:
-            self._offers.begin_round(passes - self.passes, now)
+        missing = max(0, passes - self.passes)
+        self._offers.hand_in(missing > 0)
+        if missing and self._active is None and not self._offers.wants:
+            self._offers.begin_round(missing, now)
             self.step(now)
-        return not self._offers.hands_in
+        return not missing
 
     def rest(self) -> None:
         """Training is over: take the lookahead of the last outer step out of the anchor."""
@@ -309,7 +310,7 @@ class Averaging:
         side = self._initiator(exchange) if initiator == self._me else self._responder(initiator, exchange)
         if side is not None:
             turn = job.typed(result)
-            if turn.mixed:
+            if turn.mixed and side.terms.weight > 0.0:
                 self._passed(job.key.chunk)
             late = side.ended and turn.mixed
             side.job_done(job, turn, now)

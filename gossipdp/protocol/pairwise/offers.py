@@ -66,7 +66,7 @@ class Offers:
         self.closing = Closing(me, parts.random, config.deadlines.silence)
         self._closes = False
         """the exchange under way is one of the closing"""
-        self.hands_in = False
+        self._hands_in = False
         """training is over, and this peer hands its last steps in"""
         self._counter = me.incarnation << 32
         self._out: Offer | None = None
@@ -88,6 +88,10 @@ class Offers:
         self.round += 1
         self._position.begin(schedule, number, exchanges)
         self._matching.want(exchanges, now, patience)
+
+    def hand_in(self, hands_in: bool) -> None:
+        """Whether training is over and this peer hands its last steps in: it exchanges although it does not train."""
+        self._hands_in = hands_in
 
     def close(self, others: Sequence[Member], seed: bytes, now: float) -> None:
         """Training is over: seek exchanges with `others` alone."""
@@ -121,7 +125,7 @@ class Offers:
         """
         if self._membership.me.phase:
             return "" if self.closing.begun else IDLE
-        if self._rounds.trains or self.hands_in or (self.wants and self._drift() <= self._pacing.usual_every):
+        if self._rounds.trains or self._hands_in or (self.wants and self._drift() <= self._pacing.usual_every):
             return ""
         return BUSY if self._sync and self._rounds.open else IDLE
 

@@ -317,3 +317,14 @@ def test_lost_accept_and_withdrawn_offer_free_the_responder():
     nodes[A.id].averaging.handle_timer(5.0)
     pump(nodes, 5.0, drop=lambda envelope: isinstance(envelope.message, Offer))
     assert nodes[B.id].averaging.partner is None
+
+
+@pytest.mark.parametrize(("share", "passes"), [(1.0, 1), (0.0, 0)])
+def test_exchange_of_no_weight_hands_nothing_in(share, passes):
+    """Weight 0 is that of a peer whose training runs away."""
+    nodes = network(A, B)
+    nodes[A.id].averaging._pacing.runaway.share = share
+    nodes[A.id].averaging.want(1, 0.0)
+    pump(nodes)
+    assert nodes[A.id].ended == [3]
+    assert [nodes[peer.id].averaging.passes for peer in (A, B)] == [passes, passes]
