@@ -80,7 +80,9 @@ class Response:
         if part is not None:
             self._landed[chunk] = part + self._landed[chunk] if chunk in self._landed else part
 
-    def measure(self, chunk: int, applied: int, x: Vector, late: Vector, a: Vector, part: float) -> float:
+    def measure(
+        self, chunk: int, applied: int, x: Vector, late: Vector, a: Vector, part: float, warm: bool = False
+    ) -> float:
         """g of a chunk at the end of a round.
 
         Args:
@@ -89,6 +91,7 @@ class Response:
             late: corrections that are not inside x, or empty.
             a: its anchor.
             part: length of the round, as a share of a usual one.
+            warm: a short round of the warm start, which shows nothing of longer ones.
         """
         places = self._places[chunk]
         d = a[places] - x[places]
@@ -99,6 +102,8 @@ class Response:
         got = self._landed.pop(chunk, None)
         if got is None:
             got = np.zeros_like(d)
+        if warm:
+            return 0.0
         before, progress = self._before[chunk], self._progress[chunk]
         self._before[chunk] = got
         self._progress[chunk] = d if progress is None else PROGRESS * progress + (1.0 - PROGRESS) * d

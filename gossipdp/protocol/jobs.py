@@ -194,6 +194,8 @@ class OuterStep(Job[Stepped]):
     """share of a usual round's movement that this round makes, if all its steps go one way"""
     made: float = 1.0
     """share of this peer's own round that was made"""
+    warm: bool = False
+    """whether the round was a short one of the warm start"""
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,12 +25,12 @@ class Training:
     def __init__(self, size=SIZE):
         self.response, self.slot, self.a = Response([slice(0, size)]), 0, np.zeros(size, np.float32)
 
-    def round(self, d, correction=None):
+    def round(self, d, correction=None, *, warm=False):
         """g after a round with this D, in which `correction` has landed."""
         if correction is not None:
             self.slot += 1
             self.response.sealed(self.slot, {0: correction})
-        gain = self.response.measure(0, self.slot, self.a - d, np.empty(0, np.float32), self.a, 1.0)
+        gain = self.response.measure(0, self.slot, self.a - d, np.empty(0, np.float32), self.a, 1.0, warm)
         return gain
 
 
@@ -71,6 +71,15 @@ def test_gain_rises_at_once_and_falls_slowly():
     risen = training.round(correction, correction)
     assert risen > 0.9
     assert training.round(normal(20), correction) == pytest.approx(0.5 * risen, abs=0.05)
+
+
+def test_short_rounds_of_the_warm_start_show_nothing_nor_does_the_first_one_after_them():
+    training, before = Training(), normal(0)
+    for number in range(1, 5):
+        correction = normal(number)
+        assert training.round(before, correction, warm=True) == 0.0
+        before = correction
+    assert training.round(4.0 * normal(9) + before, normal(6)) == 0.0
 
 
 def test_slot_counts_in_the_round_after_that_of_the_snapshot_that_contains_it():

@@ -104,6 +104,8 @@ class Pacing:
         self._trains = False
         self._ratio = ConsensusRatio()
         self.runaway = Runaway()
+        self._short = False
+        """the last round was one of the warm start"""
 
     @property
     def warming_up(self) -> bool:
@@ -159,7 +161,7 @@ class Pacing:
         """lr and momentum of the next outer step (algorithms sections 3 and 6)."""
         part, made = min(1.0, self._share), self._made
         if self.warming_up or self.alone or self.runaway.active:
-            return Outer(1.0, 0.0, part, made)
+            return Outer(1.0, 0.0, part, made, self.warming_up)
         usual = usual_step(early=self.early, fill=self.fill, spread=self._speed.spread)
         lr, momentum = self._config.lr, self._config.momentum
         return Outer(usual.lr if lr is None else lr, usual.momentum if momentum is None else momentum, part, made)
@@ -258,6 +260,9 @@ class Pacing:
             movement: of the anchor, RMS per parameter.
             attached: a training process makes rounds.
         """
+        if self._short and not self.warming_up:
+            self.runaway.other_rounds()
+        self._short = self.warming_up
         if self.runaway.round_done(length / self._share, movement / self._share, alone=self.alone):
             self._outputs.emit(RanAway(self.runaway.active))
         self._rounds, self._movement = rounds, movement

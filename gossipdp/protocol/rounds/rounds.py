@@ -314,7 +314,7 @@ class Rounds:
 
     def _step(self, chunk: int) -> jobs.Job[object]:
         outer = self._outer
-        return jobs.OuterStep(chunk, outer.lr, outer.momentum, self._applied, outer.part, outer.made)
+        return jobs.OuterStep(chunk, outer.lr, outer.momentum, self._applied, outer.part, outer.made, outer.warm)
 
     def _stepped(self, chunk: int, step: jobs.Stepped) -> Done | None:
         self._gain = max(self._gain, step.gain)

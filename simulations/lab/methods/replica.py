@@ -72,9 +72,9 @@ class Replica(Side):
         self.buffers.submit()
         if all(self.algorithm.run(jobs.Check(chunk)).finite for chunk in chunks):
             outer = Outer(1.0, 0.0) if self.alone >= ALONE_AFTER else wanted
-            applied = self.buffers.applied
+            applied, part, warm = self.buffers.applied, wanted.part, wanted.warm
             steps = [
-                self.algorithm.run(jobs.OuterStep(chunk, outer.lr, outer.momentum, applied, wanted.part))
+                self.algorithm.run(jobs.OuterStep(chunk, outer.lr, outer.momentum, applied, part, warm=warm))
                 for chunk in chunks
             ]
             self.gain = max(step.gain for step in steps)

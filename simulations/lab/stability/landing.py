@@ -16,6 +16,7 @@ from gossipdp.protocol.model import Outer
 from gossipdp.protocol.rounds.pacing import ALONE_AFTER
 from gossipdp.protocol.rounds.rounds import damped
 from gossipdp.protocol.rounds.runaway import Runaway
+from peers.plan.pairs import USUAL
 from simulations.lab.core import Lab
 from simulations.lab.methods.pairwise import PairwiseGossip, PairwiseOptions
 from simulations.lab.methods.replica import Dialogue, Replica
@@ -32,6 +33,7 @@ GUARDS: Final = ("both", "g", "none")
 class LandingOptions(PairwiseOptions):
     lands: tuple[float, float] = (0.0, 0.0)
     """earliest and latest landing of an exchange after its begin, in rounds; each exchange draws its own"""
+    warmup_steps: int = USUAL.warmup_steps
     guard: str = "both"
     """one of `GUARDS`"""
 
@@ -39,7 +41,9 @@ class LandingOptions(PairwiseOptions):
 class _Blind(Response):
     """Measures nothing."""
 
-    def measure(self, chunk: int, applied: int, x: Vector, late: Vector, a: Vector, part: float) -> float:
+    def measure(
+        self, chunk: int, applied: int, x: Vector, late: Vector, a: Vector, part: float, warm: bool = False
+    ) -> float:
         return 0.0
 
 
@@ -101,6 +105,11 @@ class LandingPairwise(PairwiseGossip):
     ) -> None:
         super().__init__(options)
         self._drained = drained
+
+    def begin(self, timeline: Lab) -> None:
+        super().begin(timeline)
+        for replica in self.replicas:
+            replica.runaway.other_rounds()
 
     def _sides(self, lab: Lab) -> list[Replica]:
         self._moments = np.random.default_rng((lab.setting.seed, 0x6C616E64))

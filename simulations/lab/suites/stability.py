@@ -323,7 +323,8 @@ LEGEND: Final = (
     f"{TINY:g}, and below the start in every seed. Losses are shares of that at the start. ran: rounds as if "
     "alone, by the last line of defence. "
     "checkpoint: the first host's weights after a quarter of the run are put back at half, without notice. tenfold: "
-    "the rate rises then. thawed: the first tensor trains from then on. No warm start. Batch normalisation uses the "
+    "the rate rises then. thawed: the first tensor trains from then on. A run begins with the daemon's "
+    "warm start of 200 steps. Batch normalisation uses the "
     "batch's statistics. One batch per host is training without gradient noise."
 )
 TRIED: Final = Table(

@@ -2,7 +2,7 @@
 
 import pytest
 
-from gossipdp.protocol.rounds.runaway import CALM, LONGEST, Runaway
+from gossipdp.protocol.rounds.runaway import CALM, LONGEST, WINDOW, Runaway
 
 CALM_ROUNDS = [1.0, 1.1, 0.9, 1.0, 1.05, 0.95, 1.0, 1.0, 1.1]
 GROWING = [2.0, 4.0, 8.0, 16.0]
@@ -14,9 +14,23 @@ def played(lengths, *, alone=False, runaway=None):
     return [at for at, length in enumerate(lengths) if runaway.round_done(length, length, alone=alone)], runaway
 
 
-def test_rounds_that_grow_beyond_all_measure_make_a_peer_step_as_if_alone():
-    changes, runaway = played(CALM_ROUNDS + GROWING)
-    assert changes == [len(CALM_ROUNDS) + 3] and runaway.active
+def calm(rounds):
+    return (CALM_ROUNDS * rounds)[:rounds]
+
+
+@pytest.mark.parametrize(
+    "lengths",
+    [
+        CALM_ROUNDS + GROWING,
+        CALM_ROUNDS + [3.0 * 3.0**number for number in range(4)],
+        [1.2**number for number in range(60)],  # slowly
+        [1.15**number * (1.0, 1.6)[number % 2] for number in range(60)],  # in swings of two rounds
+        calm(WINDOW) + [10.0] + [10.0 * 1.2**number for number in range(60)],  # after a rate was raised
+    ],
+)
+def test_rounds_that_grow_beyond_all_measure_make_a_peer_step_as_if_alone(lengths):
+    changes, _ = played(lengths)
+    assert changes and lengths[changes[0]] < 250.0 * lengths[0]
 
 
 @pytest.mark.parametrize(
@@ -24,7 +38,8 @@ def test_rounds_that_grow_beyond_all_measure_make_a_peer_step_as_if_alone():
     [
         [2.0 * number + 1.0 for number in range(100)],  # a linear warm-up from 0
         CALM_ROUNDS + 20 * [10.0] + 20 * [100.0],  # rates that are raised tenfold
-        CALM_ROUNDS + [1.2**number for number in range(60)],  # slow growth
+        [*CALM_ROUNDS, 11.0, 10.0, 9.0, 8.0, 8.0, 7.0],  # a layer that is thawed
+        calm(WINDOW) + [1.04**number for number in range(200)],  # slow growth
         [*CALM_ROUNDS, 3.0, 9.0, 1.0, 27.0, 1.0, 81.0],  # noise
         100 * [0.0] + [1.0],
     ],
@@ -37,13 +52,19 @@ def test_peer_that_is_alone_steps_so_anyway():
     assert played(CALM_ROUNDS + GROWING, alone=True)[0] == []
 
 
-def test_weight_falls_to_nothing_and_comes_back_by_doubling():
+def test_weight_falls_to_nothing_and_comes_back_by_doubling_to_half():
     _, runaway = played(CALM_ROUNDS + GROWING)
     shares = [runaway.share]
-    for _ in range(10):
+    for _ in range(9):
         runaway.round_done(16.0, 16.0, alone=False)
         shares.append(runaway.share)
-    assert shares == [0.25, 0.0625, 0.0, 0.0, 0.0625, 0.125, 0.25, 0.5, 1.0, 1.0, 1.0] and not runaway.active
+    assert shares == [0.25, 0.0625, 0.0, 0.0, 0.0625, 0.125, 0.25, 0.5, 0.5, 0.5] and not runaway.active
+
+
+def test_calm_rounds_give_the_whole_weight_back():
+    _, runaway = played(CALM_ROUNDS + GROWING + 4 * [16.0])
+    assert played((LONGEST - 1) * [16.0], runaway=runaway)[0] == [] and runaway.share == 0.5
+    assert played([16.0], runaway=runaway)[0] == [] and runaway.share == 1.0
 
 
 def test_peer_stays_as_if_alone_while_its_rounds_grow():
@@ -51,16 +72,27 @@ def test_peer_stays_as_if_alone_while_its_rounds_grow():
     assert played([16.0 * 2.0**number for number in range(1, 60)], runaway=runaway)[0] == []
 
 
-def test_each_relapse_doubles_the_calm_rounds_that_are_needed_up_to_a_bound():
-    _, runaway = played([])
-    needed = []
+def test_each_relapse_doubles_the_calm_rounds_that_are_needed_and_halves_the_weight():
+    _, runaway = played(CALM_ROUNDS)
+    needed, most, length = [], [], 1.0
     for _ in range(6):
-        played(CALM_ROUNDS + GROWING, runaway=runaway)
+        while not runaway.active:
+            length *= 2.0
+            runaway.round_done(length, length, alone=False)
         needed.append(0)
         while runaway.active:
-            runaway.round_done(16.0, 16.0, alone=False)
+            runaway.round_done(length, length, alone=False)
             needed[-1] += 1
+        for _ in range(2 * CALM):
+            runaway.round_done(length, length, alone=False)
+        most.append(runaway.share)
     assert needed == [CALM, 2 * CALM, 4 * CALM, 8 * CALM, LONGEST, LONGEST]
+    assert most == [1 / 2, 1 / 4, 1 / 8, 1 / 16, 1 / 16, 1 / 16]
+
+
+def test_relapse_is_noticed_at_once():
+    _, runaway = played(CALM_ROUNDS + GROWING + 4 * [16.0])
+    assert played([32.0, 64.0, 128.0, 256.0], runaway=runaway)[0] == [3]
 
 
 def test_another_model_begins_anew():
