@@ -89,6 +89,9 @@ class Router:
     def filenos(self) -> Sequence[int]:
         return [self._mapping.fileno()]
 
+    def tick(self, now: float) -> None:
+        pass
+
     def close(self) -> None:
         self._mapping.close()
 

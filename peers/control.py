@@ -32,7 +32,7 @@ from gossipdp.errors import (
 from gossipdp.runtime import unix_sockets
 from gossipdp.runtime.descriptors import accept
 from gossipdp.runtime.plain_json import encode
-from gossipdp.runtime.unix_sockets import check_private, user_of
+from gossipdp.runtime.unix_sockets import Listening, user_of
 from peers.log_file import log_file
 
 __all__ = ["VERBS", "ControlServer", "Request", "ask", "occupied", "runs", "socket_path"]
@@ -164,8 +164,6 @@ class ControlServer:
         self.path = socket_path(home)
         self._connections: dict[int, _Connection] = {}
         self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        if self.path.name != "control.sock":
-            check_private(self.path.parent)
         self._lock = os.open(self.path.with_suffix(".lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
             # A lock, because it always ends with its process. A socket file may stay behind.
@@ -173,25 +171,23 @@ class ControlServer:
         except OSError:
             os.close(self._lock)
             raise occupied(home) from None
-        self.path.unlink(missing_ok=True)
-        self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
-        before = os.umask(0o177)  # so that no other user can connect in between
-        try:
-            self._listener.bind(os.fspath(self.path))
-        finally:
-            os.umask(before)
-        self._listener.listen(MAX_CONNECTIONS)
+        self._listening = Listening(self.path, socket.SOCK_STREAM, MAX_CONNECTIONS)
         self._poll = select.epoll()
-        self._poll.register(self._listener, select.EPOLLIN)
+        self._poll.register(self._listening.socket, select.EPOLLIN)
 
     def filenos(self) -> list[int]:
         return [self._poll.fileno()]
+
+    def renew(self) -> None:
+        """Listen anew if the socket's file is gone."""
+        if self._listening.renew():
+            self._poll.register(self._listening.socket, select.EPOLLIN)
 
     def handle(self, fileno: int | None = None) -> list[Request]:
         """Read and write without waiting. Return the requests that are complete."""
         requests: list[Request] = []
         for ready, happened in self._poll.poll(0):
-            if ready == self._listener.fileno():
+            if ready == self._listening.socket.fileno():
                 self._accept()
             elif connection := self._connections.get(ready):
                 if connection.outgoing:
@@ -205,13 +201,12 @@ class ControlServer:
 
     def close(self) -> None:
         """Close all connections and remove the socket. A second call does nothing."""
-        if self._listener.fileno() < 0:
+        if self._listening.socket.fileno() < 0:
             return
         for connection in list(self._connections.values()):
             connection.close()
         self._poll.close()
-        self._listener.close()
-        self.path.unlink(missing_ok=True)
+        self._listening.close()
         os.close(self._lock)
 
     def forget(self, connection: _Connection) -> None:
@@ -227,7 +222,7 @@ class ControlServer:
         self._poll.modify(connection.socket, select.EPOLLOUT)
 
     def _accept(self) -> None:
-        if (peer := accept(self._listener)) is None:
+        if (peer := accept(self._listening.socket)) is None:
             return
         with contextlib.suppress(OSError):  # the client is gone
             peer.setblocking(False)
@@ -257,7 +252,8 @@ def runs(home: Path) -> bool:
     """Whether a daemon of `home` listens. No request is sent."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK) as peer:
         try:
-            peer.connect(os.fspath(socket_path(home)))
+            with unix_sockets.address(socket_path(home)) as where:
+                peer.connect(where)
         except BlockingIOError:  # the backlog is full
             return True
         except OSError:
@@ -277,9 +273,8 @@ def ask(home: Path, verb: str, *, timeout: float = 10.0, **args: Any) -> dict[st
         # On a full backlog a non-blocking connect fails at once. A blocking one waits for SO_SNDTIMEO.
         peer.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, struct.pack("ll", int(timeout), int(timeout % 1 * 1e6)))
         try:
-            if (path := socket_path(home)).name != "control.sock":
-                check_private(path.parent)
-            peer.connect(os.fspath(path))
+            with unix_sockets.address(socket_path(home)) as where:
+                peer.connect(where)
             peer.settimeout(timeout)
             peer.sendall(line)
             reply = b"".join(_pieces(peer, time.monotonic() + timeout))

@@ -33,6 +33,9 @@ class Control:
     def filenos(self) -> Sequence[int]:
         return self._server.filenos()
 
+    def tick(self, now: float) -> None:
+        self._server.renew()
+
     def close(self) -> None:
         self._server.close()
 
@@ -107,6 +110,9 @@ class Signals:
 
     def filenos(self) -> Sequence[int]:
         return [self._read.fileno()]
+
+    def tick(self, now: float) -> None:
+        pass
 
     def close(self) -> None:
         signal.set_wakeup_fd(-1)

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import errno
-import hashlib
+import logging
 import os
 import socket
-import stat
 import struct
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
@@ -19,18 +19,20 @@ from gossipdp.runtime.home_paths import expanded, homes_of_user
 __all__ = [
     "ATTEMPT",
     "MAX_PACKET",
-    "check_private",
+    "Listening",
+    "address",
     "default_home",
     "expected",
     "is_default",
     "others_that_run",
     "receive",
-    "short_paths",
     "shut",
     "socket_path",
     "supervised",
     "user_of",
 ]
+
+log = logging.getLogger("gossipdp.link")
 
 DEFAULT_NETWORK: Final = "gossipdp"
 ATTEMPT: Final = "GOSSIPDP_ATTEMPT"
@@ -59,21 +61,88 @@ def is_default(home: Path) -> bool:
         return False
 
 
-def short_paths() -> Path:
-    """The folder for sockets of homes with long paths."""
-    return Path(f"/tmp/gossipdp-{os.geteuid()}")
-
-
 def socket_path(home: Path, name: str = "link.sock") -> Path:
-    """HOME/NAME, or a short path if that is too long for a socket.
+    """HOME/NAME, whatever its length: see `address`."""
+    return Path(os.path.realpath(home)) / name
 
-    The short path does not depend on the environment, so a daemon and a training process started by different means
-    agree on it.
+
+@contextmanager
+def address(path: Path) -> Iterator[str]:
+    """What `bind` and `connect` take for `path`. A longer path than they take is named by its folder's descriptor.
+
+    Raises:
+        OSError: the folder does not exist, or this user may not look into it.
     """
-    path = Path(os.path.realpath(home)) / name
     if len(os.fsencode(path)) <= MAX_PATH:
-        return path
-    return short_paths() / f"{hashlib.blake2b(os.fsencode(path), digest_size=16).hexdigest()}.sock"
+        yield str(path)
+        return
+    folder = os.open(path.parent, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        yield f"/proc/self/fd/{folder}/{path.name}"
+    finally:
+        os.close(folder)
+
+
+class Listening:
+    """A socket in a home, which listens to this user alone. It never waits.
+
+    Args:
+        path: of its file, in an existing folder.
+        kind: SOCK_SEQPACKET or SOCK_STREAM.
+        backlog: connections that wait to be accepted.
+
+    Raises:
+        OSError: it cannot be made, or another process listens there.
+    """
+
+    def __init__(self, path: Path, kind: socket.SocketKind, backlog: int) -> None:
+        self._path, self._kind, self._backlog = path, kind, backlog
+        self.socket = self._open()
+
+    def _open(self) -> socket.socket:
+        listener = socket.socket(socket.AF_UNIX, self._kind)
+        try:
+            listener.setblocking(False)
+            with address(self._path) as where:
+                if self._path.exists():
+                    with socket.socket(socket.AF_UNIX, self._kind) as probe:
+                        probe.setblocking(False)
+                        if probe.connect_ex(where) != errno.ECONNREFUSED:
+                            raise OSError(errno.EADDRINUSE, "a daemon is listening there")
+                    self._path.unlink()
+                # The file takes the mode of the descriptor. So it is never open to others, whatever the umask.
+                os.fchmod(listener.fileno(), 0o600)
+                listener.bind(where)
+            listener.listen(self._backlog)
+            self._inode = os.stat(self._path).st_ino
+        except OSError:
+            listener.close()
+            raise
+        return listener
+
+    def renew(self) -> bool:
+        """Listen anew if the file is gone: cleaners delete old ones. Returns whether `socket` is another one now."""
+        if self._path.exists():
+            return False
+        try:
+            renewed = self._open()
+        except OSError:  # the home is gone, or no descriptor is left
+            return False
+        self.socket.close()
+        self.socket = renewed
+        log.warning("%s was deleted: this daemon listens there again", self._path)
+        return True
+
+    def close(self) -> None:
+        """Stop, and delete the file unless it is another daemon's. A second call does nothing."""
+        if self.socket.fileno() < 0:
+            return
+        try:
+            if os.stat(self._path).st_ino == self._inode:
+                os.unlink(self._path)
+        except OSError:
+            pass
+        self.socket.close()
 
 
 def expected(home: Path) -> bool:
@@ -100,19 +169,12 @@ def others_that_run(home: Path) -> list[Path]:
 
 def _answers(path: Path) -> bool:
     try:
-        with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as connection:
+        with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as connection, address(path) as where:
             connection.setblocking(False)
-            connection.connect(str(path))
+            connection.connect(where)
             return user_of(connection) == os.geteuid()
     except OSError:
         return False
-
-
-def check_private(directory: Path) -> None:
-    """Raises OSError unless `directory` belongs to this user alone. Anyone may make one in /tmp."""
-    status = os.lstat(directory)
-    if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.geteuid() or stat.S_IMODE(status.st_mode) & 0o077:
-        raise OSError(errno.EPERM, "not a directory of this user alone", str(directory))
 
 
 def receive(connection: socket.socket) -> tuple[bytes, list[int]]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import socket
 import struct
 from collections.abc import Mapping
@@ -13,6 +12,7 @@ import psutil
 
 from gossipdp.errors import UnreachableError
 from gossipdp.runtime.observability.health import MOST_STALL, STATES, WIDE
+from gossipdp.runtime.unix_sockets import address
 from peers.control import ask, runs, socket_path
 from peers.doctor.findings import Finding, Light, fine, grey, red, yellow
 from peers.finished import read_about
@@ -73,7 +73,8 @@ def _stopped(home: Path) -> int:
     """The daemon's process if a signal has stopped it, else 0. The kernel knows who listens on the control socket."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK) as probe:
         try:
-            probe.connect(os.fspath(socket_path(home)))
+            with address(socket_path(home)) as where:
+                probe.connect(where)
             pid, _, _ = struct.unpack("3i", probe.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
             return pid if psutil.Process(pid).status() == psutil.STATUS_STOPPED else 0
         except (OSError, psutil.Error):

@@ -30,7 +30,7 @@ from gossipdp.runtime.link.messages import (
 )
 from gossipdp.runtime.link.region import Region, map_sealed, write_blob
 from gossipdp.runtime.unix_sockets import (
-    check_private,
+    address,
     is_default,
     others_that_run,
     receive,
@@ -69,16 +69,14 @@ class Link:
             UnreachableError: GD-105, no daemon serves this home. Its cause is a BlockingIOError if a daemon does, but
                 its queue is full now.
         """
-        path = socket_path(home)
         try:
             connection = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         except OSError as error:  # no descriptor left: training goes on and tries again later
             raise _no_daemon(home, error) from None
         try:
             connection.setblocking(False)
-            if path.name != "link.sock":
-                check_private(path.parent)
-            connection.connect(str(path))
+            with address(socket_path(home)) as where:
+                connection.connect(where)
             if user_of(connection) != os.geteuid():
                 raise OSError(errno.EPERM, f"served by user {user_of(connection)}")
         except OSError as error:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import socket
 import struct
 import time
@@ -11,7 +10,7 @@ from typing import Any, Final
 
 import msgspec
 
-from gossipdp.runtime.unix_sockets import check_private, socket_path
+from gossipdp.runtime.unix_sockets import address, socket_path
 
 __all__ = ["ask_status"]
 
@@ -27,15 +26,15 @@ class _Answer(msgspec.Struct):
 def ask_status(home: Path, within: float = 5.0) -> dict[str, Any] | None:
     """The daemon's status as `gossipdp status --json` prints it. None if it does not answer within `within` seconds."""
     until, reply = time.monotonic() + within, bytearray()
-    path = socket_path(home, "control.sock")
     try:
-        if path.name != "control.sock":
-            check_private(path.parent)
-        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as daemon:
+        with (
+            socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as daemon,
+            address(socket_path(home, "control.sock")) as where,
+        ):
             # On a full backlog a non-blocking connect fails at once. A blocking one waits for SO_SNDTIMEO.
             patience = struct.pack("ll", int(within), int(within % 1 * 1e6))
             daemon.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, patience)
-            daemon.connect(os.fspath(path))
+            daemon.connect(where)
             daemon.settimeout(within)
             daemon.sendall(REQUEST)
             while len(reply) <= MOST:

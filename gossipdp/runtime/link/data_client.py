@@ -30,7 +30,7 @@ from msgspec import Meta, Struct
 from gossipdp.errors import DataError, RemoteProtocolError
 from gossipdp.protocol.wire.messages import MAX_BLOCKS, U32, U63, Digest, Name
 from gossipdp.runtime.link.forks import leave_in_forks
-from gossipdp.runtime.unix_sockets import check_private, receive, socket_path, user_of
+from gossipdp.runtime.unix_sockets import address, receive, socket_path, user_of
 
 __all__ = ["DataLink", "DataLost", "Group", "data_path"]
 
@@ -164,9 +164,8 @@ class DataLink:
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         try:
             self._socket.setblocking(False)
-            if path.name != "data.sock":
-                check_private(path.parent)
-            self._socket.connect(str(path))
+            with address(path) as where:
+                self._socket.connect(where)
             if user_of(self._socket) != os.geteuid():
                 raise OSError(f"served by user {user_of(self._socket)}")
         except OSError as error:

@@ -35,7 +35,7 @@ from gossipdp.runtime.link.data_client import (
     encode,
 )
 from gossipdp.runtime.link.data_passes import Passes, Place
-from gossipdp.runtime.unix_sockets import check_private, receive, user_of
+from gossipdp.runtime.unix_sockets import Listening, receive, user_of
 
 __all__ = ["DataServer", "Feed"]
 
@@ -43,6 +43,8 @@ log = logging.getLogger("gossipdp.data")
 
 MAX_READERS: Final = 512
 """most connections; further ones are closed"""
+BACKLOG: Final = 64
+"""connections that wait to be accepted"""
 AWAY: Final = 30.0
 """seconds without a reader after which a group counts as gone"""
 STATE: Final = "data.json"
@@ -133,28 +135,18 @@ class DataServer:
         if state is not None:
             feed(lambda peer, _: peer.leasing.restore(state))
         self._snapshot = b""
-        self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         try:
-            if self._path.name != "data.sock":
-                self._path.parent.mkdir(mode=0o700, exist_ok=True)
-                check_private(self._path.parent)
-            # This process serves the link of this home, so the file is left from a dead daemon.
-            self._path.unlink(missing_ok=True)
-            self._listener.setblocking(False)
-            os.fchmod(self._listener.fileno(), 0o600)
-            self._listener.bind(str(self._path))
-            self._listener.listen(64)
+            self._listening = Listening(self._path, socket.SOCK_SEQPACKET, BACKLOG)
         except OSError as error:
-            self._listener.close()
             raise HardwareError(
                 "GD-104", "the socket for readers of data cannot be opened", seen=f"{self._path}: {error.strerror}"
             ) from None
 
     def filenos(self) -> list[int]:
-        return [self._listener.fileno(), *self._readers]
+        return [self._listening.socket.fileno(), *self._readers]
 
     def handle(self, fd: int) -> None:
-        if fd == self._listener.fileno():
+        if fd == self._listening.socket.fileno():
             self._accept()
         elif fd in self._readers:
             self._read(self._readers[fd])
@@ -167,6 +159,7 @@ class DataServer:
 
     def tick(self, now: float) -> None:
         """Called about twice a second: end groups that have had no reader for AWAY seconds."""
+        self._listening.renew()
         for key, group in list(self._groups.items()):
             if group.empty_for(now) >= AWAY:
                 group.passes.close()
@@ -188,14 +181,12 @@ class DataServer:
         for reader in self._readers.values():
             reader.connection.close()
         self._readers.clear()
-        if self._listener.fileno() >= 0:
-            self._listener.close()
-            self._path.unlink(missing_ok=True)
+        self._listening.close()
 
     # -- connections ------------------------------------------------------------------------------------------
 
     def _accept(self) -> None:
-        if (connection := accept(self._listener)) is None:
+        if (connection := accept(self._listening.socket)) is None:
             return
         connection.setblocking(False)
         if user_of(connection) != os.geteuid() or len(self._readers) >= MAX_READERS:

@@ -5,7 +5,6 @@ Nothing here waits or looks into a vector. `Trainer` serves the process that is 
 
 from __future__ import annotations
 
-import errno
 import logging
 import os
 import socket
@@ -31,7 +30,7 @@ from gossipdp.runtime.link.messages import (
 )
 from gossipdp.runtime.link.region import Allocation, Region, read_blob
 from gossipdp.runtime.link.trainer import Trainer, no_memory, refusal
-from gossipdp.runtime.unix_sockets import check_private, receive, socket_path, user_of
+from gossipdp.runtime.unix_sockets import Listening, receive, socket_path, user_of
 
 __all__ = ["NO_ROOM", "LinkServer"]
 
@@ -72,8 +71,7 @@ class LinkServer:
         """always readable: polled while shared memory is being allocated"""
         try:
             home.mkdir(mode=0o700, parents=True, exist_ok=True)
-            self._listener = _listen(self.path)
-            self._inode = os.stat(self.path).st_ino
+            self._listening = Listening(self.path, socket.SOCK_SEQPACKET, BACKLOG)
         except OSError as error:
             os.close(self._again)
             raise HardwareError(
@@ -101,17 +99,21 @@ class LinkServer:
 
     def filenos(self) -> list[int]:
         """Descriptors to poll for reading; call `handle` for a readable one."""
-        fds = [self._listener.fileno(), *self._arriving]
+        fds = [self._listening.socket.fileno(), *self._arriving]
         if self._trainer is not None:
             fds += self._trainer.filenos()
             if self._trainer.allocating:
                 fds.append(self._again)
         return fds
 
+    def renew(self) -> None:
+        """Listen anew if the socket's file is gone."""
+        self._listening.renew()
+
     def handle(self, fd: int) -> list[LinkEvent]:
         """What happened on `fd`; [] for a descriptor closed meanwhile."""
         trainer = self._trainer
-        if fd == self._listener.fileno():
+        if fd == self._listening.socket.fileno():
             return self._accept()
         if fd in self._arriving:
             return self._greet(fd)
@@ -141,7 +143,7 @@ class LinkServer:
             self._trainer.end(reason)
 
     def close(self) -> None:
-        if self._listener.fileno() < 0:
+        if self._listening.socket.fileno() < 0:
             return
         self.detach()
         if self._trainer is not None:
@@ -150,12 +152,7 @@ class LinkServer:
         for connection in self._arriving.values():
             connection.close()
         self._arriving.clear()
-        try:
-            if os.stat(self.path).st_ino == self._inode:
-                os.unlink(self.path)
-        except OSError:
-            pass
-        self._listener.close()
+        self._listening.close()
         os.close(self._again)
 
     def _read(self, trainer: Trainer) -> list[LinkEvent]:
@@ -175,7 +172,7 @@ class LinkServer:
         """Accept connections, but no more than may be arriving at once: other descriptors need their turn."""
         events: list[LinkEvent] = []
         for _ in range(MAX_ARRIVING):
-            if (connection := accept(self._listener)) is None:
+            if (connection := accept(self._listening.socket)) is None:
                 break
             connection.setblocking(False)
             if user_of(connection) != os.geteuid():
@@ -268,26 +265,3 @@ def _send_last(connection: socket.socket, message: Refused) -> None:
         connection.send(encode(message))
     except OSError:
         pass
-
-
-def _listen(path: Path) -> socket.socket:
-    if path.name != "link.sock":
-        path.parent.mkdir(mode=0o700, exist_ok=True)
-        check_private(path.parent)
-    listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    try:
-        listener.setblocking(False)
-        if path.exists():
-            with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as probe:
-                probe.setblocking(False)
-                if probe.connect_ex(str(path)) != errno.ECONNREFUSED:
-                    raise OSError(errno.EADDRINUSE, "a daemon is listening there")
-            path.unlink()
-        # A socket file takes the mode of its descriptor. So it is never open to other users, whatever the umask.
-        os.fchmod(listener.fileno(), 0o600)
-        listener.bind(str(path))
-        listener.listen(BACKLOG)
-    except OSError:
-        listener.close()
-        raise
-    return listener

@@ -71,6 +71,9 @@ class Service(Protocol):
 
     def handle(self, fd: int) -> None: ...
 
+    def tick(self, now: float) -> None:
+        """Called about twice a second."""
+
     def close(self) -> None: ...
 
 
@@ -384,8 +387,9 @@ class Node:
 
     def _tick(self, now: float) -> None:
         self._next_tick = now + TICK
-        if self._data is not None:
-            self._data.tick(now)
+        for service in self._services:
+            service.tick(now)
+        self._training.renew()
         finishing = str(self._ending.describe(now).get("text", ""))
         waiting, parameters = self._jobs.waiting, self._jobs.parameters
         self._housekeeping.tick(now, waiting, parameters, saving=self.saving, finishing=finishing)

@@ -72,6 +72,10 @@ class TrainingSessions:
             self._take(event, now)
             self._drain(now)
 
+    def renew(self) -> None:
+        """Listen anew if the socket's file is gone."""
+        self._server.renew()
+
     def close(self) -> None:
         self._server.close()
 

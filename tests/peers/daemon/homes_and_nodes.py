@@ -26,6 +26,9 @@ class NoSignals:
     def filenos(self) -> list[int]:
         return []
 
+    def tick(self, now: float) -> None:
+        pass
+
     def close(self) -> None:
         pass
 

@@ -1,6 +1,7 @@
 """Paths and modes of the link's socket."""
 
 import os
+import shutil
 import stat
 from pathlib import Path
 
@@ -36,27 +37,42 @@ def test_another_user_is_refused(server: links.LinkServer, tmp_path: Path, monke
         links.Link.connect(tmp_path)
 
 
-def test_long_home_gets_a_short_path_in_a_private_directory(tmp_path: Path) -> None:
-    home = tmp_path / ("x" * 100)
-    path = links.socket_path(home)
-    assert len(os.fsencode(path)) <= 107 and path.parent == Path(f"/tmp/gossipdp-{os.geteuid()}")
-    assert path != links.socket_path(tmp_path / ("y" * 100))
+def test_home_with_a_path_too_long_for_a_socket_holds_its_sockets_too(tmp_path: Path) -> None:
+    home = tmp_path / ("x" * 120)
     server = links.LinkServer(home)
-    assert stat.S_IMODE(os.stat(path.parent).st_mode) == 0o700
+    assert links.socket_path(home).is_socket() and links.expected(home)
     attached(server, home)
+    with pytest.raises(HardwareError, match=r"GD-104.*\n.*a daemon is listening there"):
+        links.LinkServer(home)
     server.close()
-    assert not path.exists()
+    assert not links.socket_path(home).exists()
 
 
-def test_directory_open_to_others_is_not_trusted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    public = tmp_path / "public"
-    public.mkdir(mode=0o755)
-    monkeypatch.setattr(link_server, "socket_path", lambda home: public / "0.sock")
-    with pytest.raises(HardwareError, match="not a directory of this user alone"):
-        links.LinkServer(tmp_path)
-    monkeypatch.setattr("gossipdp.runtime.link.client.socket_path", lambda home: public / "0.sock")
-    with pytest.raises(UnreachableError, match="not a directory of this user alone"):
-        links.Link.connect(tmp_path)
+@pytest.mark.parametrize("name", ["home", "x" * 120])
+def test_daemon_whose_socket_was_deleted_listens_there_again(tmp_path: Path, name: str) -> None:
+    server = links.LinkServer(tmp_path / name)
+    links.socket_path(tmp_path / name).unlink()
+    server.renew()
+    attached(server, tmp_path / name)
+    server.close()
+    assert not links.socket_path(tmp_path / name).exists()
+
+
+def test_daemon_leaves_a_socket_alone_that_another_one_made_there(tmp_path: Path) -> None:
+    first = links.LinkServer(tmp_path)
+    links.socket_path(tmp_path).unlink()
+    second = links.LinkServer(tmp_path)
+    first.renew()
+    attached(second, tmp_path)
+    first.close()
+    second.close()
+
+
+def test_home_that_was_deleted_ends_no_daemon(tmp_path: Path) -> None:
+    server = links.LinkServer(tmp_path / "home")
+    shutil.rmtree(tmp_path / "home")
+    server.renew()
+    server.close()
 
 
 def test_the_default_home_follows_the_environment() -> None:
