@@ -10,6 +10,7 @@ Importing this file imports accelerate.
 from __future__ import annotations
 
 import os
+import weakref
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
@@ -40,20 +41,25 @@ class _Tracker(GeneralTracker):  # type: ignore[misc]
     main_process_only = False
 
     def __init__(self, peer: Attachment) -> None:
-        self._peer = peer
+        # The accelerator may outlive the model: a function that `find_executable_batch_size` calls again makes another.
+        self._peer = weakref.ref(peer)
         super().__init__()
 
     @property
-    def tracker(self) -> Attachment:
-        return self._peer
+    def tracker(self) -> Attachment | None:
+        """The attachment; None once its model is gone."""
+        return self._peer()
 
     def log(self, values: Mapping[str, Any], step: int | None = None, **_: Any) -> None:
+        if (peer := self._peer()) is None:
+            return
         loss = next((values[name] for name in LOSSES if name in values), None)
         found = [each if isinstance(each, int | float | torch.Tensor) else None for each in (loss, evaluation(values))]
-        self._peer.report(loss=found[0], eval_loss=found[1])
+        peer.report(loss=found[0], eval_loss=found[1])
 
     def finish(self) -> None:
-        self._peer.detach()
+        if (peer := self._peer()) is not None:
+            peer.detach()
 
 
 def attach(
@@ -109,7 +115,8 @@ def attach(
             peer.samples_per_step = _samples(accelerator, batch)
 
         stepping[-1].register_step_pre_hook(torch.compiler.disable(count))  # type: ignore[no-untyped-call]
-    accelerator.trackers.append(_Tracker(peer))
+    others = [each for each in accelerator.trackers if not (isinstance(each, _Tracker) and each.tracker is None)]
+    accelerator.trackers[:] = [*others, _Tracker(peer)]
     return peer
 
 

@@ -115,3 +115,30 @@ def test_accelerate__several_optimizers_are_one_step(daemon: LedgerDaemon, accel
                     optimizer.zero_grad()
     assert peer.steps == 5 and handed_over(daemon) == (5, 30)
     assert is_what_was_handed_over(accelerator.unwrap_model(model), daemon)
+
+
+def test_accelerate__function_that_is_called_again_with_a_smaller_batch_attaches_again(
+    daemon: LedgerDaemon, accelerator_of: Any
+) -> None:
+    gossip, accelerator, sizes = framework("accelerate"), accelerator_of(), []
+    from accelerate.utils import find_executable_batch_size
+
+    @find_executable_batch_size(starting_batch_size=8)  # type: ignore[untyped-decorator]
+    def train(batch_size: int) -> int:
+        accelerator.free_memory()
+        sizes.append(batch_size)
+        model = Line()
+        model, optimizer = accelerator.prepare(model, torch.optim.SGD(model.parameters(), lr=0.1))
+        peer = gossip.attach(accelerator, model, optimizer, samples_per_step=batch_size)
+        for step in range(3):
+            accelerator.backward(model(**Rows(1)[0])["loss"])
+            optimizer.step()
+            if batch_size > 4 and step:
+                raise RuntimeError("CUDA out of memory.")
+        accelerator.log({"loss": 0.5})
+        return peer.steps
+
+    assert train() == 3 and sizes[0] == 8 and sizes[-1] <= 4
+    assert len(accelerator.trackers) == 1
+    accelerator.end_training()
+    assert seen(daemon, links.Reported)[-1].loss == 0.5
