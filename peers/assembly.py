@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import secrets
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -20,15 +20,11 @@ from gossipdp.protocol.transfer.claims import Held
 from gossipdp.protocol.wire.messages import Member, Progress, State, short
 from gossipdp.runtime import decisions_file, files
 from gossipdp.runtime.link import LinkServer
-from gossipdp.runtime.network.addresses import MAX_ADVERTISED, Choice, doubt
+from gossipdp.runtime.network.addresses import Choice, doubt
 from gossipdp.runtime.network.identity import Identity, NetworkSecret
 from gossipdp.runtime.network.incarnation import next_incarnation
 from gossipdp.runtime.network.limits import LIMITS
-from gossipdp.runtime.network.nat_pmp import NatPmp, default_gateway
-from gossipdp.runtime.network.reach import is_public
-from gossipdp.runtime.network.router_mapping import Mapped, RouterMapping, Way
 from gossipdp.runtime.network.transport import Transport
-from gossipdp.runtime.network.upnp import Upnp
 from gossipdp.runtime.node import Node, NodeConfig
 from gossipdp.runtime.observability import history
 from gossipdp.runtime.observability.history import History
@@ -47,71 +43,12 @@ from peers.final import FinalFiles
 from peers.home import HomeNetwork
 from peers.log_file import log_file
 from peers.memory import usable
+from peers.own_addresses import OwnAddresses
 from peers.services import Control, Signals
 from peers.settings import memory_plan, pairwise, peer_config, workers
 from peers.version import SOFTWARE
 
-__all__ = ["Router", "build", "wants_router"]
-
-
-def wants_router(config: Config, choice: Choice, port: int) -> bool:
-    """Whether to ask the router: the operator wants it, and no public IPv4 address is known."""
-    public = any(is_public(address) and not address.startswith("[") for address in choice.addresses)
-    return config.network.nat == AUTO and config.network.advertise == (AUTO,) and port != 0 and not public
-
-
-def ways() -> list[Way]:
-    """The protocols by which a router is asked."""
-    gateway = default_gateway()
-    return [*([NatPmp(gateway)] if gateway else []), Upnp()]
-
-
-class Router:
-    """A service of the I/O loop: passes on what the router says.
-
-    Args:
-        choice: the addresses without the router.
-        mapping: makes the mapping of a port.
-    """
-
-    def __init__(
-        self,
-        node: Node,
-        home: Path,
-        config: Config,
-        choice: Choice,
-        port: int,
-        mapping: Callable[[int, Sequence[Way]], RouterMapping] = RouterMapping,
-    ) -> None:
-        self._node, self._home, self._config, self._choice = node, home, config, choice
-        self._mapping, self._mapped = mapping(port, ways()), False
-
-    def filenos(self) -> Sequence[int]:
-        return [self._mapping.fileno()]
-
-    def tick(self, now: float) -> None:
-        pass
-
-    def close(self) -> None:
-        self._mapping.close()
-
-    def handle(self, fd: int) -> None:
-        for found in self._mapping.collect():
-            if isinstance(found, Mapped):
-                self._mapped = True
-                addresses = (found.address, *self._choice.addresses)[:MAX_ADVERTISED]
-                why = f"the port that the router maps, asked by {found.way}"
-                log.info("the router maps %s to this peer (%s)", found.address, found.way)
-                self._advertise(addresses, why)
-            else:
-                self._node.notice("GD-103", f"others will hardly reach this peer: the router maps no port: {found}")
-                if self._mapped:
-                    self._mapped = False
-                    self._advertise(self._choice.addresses, self._choice.why)
-
-    def _advertise(self, addresses: Sequence[str], why: str) -> None:
-        self._node.advertise(addresses, why)
-        invites.renew_invite(self._home, addresses, (), self._config)
+__all__ = ["build"]
 
 
 log = logging.getLogger("gossipdp.daemon")
@@ -209,8 +146,8 @@ def build(
     )
     node.add(Control(control, node, home, config, final))
     node.add(Signals(node, supervisor))
-    if wants_router(config, choice, transport.port):
-        node.add(Router(node, home, config, choice, transport.port))
+    if config.network.advertise == (AUTO,) and transport.port:
+        node.add(OwnAddresses(node, home, config, choice, transport.port, environment))
     where = ", ".join(choice.addresses) or "no address"
     log.info("peer %s, incarnation %d, at %s (%s)", short(identity.id), incarnation, where, choice.why)
     _give_notice(node, config, transport, choice, kept)

@@ -259,6 +259,8 @@ class RanAway(Event):
     """Training ran away, so this peer steps as if alone; or that is over."""
 
     active: bool
+    again: bool = False
+    """it had done so before, not long ago. Bare optimizers may leap once, such as Adam near an optimum"""
 
 
 @dataclass(frozen=True, slots=True)

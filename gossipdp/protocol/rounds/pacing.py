@@ -264,7 +264,7 @@ class Pacing:
             self.runaway.other_rounds()
         self._short = self.warming_up
         if self.runaway.round_done(length / self._share, movement / self._share, alone=self.alone):
-            self._outputs.emit(RanAway(self.runaway.active))
+            self._outputs.emit(RanAway(self.runaway.active, self.runaway.again))
         self._rounds, self._movement = rounds, movement
         self._alone += 1
         self._trains = attached

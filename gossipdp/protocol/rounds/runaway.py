@@ -46,6 +46,11 @@ class Runaway:
         """|D| of the last rounds, RMS per parameter"""
         self.begin()
 
+    @property
+    def again(self) -> bool:
+        """It ran away not long ago, too."""
+        return self._needed > CALM
+
     def begin(self) -> None:
         """Another model or training process: what was measured does not count."""
         self.active = False

@@ -166,9 +166,11 @@ class Notices:
                     steps,
                     instead,
                 )
-            case events.RanAway(True):
-                text = "each round moves the weights further than the one before: this peer steps as if alone"
+            case events.RanAway(True, again=True):
+                text = "rounds move the weights ever further again: this peer steps as if alone"
                 self.notice("GD-405", text, now)
+            case events.RanAway(True):
+                log.info("rounds move the weights ever further: this peer steps as if alone for some rounds")
             case events.RanAway(False):
                 log.info("training is calm again: this peer averages with others as before")
             case events.WeightsLoaded(kept):

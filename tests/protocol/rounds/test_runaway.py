@@ -74,12 +74,13 @@ def test_peer_stays_as_if_alone_while_its_rounds_grow():
 
 def test_each_relapse_doubles_the_calm_rounds_that_are_needed_and_halves_the_weight():
     _, runaway = played(CALM_ROUNDS)
-    needed, most, length = [], [], 1.0
+    needed, most, again, length = [], [], [], 1.0
     for _ in range(6):
         while not runaway.active:
             length *= 2.0
             runaway.round_done(length, length, alone=False)
         needed.append(0)
+        again.append(runaway.again)
         while runaway.active:
             runaway.round_done(length, length, alone=False)
             needed[-1] += 1
@@ -87,6 +88,7 @@ def test_each_relapse_doubles_the_calm_rounds_that_are_needed_and_halves_the_wei
             runaway.round_done(length, length, alone=False)
         most.append(runaway.share)
     assert needed == [CALM, 2 * CALM, 4 * CALM, 8 * CALM, LONGEST, LONGEST]
+    assert again == [False, *5 * [True]]
     assert most == [1 / 2, 1 / 4, 1 / 8, 1 / 16, 1 / 16, 1 / 16]
 
 

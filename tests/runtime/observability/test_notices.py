@@ -161,6 +161,17 @@ def test_model_that_an_idle_peer_fetches_anew__said_at_debug_level_alone(
     assert caplog.messages[-1] == lines[0]
 
 
+def test_training_that_runs_away__a_line_at_first_and_a_notice_at_a_relapse(
+    listeners: Listeners, caplog: pytest.LogCaptureFixture
+) -> None:
+    notices, _, _ = listeners
+    notices.observe(events.RanAway(True), 0.0)
+    notices.observe(events.RanAway(False, again=True), 9.0)
+    notices.observe(events.RanAway(True, again=True), 60.0)
+    assert [record.levelname for record in caplog.records] == ["INFO", "INFO", "WARNING"]
+    assert "GD-405" in caplog.messages[-1] and "as if alone" in caplog.messages[0]
+
+
 CODES = ("GD-101", "GD-201", "GD-204", "GD-302", "GD-402")
 
 
