@@ -82,6 +82,8 @@ class Layout:
         self._starts = [entry.offset + held.first for entry, held in zip(entries, self.extents, strict=True)]
         self._stops = [entry.offset + held.last for entry, held in zip(entries, self.extents, strict=True)]
         self._residuals: dict[int, Tensor] = {}
+        self._finite: dict[int, Tensor] = {}
+        """each buffer at the last `read`, where its elements were finite"""
         self._variances = arithmetic.variances(model, self.tensors)
         self.streams, self._pins = SideStreams(), Pins()
         self.streams.begin(self._devices())
@@ -174,6 +176,7 @@ class Layout:
                 "parameters before attach, on every peer",
                 changed,
             )
+        self._mend_buffers()
         self.streams.begin(self._devices())
         for index, first, start, stop in self.shares(rank, ranks):
             tensor = self.tensors[index]
@@ -196,6 +199,30 @@ class Layout:
                         values = values + _only(plus, target, begin).to(values.device)
                     self.streams.store(values, target)
         return self.streams.end()
+
+    def _mend_buffers(self) -> None:
+        """Buffer elements that are NaN or infinite take their last finite values.
+
+        A batch that overflows spoils running statistics although the script skips its step. Elements whose reference
+        is infinite are not exchanged and stay. On CUDA nothing is logged, because that would wait for the device.
+        """
+        for index, entry in enumerate(self.schema.entries):
+            base = self.reference.value(index)
+            if entry.kind != "buffer" or base is None or not self._fits(index) or self.extents[index].sharded:
+                continue
+            tensor = local(self.tensors[index])
+            base = base.to(device=tensor.device, dtype=tensor.dtype).view(tensor.shape)
+            last = self._finite.get(index)
+            if last is None or last.device != tensor.device:
+                last = base
+            broken = ~tensor.isfinite() & base.isfinite()
+            if not tensor.is_cuda and not broken.any():
+                self._finite[index] = tensor.clone()
+                continue
+            if not tensor.is_cuda:
+                log.warning("%s had NaN or infinite values, which took their last finite ones", entry.name)
+            tensor.copy_(torch.where(broken, last, tensor))
+            self._finite[index] = tensor.clone()
 
     def shares(self, rank: int, ranks: int) -> Iterator[tuple[int, int, int, int]]:
         """What one of `ranks` that read together writes.
@@ -261,6 +288,8 @@ class Layout:
                     arithmetic.load_buffer(target, wanted, stays, kept)
                 else:
                     arithmetic.load(target, part, kept)
+            if self.schema.entries[piece.entry].kind == "buffer":
+                self._finite[piece.entry] = local(tensor).clone()
 
     @torch.no_grad()
     def add(self, start: int, values: Tensor, *, shards: bool = True, rest: bool = True) -> None:

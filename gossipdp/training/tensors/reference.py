@@ -3,7 +3,7 @@
 The vector holds each buffer element as its difference to the reference. A constant is 0 there: no norm, codec or
 rounding changes it, and loading 0 puts the reference's own bits back. An element whose reference is not finite, or
 beyond 2^100, is 0 too: it is not averaged, and travels in the carried state (see `carried`). An element that has become
-infinite or NaN since is NaN, so the daemon refuses the snapshot. Nothing here knows the daemon.
+infinite or NaN since is NaN here; `Layout.read` mends it first. Nothing here knows the daemon.
 """
 
 from __future__ import annotations

@@ -115,17 +115,45 @@ def test_bfloat16_buffer_that_moves_keeps_what_rounding_takes_from_small_correct
     assert moving[1] == 1.0 and float(moving[0]) == pytest.approx(1.01, abs=0.004)
 
 
-def test_an_element_that_becomes_nan_is_told_as_nan_and_one_whose_reference_is_not_finite_as_nothing() -> None:
+def test_an_element_whose_reference_is_not_finite_is_told_as_nothing() -> None:
     model = Constants()
     layout = attached(model)
-    model.mean[0] = torch.inf
-    model.mean[1] = torch.nan
     model.masked_bias.fill_(5.0)
     model.causal[0, 1] = 7.0
     vector = read(layout)
     found = {entry.name: vector[entry.offset : entry.stop] for entry in layout.schema.entries}
-    assert np.isnan(vector).sum() == 2 and np.isnan(found["mean"][:2]).all() and not found["mean"][2:].any()
+    assert np.isfinite(vector).all()
     assert not found["causal"].any() and found["masked_bias"] == [np.float32(1e9)]
+
+
+def test_a_buffer_that_becomes_nan_takes_its_last_finite_values(caplog: pytest.LogCaptureFixture) -> None:
+    model = Constants()
+    layout = attached(model)
+    model.mean.copy_(torch.arange(4.0))
+    read(layout)
+    model.mean[0], model.mean[1], model.mean[2] = torch.inf, torch.nan, 9.0
+    vector = read(layout)
+    assert np.isfinite(vector).all() and model.mean.tolist() == [0.0, 1.0, 9.0, 3.0]
+    assert [record.getMessage().split()[0] for record in caplog.records] == ["mean"]
+
+
+def test_a_buffer_that_becomes_nan_after_a_load_takes_the_loaded_values() -> None:
+    model = Constants()
+    layout = attached(model)
+    vector = read(layout)
+    entry = next(each for each in layout.schema.entries if each.name == "mean")
+    vector[entry.offset : entry.stop] = 2.0
+    layout.load(0, torch.from_numpy(vector))
+    model.mean.fill_(torch.nan)
+    read(layout)
+    assert model.mean.tolist() == [2.0] * 4
+
+
+def test_a_parameter_that_becomes_nan_is_told_as_nan() -> None:
+    model = Constants()
+    layout = attached(model)
+    model.weight.data[0] = torch.nan
+    assert np.isnan(read(layout)).sum() == 1
 
 
 def test_same_reference_and_vector_loaded_again_change_no_bit_of_a_living_model() -> None:
