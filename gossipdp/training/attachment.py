@@ -448,6 +448,8 @@ class Attachment:
             self._model,
             self._optimizers.all,
             before=self._before_step,
+            begins=self._optimizers.groups.begins,
+            ends=self._optimizers.groups.ends,
             over=self._after_step,
             changed=self._follow,
             stepping=stepping,

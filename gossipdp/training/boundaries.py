@@ -10,7 +10,7 @@ from __future__ import annotations
 import sys
 import threading
 import weakref
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from types import FrameType
 from typing import Any, Final, Protocol, TypeAlias
@@ -54,6 +54,8 @@ class Boundaries:
         model: the attached model.
         optimizers: in the order in which they step. A step is over when the last of them has stepped.
         before: called before an optimizer steps on their parameters.
+        begins: called with the followed optimizers whose parameters an outermost step is about to change.
+        ends: called with them after that step.
         over: called when a step is over, with the optimizer that made it; with None if the loop itself said so.
         changed: called with all followed optimizers when one has taken another's place, or has other parameters.
         stepping: set here while an optimizer steps on their parameters, and while `over` runs. A step that raises
@@ -66,11 +68,14 @@ class Boundaries:
         optimizers: Sequence[Optimizer],
         *,
         before: Callable[[Optimizer], None],
+        begins: Callable[[Sequence[Optimizer]], None],
+        ends: Callable[[Sequence[Optimizer]], None],
         over: Callable[[Optimizer | None], None],
         changed: Callable[[tuple[Optimizer, ...]], None],
         stepping: threading.Event,
     ) -> None:
         self._before, self._over, self._changed, self._stepping = before, over, changed, stepping
+        self._step_begins, self._step_ends = begins, ends
         trained = set(unwrap(model).parameters())
         self._roles = [_Role(each, trained & set(_parameters(each))) for each in optimizers]
         self._known: weakref.WeakKeyDictionary[Optimizer, tuple[int, list[_Role]]] = weakref.WeakKeyDictionary()
@@ -111,7 +116,7 @@ class Boundaries:
     @property
     def followed(self) -> tuple[Optimizer, ...]:
         """The optimizers that step now, in the order of those that `attach` was given."""
-        return tuple(dict.fromkeys(role.optimizer for role in self._roles))
+        return _optimizers(self._roles)
 
     def _keep(self) -> None:
         """Keep this object alive as long as the optimizers: a hook that no step calls refers to it."""
@@ -125,13 +130,17 @@ class Boundaries:
     # -- steps ------------------------------------------------------------------------------------------------
 
     def _begins(self, optimizer: Optimizer) -> None:
-        if not self._roles_of(optimizer):
+        roles = self._roles_of(optimizer)
+        if not roles:
             return
-        if any(role.stepped for role in self._roles) and not self._is_inner(optimizer):
+        inner = self._is_inner(optimizer)
+        if not inner:
             for role in self._roles:
-                role.stepped = False  # the step before has raised
+                role.stepped = False  # the step before may have raised
         self._stepping.set()
         self._before(optimizer)
+        if not inner:
+            self._step_begins(_optimizers(roles))
 
     def _ends(self, optimizer: Optimizer) -> None:
         roles = self._roles_of(optimizer)
@@ -141,6 +150,7 @@ class Boundaries:
                 role.others.clear()
         if not roles or self._is_inner(optimizer):
             return
+        self._step_ends(_optimizers(roles))
         with self._until_over():
             self._outermost_ends(optimizer, roles)
 
@@ -224,6 +234,10 @@ def _note_other(role: _Role, optimizer: Optimizer) -> None:
     role.optimizer = others[-1] or optimizer
     role.others.clear()
     role.stepped = role.optimizer is optimizer
+
+
+def _optimizers(roles: Iterable[_Role]) -> tuple[Optimizer, ...]:
+    return tuple(dict.fromkeys(role.optimizer for role in roles))
 
 
 def _parameters(optimizer: Optimizer) -> Iterator[nn.Parameter]:

@@ -32,7 +32,9 @@ def bounded(
     *optimizers: torch.optim.Optimizer,
     over: Callable[[torch.optim.Optimizer | None], None] = ignore,
 ) -> Boundaries:
-    return Boundaries(model, optimizers, before=ignore, over=over, changed=ignore, stepping=stepping)
+    return Boundaries(
+        model, optimizers, before=ignore, begins=ignore, ends=ignore, over=over, changed=ignore, stepping=stepping
+    )
 
 
 class Watch:

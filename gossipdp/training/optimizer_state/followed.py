@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
 from gossipdp.training.optimizer_state.adam import AdamMoments
+from gossipdp.training.optimizer_state.group_entries import GroupEntries
 from gossipdp.training.optimizer_state.state_dict import (
     optimizer_tensors,
     refuse_empty_state,
@@ -37,6 +38,8 @@ class Optimizers:
         self._model, self._all = model, optimizers
         self.moments = None if layout is None else AdamMoments.find(layout, model, optimizers)
         """None if no optimizer has moments that can be shared"""
+        self.groups = GroupEntries()
+        """the entries of param groups that steps change"""
         self._hooks: list[RemovableHandle] = []
 
     @property
@@ -82,15 +85,15 @@ class Optimizers:
 
     def tensors(self) -> dict[str, Tensor]:
         """As `optimizer_tensors`."""
-        return optimizer_tensors(self._model, self._all)
+        return optimizer_tensors(self._model, self._all, self.groups)
 
     def shards(self) -> dict[str, Tensor]:
         """As `sharded_tensors`."""
-        return sharded_tensors(self._model, self._all)
+        return sharded_tensors(self._model, self._all, self.groups)
 
     def restore(self, tensors: Mapping[str, Tensor]) -> None:
         """As `restore_optimizer`. An empty state of optimizers that keep some is refused."""
         refuse_empty_state(self._model, self._all, tensors)
-        restore_optimizer(self._model, self._all, tensors)
+        restore_optimizer(self._model, self._all, tensors, self.groups)
         if self.moments is not None:
             self.moments.recount()

@@ -15,10 +15,15 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from gossipdp.errors import DataError
+from gossipdp.training.optimizer_state.group_entries import GroupEntries
 from gossipdp.training.optimizer_state.state_entries import (
+    GROUP,
+    SHARED,
     StateEntry,
+    as_tensor,
     entries_after_first_step,
     entries_now,
+    group_names,
     like_parameter,
     no_gradients,
     storable,
@@ -29,37 +34,50 @@ from gossipdp.training.tensors.schema import local, resharded, unwrap
 __all__ = ["optimizer_tensors", "refuse_empty_state", "reset_optimizers", "restore_optimizer", "sharded_tensors"]
 
 SEPARATOR: Final = "::"
-"""between a parameter's name and the name of an entry of its state; no module's name contains it"""
+"""after a parameter's name, before the name of an entry of its state; no module's name contains it"""
 
 _Found: TypeAlias = Mapping[str, Mapping[str, Tensor]]
 """name of a parameter -> name of an entry -> value"""
 
 
-def optimizer_tensors(model: nn.Module, optimizers: Sequence[torch.optim.Optimizer]) -> dict[str, Tensor]:
+def optimizer_tensors(
+    model: nn.Module, optimizers: Sequence[torch.optim.Optimizer], groups: GroupEntries | None = None
+) -> dict[str, Tensor]:
     """The state of all optimizers. Collective.
 
+    Args:
+        groups: entries of the param groups that steps were seen to change.
+
     Returns:
-        "blocks.0.weight::exp_avg" -> whole tensor on the CPU. Empty on all ranks but the first.
+        "blocks.0.weight::exp_avg", or "blocks.0.weight::group::step" of its param group -> whole tensor on the CPU.
+        Empty on all ranks but the first.
 
     Raises:
         DataError: GD-610, an optimizer does not keep its state by parameters.
     """
     _refuse_zero(optimizers)
     resharded(unwrap(model))
-    kept = {name: value for each in held(model, optimizers) for name, value in _kept(each).items()}
+    parameters, groups = list(held(model, optimizers)), groups or GroupEntries()
+    common = _common(parameters, groups)
+    kept = {name: value for each in parameters for name, value in (_kept(each) | common[each.name]).items()}
     tensors: dict[str, Tensor] = {}
     for name, value in kept.items():
-        whole = _whole(value) if isinstance(value, Tensor) else torch.tensor(value, device="cpu")
+        whole = _whole(as_tensor(value))
         if _first():
             tensors[name] = whole.to("cpu", copy=True, memory_format=torch.contiguous_format)
     return tensors
 
 
-def sharded_tensors(model: nn.Module, optimizers: Sequence[torch.optim.Optimizer]) -> dict[str, Tensor]:
+def sharded_tensors(
+    model: nn.Module, optimizers: Sequence[torch.optim.Optimizer], groups: GroupEntries | None = None
+) -> dict[str, Tensor]:
     """The state of all optimizers in their own memory, as this rank holds it. Collective.
 
     A parameter without state has zeros of the form that its first step will make. So the names do not depend on the
     steps, and `torch.distributed.checkpoint.load` has tensors to read into.
+
+    Args:
+        groups: as of `optimizer_tensors`.
 
     Returns:
         "blocks.0.weight::exp_avg" -> DTensor of a sharded parameter, or a plain tensor.
@@ -69,29 +87,35 @@ def sharded_tensors(model: nn.Module, optimizers: Sequence[torch.optim.Optimizer
     """
     _refuse_zero(optimizers)
     resharded(unwrap(model))
-    parameters = list(held(model, optimizers))
+    parameters, groups = list(held(model, optimizers)), groups or GroupEntries()
     tensors: dict[str, Tensor] = {}
+    common = _common(parameters, groups, loaded_by_name=True)
     with no_gradients(parameters):
         for each in parameters:
             kept = _kept(each)
             if not kept:
                 made = (entries_after_first_step(each) or [{}])[-1]
                 kept = {f"{each.name}{SEPARATOR}{kind}": _zeros(like, each) for kind, like in made.items()}
-            for name, value in kept.items():
-                tensors[name] = value.detach() if isinstance(value, Tensor) else torch.tensor(value, device="cpu")
+            for name, value in (kept | common[each.name]).items():
+                tensors[name] = as_tensor(value).detach()
     return tensors
 
 
 def restore_optimizer(
-    model: nn.Module, optimizers: Sequence[torch.optim.Optimizer], tensors: Mapping[str, Tensor]
+    model: nn.Module,
+    optimizers: Sequence[torch.optim.Optimizer],
+    tensors: Mapping[str, Tensor],
+    groups: GroupEntries | None = None,
 ) -> None:
     """Load what `optimizer_tensors` returned. Collective.
 
-    Learning rates and other settings do not change. A parameter without an entry begins as new.
+    Learning rates and other settings do not change, unless the optimizer's own steps change them. A parameter without
+    an entry begins as new.
 
     Args:
         tensors: of `optimizer_tensors`, on the first rank; the other ranks' are not read. Or of `sharded_tensors`, on
             every rank: each gives its own part of the DTensors.
+        groups: hears which entries of the param groups are loaded.
 
     Raises:
         DataError: GD-608, the tensors are of another model or optimizer; GD-610, as `optimizer_tensors`.
@@ -107,9 +131,9 @@ def restore_optimizer(
     problem = ""
     if _first():
         for key, value in tensors.items():
-            name, _, kind = key.rpartition(SEPARATOR)
-            found.setdefault(name or key, {})[kind] = value
-        problem = _difference(tried, living, found)
+            name, _, kind = key.partition(SEPARATOR)
+            found.setdefault(name, {})[kind] = value
+        problem = _difference(tried, living, found) or _disagreement(parameters, found)
     if not problem:
         # In the order in which the optimizer makes the entries: a file has its own order.
         found = {name: _in_order((tried[name] or [{}])[-1], found[name]) for name in parameters if name in found}
@@ -137,14 +161,19 @@ def restore_optimizer(
         each.optimizer.state.pop(each.parameter, None)
     for name, kind, shape, dtype, in_parts in plan:
         each = parameters[name]
+        keeper, entry = _keeper(each, kind)
         if in_parts:
             value = tensors[f"{name}{SEPARATOR}{kind}"]
         else:
             value = found[name][kind] if _first() else torch.empty(shape, dtype=dtype, device="cpu")
         known = [made[kind] for made in [*(tried[name] or ()), living[name]] if kind in made]
+        if not known and keeper is not each.optimizer.state[each.parameter]:
+            known = [_like_common(keeper.get(entry), value, each)]
         same = [made for made in known if made.shape == tuple(value.shape)]
         like = next(iter(same or known), None) or like_parameter(value, each.parameter)
-        each.optimizer.state[each.parameter][kind] = _placed(value, like, each.parameter)
+        keeper[entry] = _placed(value, like, each.parameter)
+        if groups is not None and keeper is each.group:
+            groups.add(each.optimizer, each.group, entry)
 
 
 @torch.no_grad()
@@ -223,6 +252,9 @@ def _difference(
     for name, kept in found.items():
         made = tried[name]
         always = set(living[name]) if made is None else set.intersection(*map(set, made))
+        # Some entries change at later steps only. A file of an earlier version has none.
+        common = {kind for kind in always if kind.startswith((GROUP, SHARED))}
+        always -= common if common & kept.keys() else set()
         # An optimizer that begins with some entries may add more later.
         if always - kept.keys() or (made is not None and not any(made)):
             return f"{name} has {', '.join(sorted(kept))}, not {', '.join(sorted(always)) or 'anything'}"
@@ -234,8 +266,21 @@ def _difference(
     return ""
 
 
+def _disagreement(parameters: Mapping[str, Held], found: _Found) -> str:
+    """Which parameters have an entry in common here, and were saved with different ones; "" if none."""
+    first: dict[tuple[int, str], str] = {}
+    for name, each in parameters.items():
+        for kind, value in found.get(name, {}).items():
+            if not kind.startswith((GROUP, SHARED)):
+                continue
+            other = first.setdefault((id(_keeper(each, kind)[0]), kind), name)
+            if not torch.equal(found[other][kind], value):
+                return f"{other} and {name} share {kind.rpartition(SEPARATOR)[2]} here, and were saved with two of it"
+    return ""
+
+
 def _in_order(entries: Mapping[str, StateEntry], kept: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    return {kind: kept[kind] for kind in [*entries, *(kept.keys() - entries.keys())]}
+    return {kind: kept[kind] for kind in [*entries, *sorted(kept)] if kind in kept}
 
 
 def _placed(value: Tensor, like: StateEntry, parameter: Tensor) -> Any:
@@ -269,6 +314,59 @@ def _kept(each: Held) -> dict[str, Any]:
             raise _nameless(each.optimizer, f"{each.name}{SEPARATOR}{kind} is a {type(value).__name__}")
         kept[f"{each.name}{SEPARATOR}{kind}"] = value
     return kept
+
+
+def _common(
+    parameters: Sequence[Held], groups: GroupEntries, *, loaded_by_name: bool = False
+) -> dict[str, dict[str, Any]]:
+    """What each parameter shares with others, by parameter and full name: entries of its group and of the optimizer.
+
+    Args:
+        loaded_by_name: refuse entries that a new optimizer does not know of.
+
+    Raises:
+        DataError: GD-610, one of them is no plain tensor or number, or is refused.
+    """
+    for optimizer in dict.fromkeys(each.optimizer for each in parameters):
+        own = type(optimizer).state_dict is not torch.optim.Optimizer.state_dict
+        if own and (more := optimizer.state_dict().keys() - {"state", "param_groups"}):
+            raise _nameless(optimizer, f"its state_dict() has {', '.join(sorted(map(str, more)))} too")
+    found: dict[str, dict[str, Any]] = {}
+    tried: dict[int, frozenset[str]] = {}
+    for each in parameters:
+        changed = groups.names(each.optimizer, each.group)
+        if id(each.group) not in tried:
+            with no_gradients([each]):
+                tried[id(each.group)] = group_names(each, changed)
+            if loaded_by_name and (late := changed - tried[id(each.group)]):
+                do = "save it with peer.save or peer.state_dict()"
+                raise _nameless(each.optimizer, f"its first step does not change {', '.join(sorted(late))}", do)
+        names = tried[id(each.group)] | changed
+        kept = {GROUP + name: each.group[name] for name in sorted(names) if name in each.group}
+        state: Mapping[Any, Any] = each.optimizer.state
+        kept |= {SHARED + name: value for name, value in state.items() if isinstance(name, str)}
+        for kind, value in kept.items():
+            if value is not None and not storable(value):
+                raise _nameless(each.optimizer, f"{kind} is a {type(value).__name__}")
+        found[each.name] = {f"{each.name}{SEPARATOR}{kind}": value for kind, value in kept.items() if value is not None}
+    return found
+
+
+def _keeper(each: Held, kind: str) -> tuple[dict[Any, Any], str]:
+    """The dictionary that has an entry of a parameter, and its name there."""
+    if kind.startswith(GROUP):
+        return each.group, kind.removeprefix(GROUP)
+    if kind.startswith(SHARED):
+        return each.optimizer.state, kind.removeprefix(SHARED)
+    return each.optimizer.state[each.parameter], kind
+
+
+def _like_common(now: Any, value: Tensor, each: Held) -> StateEntry:
+    """The guess for an entry that parameters share and no stand-in made: as it is now, or a number if it is one."""
+    if storable(now):
+        return StateEntry.of(now)
+    entry = StateEntry(tuple(value.shape), value.dtype, each.parameter.device)
+    return entry if value.shape else entry._replace(number=True)
 
 
 def _zeros(like: StateEntry, each: Held) -> Tensor:
@@ -306,12 +404,16 @@ def _refuse_zero(optimizers: Sequence[torch.optim.Optimizer]) -> None:
             )
 
 
-def _nameless(optimizer: torch.optim.Optimizer, seen: str) -> DataError:
+def _nameless(
+    optimizer: torch.optim.Optimizer,
+    seen: str,
+    do: str = "save the optimizer's own state_dict() with the training process's checkpoint",
+) -> DataError:
     return DataError(
         "GD-610",
-        "this optimizer keeps something that is no plain tensor or number of a parameter, and cannot be saved by name",
+        "this optimizer keeps something that cannot be saved by names",
         seen=f"{type(optimizer).__name__}: {seen}",
-        do="save the optimizer's own state_dict() with the training process's checkpoint",
+        do=do,
     )
 
 

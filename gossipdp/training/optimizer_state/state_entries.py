@@ -1,20 +1,40 @@
-"""What an optimizer keeps of a parameter: seen on stand-ins, because the optimizer itself must not step here."""
+"""What an optimizer keeps of a parameter: seen on stand-ins, because the optimizer itself must not step here.
+
+An optimizer may keep more than a parameter's own state: entries of its param group that its step changes, and entries
+of its state under names of their own. Each parameter has these too, as "group::step" or "shared::k".
+"""
 
 from __future__ import annotations
 
+import copy
 from collections import OrderedDict, defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Set
 from contextlib import contextmanager
 from typing import Any, Final, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
+from gossipdp.training.optimizer_state.group_entries import changed, seen
 from gossipdp.training.tensors.optimizers import Held
 from gossipdp.training.tensors.schema import local
 
-__all__ = ["StateEntry", "entries_after_first_step", "entries_now", "like_parameter", "no_gradients", "storable"]
+__all__ = [
+    "GROUP",
+    "SHARED",
+    "StateEntry",
+    "as_tensor",
+    "entries_after_first_step",
+    "entries_now",
+    "group_names",
+    "like_parameter",
+    "no_gradients",
+    "storable",
+]
 
+GROUP: Final = "group::"
+SHARED: Final = "shared::"
+"""prefixes of the names of what parameters share"""
 
 ELEMENTWISE: Final = tuple(
     getattr(torch.optim, name)
@@ -40,7 +60,7 @@ class StateEntry(NamedTuple):
     @classmethod
     def of(cls, value: Any) -> StateEntry:
         if not isinstance(value, Tensor):
-            return cls((), torch.tensor(value, device="cpu").dtype, torch.device("cpu"), number=True)
+            return cls((), as_tensor(value).dtype, torch.device("cpu"), number=True)
         mesh, placements = getattr(value, "device_mesh", None), getattr(value, "placements", None)
         return cls(tuple(value.shape), value.dtype, value.device, False, mesh, placements)
 
@@ -89,12 +109,31 @@ def _step_stand_in(each: Held, stand_in: Tensor) -> dict[str, StateEntry] | None
     # A learning rate schedule and the hooks count the optimizer's own steps only.
     twin.__dict__.pop("step", None)
     twin._optimizer_step_pre_hooks, twin._optimizer_step_post_hooks = OrderedDict(), OrderedDict()
-    twin.state, twin.param_groups = defaultdict(dict), [{**each.group, "params": [stand_in]}]
     try:
+        # A step may change tensors of the group in place, and the live group is not to change.
+        group = copy.deepcopy({name: value for name, value in each.group.items() if name != "params"})
+        group["params"] = [stand_in]
+        twin.state, twin.param_groups, before = defaultdict(dict), [group], seen(group)
         twin.step()
-        return {name: StateEntry.of(value) for name, value in twin.state.get(stand_in, {}).items() if value is not None}
+        made = dict(twin.state.get(stand_in, {}))
+        made |= {GROUP + name: group[name] for name in sorted(changed(before, group))}
+        made |= {SHARED + name: value for name, value in twin.state.items() if isinstance(name, str)}
+        return {name: StateEntry.of(value) for name, value in made.items() if value is not None}
     except Exception:  # any optimizer may want more: a closure, or sparse gradients
         return None
+
+
+def group_names(each: Held, known: Set[str]) -> frozenset[str]:
+    """Entries of the parameter's group that the first step of a small stand-in changes.
+
+    Args:
+        known: entries that are no longer as they were before the first step.
+    """
+    defaults = each.optimizer.defaults
+    new = {name: value for name, value in each.group.items() if name not in known}
+    each = each._replace(group=new | {name: defaults[name] for name in known if name in defaults})
+    entries = _step_stand_in(each, torch.ones(SMALL, dtype=each.parameter.dtype, device=each.parameter.device)) or {}
+    return frozenset(name.removeprefix(GROUP) for name in entries if name.startswith(GROUP))
 
 
 def entries_now(each: Held) -> dict[str, StateEntry]:
@@ -117,3 +156,10 @@ def storable(value: Any) -> bool:
     if isinstance(value, Tensor):
         return type(value) in (Tensor, nn.Parameter) and value.layout is torch.strided and not value.is_quantized
     return isinstance(value, int | float)
+
+
+def as_tensor(value: Tensor | float) -> Tensor:
+    """`value`; a Python number as a tensor on the CPU that has all its digits."""
+    if isinstance(value, Tensor):
+        return value
+    return torch.tensor(value, dtype=torch.float64 if isinstance(value, float) else None, device="cpu")
