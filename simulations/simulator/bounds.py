@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from gossipdp.protocol.membership.probing import MAX_PINGS
 from gossipdp.protocol.pairwise import terms
-from gossipdp.protocol.rounds import speed
+from gossipdp.protocol.rounds import runaway, speed
 from simulations.simulator.host import Host
 
 __all__ = ["check_bounds", "containers"]
@@ -24,6 +24,7 @@ DECLARED: Final[Mapping[str, int]] = {
     "Prober.sent": MAX_PINGS,  # an answer may take as long as it likes
     "AveragingConfig.fineness": 64,  # codecs
     "LinkLoad._times": terms.REMEMBERED,
+    "Runaway._lengths": runaway.WINDOW,
     "Speed._rounds": speed.MOST,  # of the last minute
 }
 CONTAINERS: Final = (dict, list, set, frozenset, tuple, deque)
