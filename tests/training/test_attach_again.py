@@ -108,7 +108,7 @@ def test_no_daemon_is_gd_105_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyP
 def test_a_killed_daemon_is_waited_for_a_little(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(waiting, "GRACE", 0.1)
     daemon = LedgerDaemon(tmp_path)
-    daemon.server._listener.close()  # killed: the socket file stays
+    daemon.server._listening.socket.close()  # killed: the socket file stays
     model = small()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     with pytest.raises(UnreachableError, match="GD-105"):

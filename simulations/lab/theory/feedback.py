@@ -151,6 +151,7 @@ def measured(loop: Loop, *, guard: str = "none", noise: float = 0.0, rounds: int
         codec="fp32",
         clip=math.inf,
         lands=(loop.lands, loop.lands),
+        warmup_steps=0,
         guard=guard,
     )
     lab = CellLab(_Apart(noise), CellSetting(peers=2, every=loop.every, rounds=rounds, lr=loop.h))

@@ -67,7 +67,7 @@ def test_home_of_a_dead_daemon__does_not_run_though_its_socket_is_there(tmp_path
     where = tmp_path / "home"
     server = control.ControlServer(where)
     assert control.runs(where)
-    server._listener.close()  # as a killed daemon: the socket stays
+    server._listening.socket.close()  # as a killed daemon: the socket stays
     assert control.socket_path(where).exists() and not control.runs(where)
     server.close()
 
