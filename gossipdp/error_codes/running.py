@@ -46,7 +46,7 @@ CODES: Final[Mapping[str, Code]] = {
     ),
     "GD-405": Code(
         "Training runs away",
-        "The movement of a round grew over several rounds, to more than four times the usual one, and not for the"
+        "The movement of a round grew over several rounds, to more than eight times the usual one, and not for the"
         " first time lately. This peer then steps as if alone: outer learning rate 1, no outer momentum, and the weight"
         " of its exchanges falls to 0. It comes back by itself once its rounds stop growing.",
         "lower the learning rate, or look for the batch that makes the loss rise; a higher rate that is meant needs no"

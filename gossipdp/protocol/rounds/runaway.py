@@ -21,7 +21,7 @@ LEAST: Final = 8
 """rounds that must have been seen before |D| can be unusual"""
 RECENT: Final = 3
 """rounds in a row that must be unusual"""
-BEYOND: Final = 4.0
+BEYOND: Final = 8.0
 """|D| of an unusual round, in units of the usual one"""
 SHARE: Final = 16.0
 """movement of the anchor, in units of |D|, beyond which momentum moves it, and |D| may be rounding"""

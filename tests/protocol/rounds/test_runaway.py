@@ -5,7 +5,7 @@ import pytest
 from gossipdp.protocol.rounds.runaway import CALM, LONGEST, WINDOW, Runaway
 
 CALM_ROUNDS = [1.0, 1.1, 0.9, 1.0, 1.05, 0.95, 1.0, 1.0, 1.1]
-GROWING = [2.0, 4.0, 8.0, 16.0]
+GROWING = [2.0, 4.0, 8.0, 16.0, 32.0]
 
 
 def played(lengths, *, alone=False, runaway=None):
@@ -24,13 +24,13 @@ def calm(rounds):
         CALM_ROUNDS + GROWING,
         CALM_ROUNDS + [3.0 * 3.0**number for number in range(4)],
         [1.2**number for number in range(60)],  # slowly
-        [1.15**number * (1.0, 1.6)[number % 2] for number in range(60)],  # in swings of two rounds
+        [1.25**number * (1.0, 1.6)[number % 2] for number in range(60)],  # in swings of two rounds
         calm(WINDOW) + [10.0] + [10.0 * 1.2**number for number in range(60)],  # after a rate was raised
     ],
 )
 def test_rounds_that_grow_beyond_all_measure_make_a_peer_step_as_if_alone(lengths):
     changes, _ = played(lengths)
-    assert changes and lengths[changes[0]] < 250.0 * lengths[0]
+    assert changes and lengths[changes[0]] < 1000.0 * lengths[0]
 
 
 @pytest.mark.parametrize(
@@ -56,20 +56,20 @@ def test_weight_falls_to_nothing_and_comes_back_by_doubling_to_half():
     _, runaway = played(CALM_ROUNDS + GROWING)
     shares = [runaway.share]
     for _ in range(9):
-        runaway.round_done(16.0, 16.0, alone=False)
+        runaway.round_done(32.0, 32.0, alone=False)
         shares.append(runaway.share)
     assert shares == [0.25, 0.0625, 0.0, 0.0, 0.0625, 0.125, 0.25, 0.5, 0.5, 0.5] and not runaway.active
 
 
 def test_calm_rounds_give_the_whole_weight_back():
-    _, runaway = played(CALM_ROUNDS + GROWING + 4 * [16.0])
-    assert played((LONGEST - 1) * [16.0], runaway=runaway)[0] == [] and runaway.share == 0.5
-    assert played([16.0], runaway=runaway)[0] == [] and runaway.share == 1.0
+    _, runaway = played(CALM_ROUNDS + GROWING + 4 * [32.0])
+    assert played((LONGEST - 1) * [32.0], runaway=runaway)[0] == [] and runaway.share == 0.5
+    assert played([32.0], runaway=runaway)[0] == [] and runaway.share == 1.0
 
 
 def test_peer_stays_as_if_alone_while_its_rounds_grow():
     _, runaway = played(CALM_ROUNDS + GROWING)
-    assert played([16.0 * 2.0**number for number in range(1, 60)], runaway=runaway)[0] == []
+    assert played([32.0 * 2.0**number for number in range(1, 60)], runaway=runaway)[0] == []
 
 
 def test_each_relapse_doubles_the_calm_rounds_that_are_needed_and_halves_the_weight():
@@ -93,8 +93,8 @@ def test_each_relapse_doubles_the_calm_rounds_that_are_needed_and_halves_the_wei
 
 
 def test_relapse_is_noticed_at_once():
-    _, runaway = played(CALM_ROUNDS + GROWING + 4 * [16.0])
-    assert played([32.0, 64.0, 128.0, 256.0], runaway=runaway)[0] == [3]
+    _, runaway = played(CALM_ROUNDS + GROWING + 4 * [32.0])
+    assert played([64.0, 128.0, 256.0, 512.0, 1024.0], runaway=runaway)[0] == [4]
 
 
 def test_another_model_begins_anew():
