@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gossipdp.algorithms import kernels
-from gossipdp.algorithms.response import Response
+from gossipdp.algorithms.swings import Swings
 from gossipdp.codecs.base import Buffer, Vector
 from gossipdp.codecs.blocks import BLOCK, Blocks
 from gossipdp.protocol import jobs
@@ -51,7 +51,7 @@ class Step(NamedTuple):
     movement2: float
     largest: NDArray[np.float32]
     gain: float
-    """share of a correction that the inner optimizer takes back (`response`)"""
+    """how far the chunk's rounds swing (`swings`)"""
 
 
 class Ledger:
@@ -95,7 +95,7 @@ class Ledger:
         """by buffer: the chunks on which it holds corrections; on all others it may hold anything"""
         self._resynced: dict[int, Buffer] = {}
         """by chunk: the sum that `resync` added, in fp32, until `conclude`"""
-        self._response = Response([span for span in self._spans if span.start < trainable])
+        self._swings = Swings([span for span in self._spans if span.start < trainable])
 
     def span(self, chunk: int) -> slice:
         """The parameters of `chunk` in the flat vector."""
@@ -117,7 +117,7 @@ class Ledger:
         self._buffers = buffers
         self._open = 1
         self._dirty = (set(), set())
-        self._response.begin()
+        self._swings.begin()
 
     def unbind(self) -> None:
         """Forget the buffers: the next training process starts from the anchor and needs no correction."""
@@ -187,8 +187,6 @@ class Ledger:
         dirty = self._dirty[self._open % 2]
         if self._buffers is None or not dirty or self._dirty[(self._open + 1) % 2]:
             return jobs.Sealed(0, ())
-        buffer = self._buffers[self._open % 2]
-        self._response.sealed(self._open, {chunk: buffer[self.span(chunk)] for chunk in dirty})
         self._open += 1
         return jobs.Sealed(self._open - 1, tuple(sorted(dirty)))
 
@@ -205,9 +203,7 @@ class Ledger:
         lr: float,
         momentum: float,
         applied: int,
-        part: float = 1.0,
         made: float = 1.0,
-        warm: bool = False,
     ) -> Step:
         """One Nesterov step of the outer optimizer on `chunk`, from the snapshot in x (DiLoCo, arXiv 2311.08105).
 
@@ -221,15 +217,13 @@ class Ledger:
             lr: alpha.
             momentum: mu.
             applied: number of the last slot inside the snapshot.
-            part: length of the round, as a share of a usual one.
             made: share of this peer's own round that was made.
-            warm: the round was a short one of the warm start.
         """
         assert self.x is not None and self._buffers is not None
         span, open_ = self.span(chunk), self._open % 2
         late, alpha, mu, gain = self._late(chunk, applied), 1.0, 0.0, 0.0
         if not self.averaged(chunk):
-            gain = self._response.measure(chunk, applied, self.x[span], late, self.a[span], part, warm)
+            gain = self._swings.measure(chunk, self.x[span], late, self.a[span])
             alpha, mu = lr, momentum * max(0.0, 1.0 - 2.0 * gain)
         pull = np.float32(alpha) * np.float32(mu)
         # A round that was cut short has caught up with a part of the lookahead before it.

@@ -95,7 +95,7 @@ class Stepped:
     pseudo_gradient2: float
     movement2: float
     gain: float = 0.0
-    """share of a correction that the inner optimizer takes back"""
+    """how far the chunk's rounds swing (algorithms section 3b)"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,8 +194,6 @@ class OuterStep(Job[Stepped]):
     """share of a usual round's movement that this round makes, if all its steps go one way"""
     made: float = 1.0
     """share of this peer's own round that was made"""
-    warm: bool = False
-    """whether the round was a short one of the warm start"""
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,8 +20,6 @@ class Outer:
     """of a usual round that this one is: less for a slow host, whose rounds have fewer steps"""
     made: float = 1.0
     """share of this peer's own round that was made: less if the end of training cut it short"""
-    warm: bool = False
-    """whether this is a short round of the warm start"""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -304,7 +304,7 @@ class PairClock(ABC, Generic[T, S, Options]):
             steps_of_exchange = math.ceil(self._whole / timeline.setting.step_seconds)
             every = min(left, timeline.setting.every, max(WARMUP_EVERY, steps_of_exchange))
             left -= every
-            self._play(timeline, every, Outer(1.0, 0.0, warm=True), several, scheduled=options.warmup_scheduled)
+            self._play(timeline, every, Outer(1.0, 0.0), several, scheduled=options.warmup_scheduled)
         self._first_round = self._rounds
         # The first full round moves further than the ranges learnt in short rounds predict.
         self._fine.add(self._rounds + 1)

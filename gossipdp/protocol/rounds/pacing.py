@@ -161,7 +161,7 @@ class Pacing:
         """lr and momentum of the next outer step (algorithms sections 3 and 6)."""
         part, made = min(1.0, self._share), self._made
         if self.warming_up or self.alone or self.runaway.active:
-            return Outer(1.0, 0.0, part, made, self.warming_up)
+            return Outer(1.0, 0.0, part, made)
         usual = usual_step(early=self.early, fill=self.fill, spread=self._speed.spread)
         lr, momentum = self._config.lr, self._config.momentum
         return Outer(usual.lr if lr is None else lr, usual.momentum if momentum is None else momentum, part, made)

@@ -42,7 +42,7 @@ class _Phase(enum.Enum):
 
 
 def damped(gain: float) -> float:
-    """Factor of an exchange's weight, if the inner optimizer takes back the share `gain` of a correction."""
+    """Factor of an exchange's weight, if the rounds of a peer swing by `gain`."""
     return 1.0 / (1.0 + 2.0 * gain)
 
 
@@ -83,7 +83,7 @@ class Rounds:
         self.movement = math.nan
         """RMS of the last outer step, per parameter"""
         self.gain = 0.0
-        """largest share of a correction that the inner optimizer takes back on a chunk, at the last outer step"""
+        """how far rounds swing at the last outer step, mean over the chunks of parameters"""
         self._gain = 0.0
         self._snapshot = 0
         self._applied = 0
@@ -314,11 +314,11 @@ class Rounds:
 
     def _step(self, chunk: int) -> jobs.Job[object]:
         outer = self._outer
-        return jobs.OuterStep(chunk, outer.lr, outer.momentum, self._applied, outer.part, outer.made, outer.warm)
+        return jobs.OuterStep(chunk, outer.lr, outer.momentum, self._applied, outer.part, outer.made)
 
     def _stepped(self, chunk: int, step: jobs.Stepped) -> Done | None:
-        self._gain = max(self._gain, step.gain)
         if chunk < self._counted:
+            self._gain += step.gain / self._counted
             self._sums[0] += step.pseudo_gradient2
             self._sums[1] += step.movement2
         if not self._over(chunk):

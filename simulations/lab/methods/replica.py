@@ -47,7 +47,7 @@ class Replica(Side):
             self.algorithm.run(jobs.Found(chunk))
         self._away = False
         self.gain = 0.0
-        """share of a correction that the inner optimizer takes back, at the last outer step"""
+        """how far rounds swing at the last outer step, mean over the chunks"""
 
     def with_algorithm(self, algorithm: Pairwise) -> Replica:
         """A copy that shares everything but its algorithm."""
@@ -72,12 +72,11 @@ class Replica(Side):
         self.buffers.submit()
         if all(self.algorithm.run(jobs.Check(chunk)).finite for chunk in chunks):
             outer = Outer(1.0, 0.0) if self.alone >= ALONE_AFTER else wanted
-            applied, part, warm = self.buffers.applied, wanted.part, wanted.warm
+            applied, part = self.buffers.applied, wanted.part
             steps = [
-                self.algorithm.run(jobs.OuterStep(chunk, outer.lr, outer.momentum, applied, part, warm=warm))
-                for chunk in chunks
+                self.algorithm.run(jobs.OuterStep(chunk, outer.lr, outer.momentum, applied, part)) for chunk in chunks
             ]
-            self.gain = max(step.gain for step in steps)
+            self.gain = sum(step.gain for step in steps) / len(steps)
         self.alone += 1
         self.drain()
 

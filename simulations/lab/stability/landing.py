@@ -10,7 +10,7 @@ from typing import Final, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from gossipdp.algorithms.response import Response
+from gossipdp.algorithms.swings import Swings
 from gossipdp.codecs.base import Vector
 from gossipdp.protocol.model import Outer
 from gossipdp.protocol.rounds.pacing import ALONE_AFTER
@@ -38,12 +38,10 @@ class LandingOptions(PairwiseOptions):
     """one of `GUARDS`"""
 
 
-class _Blind(Response):
+class _Blind(Swings):
     """Measures nothing."""
 
-    def measure(
-        self, chunk: int, applied: int, x: Vector, late: Vector, a: Vector, part: float, warm: bool = False
-    ) -> float:
+    def measure(self, chunk: int, x: Vector, late: Vector, a: Vector) -> float:
         return 0.0
 
 
@@ -59,7 +57,7 @@ class Watched(Replica):
         self.end = self.x.copy()
         """x at the end of the last round, before its outer step"""
         if guard == "none":
-            self.ledger._response = _Blind([])
+            self.ledger._swings = _Blind([])
 
     @property
     def factor(self) -> float:

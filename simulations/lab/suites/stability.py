@@ -300,18 +300,14 @@ def _theory() -> Table:
             loops = [Loop(h=h, every=20, lands=lands, mu=mu) for lands in (0.05, 0.3, 0.6, 0.9, 1.0)]
             rows.append((f"h {h:.2g}, mu {mu:g}", *(f"{loop.growth():.2f}" for loop in loops)))
             if mu:
-                shares = ", ".join(f"{loop.measured_share:.2f}" for loop in loops)
-                rows.append((f"the same, g {shares}", *(f"{loop.growth(guarded=True):.2f}" for loop in loops)))
+                rows.append(("the same, g 4", *(f"{loop.growth(guarded=True):.2f}" for loop in loops)))
     return Table(
         "Theory: growth of a difference per round, by when the exchange lands",
         ("", "0.05", "0.3", "0.6", "0.9", "1.0"),
         rows,
         "SGD with momentum 0.9, H 20, h the learning rate times the eigenvalue. Above 1 the loop explodes. Polynomial: "
-        "`simulations/lab/theory/feedback.py`. Runs of the product's pairwise agree to 1 % without g. With g they "
-        "agree to 0.15, if each step draws curvatures whose standard deviation is as large as their mean. With less "
-        "noise D, c and earlier D are parallel. c counts as progress then, and g stays near 0. The growth of 1.84 at "
-        "0.9 became 1.60 at a deviation of 0.3, and stayed 1.84 without noise. There the last line of defence alone "
-        "stops it.",
+        "`simulations/lab/theory/feedback.py`. Runs of the product's pairwise agree to 1 % without g. With g they come "
+        "to rest where rounds swing just enough. g 4 is the most that a peer goes to.",
     )
 
 
@@ -329,7 +325,7 @@ LEGEND: Final = (
 )
 TRIED: Final = Table(
     "Tried and thrown away",
-    ("estimator of g", "least squares, rate at half the edge", "cost, nats"),
+    ("g", "least squares, equal eigenvalues, rate at half the edge", "cost, nats"),
     (
         (
             "<D, c> / |c|^2, c of two rounds",
@@ -339,7 +335,15 @@ TRIED: Final = Table(
         ("the same, dead zone of 0.1 or 0.2", "one or five cells explode", "none"),
         ("progress regressed out, absolute value, ungated", "stable", "0.024 in b8 from its own start"),
         ("the same, c of the round before alone, ungated", "stable, and at the edge if it lands late", "0.03 in b8"),
-        ("the same, gated by R^2, q above 2 counts as 0 (in use)", "stable", "within 0.007"),
+        (
+            "the same, gated by R^2, q above 2 counts as 0",
+            "stable; explodes over six decades",
+            "0.006 in b8; b9 0.008 ahead",
+        ),
+        ("cosine of D and an average of earlier D, instead", "stable, also over six decades", "none in b8, b9"),
+        ("cosine of D and the D before, from 0.05 on", "the same", "0.015 in b9, 0.035 at speeds 1:1:2:4"),
+        ("the same, from 0.15 on; H 10", "explodes: D turns by a right angle", "none"),
+        ("the same with D of two rounds before (in use)", "stable, also over six decades", "none"),
         ("positive q alone; two rounds in a row before g rises", "stable; more cells explode at the edge", "-"),
         ("corrections held until the next round begins", "stable", "0.03 in b9"),
     ),

@@ -11,7 +11,7 @@ Without inner momentum, D = (learnt - 2 gamma taken) a. With delta = learnt - 2 
 
     z^2 - (1 - 2 gamma - alpha delta - 2 mu^2 kappa gamma - alpha mu delta + mu) z + mu (1 - 2 gamma - alpha delta)
 
-What is not taken back before the snapshot is taken back after it, and counts as training then (`answered`).
+What is not taken back before the snapshot is taken back after it, and counts as training then.
 `measured` plays the product's `pairwise` for comparison.
 """
 
@@ -27,7 +27,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from gossipdp.algorithms.response import GATE, POSSIBLE
+from gossipdp.algorithms.swings import MOST
 from peers.plan.timeline import Counts
 from simulations.lab.core import Score
 from simulations.lab.data import normal
@@ -67,21 +67,8 @@ class Loop:
         first = min(self.every, math.ceil(self.lands * self.every - 1e-9))
         return self._steps(first), self._steps(self.every - first)
 
-    @property
-    def answered(self) -> float:
-        """Share of a correction that the round after its own takes back."""
-        before, after = self._halves
-        left = after @ (1.0, 0.0)
-        return float(left[0] - (after @ before @ left)[0])
-
-    @property
-    def measured_share(self) -> float:
-        """g as a peer measures it where c explains all of D."""
-        share = abs(self.answered)
-        return share / (1.0 + GATE) if share <= POSSIBLE else 0.0
-
     def matrix(self, gain: float = 0.0, *, mixing: bool = True) -> Matrix:
-        """Map of (a, v, u) by one round, shape (3, 3), if peers have measured g = `gain`."""
+        """Map of (a, v, u) by one round, shape (3, 3), if rounds swing by g = `gain`."""
         before, after = self._halves
         mu, alpha = self.mu * max(0.0, 1.0 - 2.0 * gain), self.alpha
         moved = 2.0 * self.gamma / (1.0 + 2.0 * gain) * np.eye(3)[0] * mixing
@@ -94,10 +81,19 @@ class Loop:
         v = mu * v + d
         return np.array([a - alpha * (d + mu * v), v, u])
 
+    def root(self, *, guarded: bool = False, mixing: bool = True) -> complex:
+        """Largest root of the characteristic polynomial. Its angle is that of D and the D before.
+
+        Args:
+            guarded: swings count in full.
+            mixing: of the difference of the peers, not of their mean.
+        """
+        roots = np.roots(np.poly(self.matrix(MOST if guarded else 0.0, mixing=mixing)))
+        return complex(roots[np.abs(roots).argmax()])
+
     def growth(self, *, guarded: bool = False, mixing: bool = True) -> float:
-        """Largest root of the characteristic polynomial: the factor of the difference in one round."""
-        gain = self.measured_share if guarded else 0.0
-        return float(np.abs(np.roots(np.poly(self.matrix(gain, mixing=mixing)))).max())
+        """Factor of the difference in one round: the magnitude of `root`."""
+        return abs(self.root(guarded=guarded, mixing=mixing))
 
 
 def polynomial(

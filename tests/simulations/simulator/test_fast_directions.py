@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from gossipdp.algorithms.response import Response
+from gossipdp.algorithms.swings import Swings
 from gossipdp.protocol.rounds.runaway import Runaway
 from simulations.simulator.cluster import Cluster, Plan
 from simulations.simulator.network import Conditions
@@ -43,6 +43,6 @@ def test_training_that_takes_corrections_back_stays_at_its_optimum(peers: int, l
 
 
 def test_the_same_training_explodes_if_nothing_is_measured(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Response, "measure", lambda *given: 0.0)
+    monkeypatch.setattr(Swings, "measure", lambda *given: 0.0)
     monkeypatch.setattr(Runaway, "round_done", lambda *given, **stated: False)
     assert Fast(2, 0.07).error(40.0) > 20.0
