@@ -193,16 +193,18 @@ class Supervisor:
         if self._finishing:
             return
         attached, self._ask_at = self._attached.seen(), math.inf
-        other = self._attached.other
+        other, reason = self._attached.other, self._attached.reason
         if code == 0 and attached is False:
             self._why = not_attached(f"it ended after {training.lived(now):.0f} s")
             self._stop(0, f"{training.name} finished")
         elif code == 0:
             log.info("%s finished: this peer comes to the final model with the others", training.name)
             self._finishing = True
-        elif ends := self._verdict.judge(code, training.lived(now), attached, occupied=bool(other)):
-            how = ended(code)
-            self._why = occupied_by(other, how, ends) if other else gives_up(code, how, ends, training.last_lines)
+        elif ends := self._verdict.judge(
+            code, training.lived(now), attached, told=reason.exit if reason else 0, occupied=bool(other)
+        ):
+            how, told = ended(code), reason.code if reason else ""
+            self._why = occupied_by(other, how, ends) if other else gives_up(how, ends, training.last_lines, told)
             self._stop(_shell_code(code), f"{training.name} {how}, {ends} times in a row")
         else:
             training.postpone(now, code, capture=self._verdict.doubtful)

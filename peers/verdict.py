@@ -13,15 +13,18 @@ __all__ = ["NEVER_ATTACHED", "Verdict", "gives_up", "not_attached", "occupied_by
 
 
 class Rule(NamedTuple):
-    """Give up after `ends` consecutive ends, each with one of `codes` after a life shorter than `life` seconds.
+    """Give up after `ends` consecutive ends, each for one of the reasons after a life shorter than `life` seconds.
 
-    Without `codes` any code counts, until one start has attached. With `passes` too, an end counts until then, and none
+    Without a reason any end counts, until one start has attached. With `passes` too, an end counts until then, and none
     in whose place another process is attached.
     """
 
     ends: int
     life: float
+    told: frozenset[int] = frozenset()
+    """exit codes of the errors that the training process told the daemon"""
     codes: frozenset[int] = frozenset()
+    """exit codes of an end without such an error"""
     passes: bool = False
 
 
@@ -30,14 +33,13 @@ RULES: Final = (
     Rule(3, 600.0, frozenset({ConfigError.exit_code, MismatchError.exit_code})),
     # The model does not fit in memory (GD-502). Once it did, other processes may give some back.
     Rule(3, 600.0, frozenset({HardwareError.exit_code}), passes=True),
-    # A usage error or a missing script; a command that cannot be executed; a missing command.
-    Rule(3, 60.0, frozenset({2, 126, 127})),
+    # A usage error or a missing script; a command that cannot be executed; a missing command. Not after training: then
+    # the code is the script's own.
+    Rule(3, 60.0, codes=frozenset({2, 126, 127}), passes=True),
     # The model turned NaN again (GD-403), or state on the disk does not fit. A restart changes neither.
     Rule(1, math.inf, frozenset({DataError.exit_code})),
     Rule(5, 5.0),
 )
-REFUSALS: Final = frozenset(error.exit_code for error in (ConfigError, MismatchError, HardwareError, DataError))
-"""Exit codes of a script whose last lines are an error of gossipdp, with what to do."""
 NEVER_ATTACHED: Final = 10
 """Consecutive ends before any start has attached, with any code, each after a life shorter than `SHORT_LIFE`."""
 SHORT_LIFE: Final = 60.0
@@ -60,13 +62,14 @@ class Verdict:
         """Whether the last end counts against the command."""
         return any(self._counts) or self._alone > 0 or self._occupied > 0
 
-    def judge(self, code: int, lived: float, attached: bool | None, *, occupied: bool = False) -> int:
+    def judge(self, code: int, lived: float, attached: bool | None, *, told: int = 0, occupied: bool = False) -> int:
         """Record one end.
 
         Args:
-            code: the exit code, negative for a signal.
+            code: the exit code, negative for a signal. A script may end with any for a reason of its own.
             lived: seconds since the start.
             attached: whether this start attached; None if unknown.
+            told: exit code of the error that the training process told the daemon; 0 if it told none.
             occupied: another process is attached in its place.
 
         Returns:
@@ -75,7 +78,8 @@ class Verdict:
         self._trained = self._trained or attached is True
         self._alone = self._alone + 1 if attached is False and lived < SHORT_LIFE and not self._trained else 0
         for at, rule in enumerate(RULES):
-            counts = lived < rule.life and (code in rule.codes if rule.codes else not self._trained)
+            named = told in rule.told or (not told and code in rule.codes)
+            counts = lived < rule.life and (named if rule.told or rule.codes else not self._trained)
             counts = counts and not (rule.passes and (self._trained or occupied))
             self._counts[at] = self._counts[at] + 1 if counts else 0
         self._occupied = self._occupied + 1 if occupied else 0
@@ -85,24 +89,26 @@ class Verdict:
         return min(ends, default=NEVER_ATTACHED if self._alone >= NEVER_ATTACHED else 0)
 
 
-def gives_up(code: int, ended: str, ends: int, lines: Sequence[str]) -> ConfigError:
+def gives_up(ended: str, ends: int, lines: Sequence[str], told: str = "") -> ConfigError:
     """GD-316: the supervisor gives the training command up.
 
     Args:
-        code: its exit code, negative for a signal.
-        ended: the same in words, such as "exited with 2".
+        ended: how it ended in words, such as "exited with 2".
         ends: number of consecutive ends.
         lines: the last lines on its standard error.
+        told: code of the error that it told the daemon, "" if it told none.
     """
     said = "".join(f"\n        {printable(line)}" for line in lines)
     times = f", {ends} times in a row" if ends > 1 else ""
     return ConfigError(
         "GD-316",
         "the training command fails at each start, and is not started again" if times else "training cannot continue",
-        seen=f"it {ended}{times}" + (f"; its last lines on standard error:{said}" if said else ""),
+        seen=f"it {ended}{times}"
+        + (f", because of {told}" if told else "")
+        + (f"; its last lines on standard error:{said}" if said else ""),
         do=("do what these lines say" if said else "do what it wrote last")
-        + ": gossipdp refused the script, its model, its state or this host; then start this peer again"
-        if code in REFUSALS
+        + f": gossipdp refused the script, its model, its state or this host ({told}); then start this peer again"
+        if told
         else "run it without gossipdp until it trains, then start this peer again",
     )
 

@@ -108,8 +108,8 @@ CODES: Final[Mapping[str, Code]] = {
     "GD-602": Code(
         "A checkpoint or a file cannot be written",
         "The disk is full, is too slow, or this user cannot write there. Training goes on. Copies for joiners and"
-        " moments that are not written stay in memory. A daemon whose start fails with it exits with 75 and is started"
-        " again.",
+        " moments that are not written stay in memory. After a `peer.save` that returned"
+        " False the next call tries again. A daemon whose start fails with it exits with 75 and is started again.",
         "check the disk, or name another folder: [checkpoint] dir",
         (8, 75),
         notices=True,

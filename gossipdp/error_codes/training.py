@@ -114,8 +114,8 @@ CODES: Final[Mapping[str, Code]] = {
         "The training command cannot go on",
         "The command cannot be found or executed, or it ended too often: see the rules of restarts. The peer shows"
         " the last lines of its standard error, leaves, and ends with the command's exit code.",
-        "after exit code 3, 6 or 8 do what its last lines say: gossipdp refused the script, its model or its state."
-        " After another code run it without gossipdp until it trains. Then start this peer again",
+        "if the text names an error of gossipdp, do what the last lines say: gossipdp refused the script, its model or"
+        " its state. Else run it without gossipdp until it trains. Then start this peer again",
         (3,),
     ),
     "GD-317": Code(

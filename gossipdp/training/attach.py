@@ -26,6 +26,7 @@ from gossipdp.training.optimizer_state.followed import Optimizers
 from gossipdp.training.ranks.collectives import several_ranks
 from gossipdp.training.ranks.group import ReplicaGroup
 from gossipdp.training.ranks.single import SingleReplica
+from gossipdp.training.reasons import tell
 from gossipdp.training.session import Session
 from gossipdp.training.tensors.excluded import Exclude, excluded_names
 from gossipdp.training.tensors.master_weights import MasterWeights
@@ -33,6 +34,10 @@ from gossipdp.training.tensors.optimizers import followed, refuse_strangers, war
 from gossipdp.training.tensors.parts import Modules, as_one
 
 __all__ = ["attach", "set_exit_codes"]
+
+
+_home: Path | None = None
+"""home of the last attach, whose daemon hears of an error that ends this process"""
 
 
 def set_exit_codes() -> None:
@@ -52,6 +57,7 @@ def set_exit_codes() -> None:
         sys.stderr.write(f"{error}\n")
         if hasattr(sys, "ps1") or sys.flags.interactive:
             return  # the prompt goes on
+        tell(_home, error, ends=True)
         raise SystemExit(error.exit_code)  # the interpreter ends with it, finalizers and all
 
     sys.excepthook = hook
@@ -112,7 +118,8 @@ def attach(
     set_exit_codes()
     if _off(os.environ):
         return Attachment(module, Optimizers(module, several, None), None, None, None, samples, None, timeout)
-    place = (default_home() if home is None else expanded(home)).absolute()
+    global _home
+    _home = place = (default_home() if home is None else expanded(home)).absolute()
     layout = _layout(module, several, place, compare_frozen, exclude)
     optimizers = Optimizers(module, several, layout)
     session, replica = _replica(layout, place, every, optimizers)

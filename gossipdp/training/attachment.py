@@ -33,6 +33,7 @@ from gossipdp.training.optimizer_state.followed import Optimizers
 from gossipdp.training.optimizer_state.state_file import Counts, load_state_file, save_state_file
 from gossipdp.training.ranks.group import ReplicaGroup
 from gossipdp.training.ranks.single import SingleReplica
+from gossipdp.training.reasons import tell
 from gossipdp.training.session import Session
 from gossipdp.training.step_counter import StepCounter
 from gossipdp.training.tensors.master_weights import MasterWeights, put_back
@@ -357,20 +358,33 @@ class Attachment:
         """
         self._optimizers.restore(tensors)
 
-    def save(self, path: str | os.PathLike[str], *, extra: Mapping[str, Any] | None = None) -> None:
+    def save(self, path: str | os.PathLike[str], *, extra: Mapping[str, Any] | None = None) -> bool:
         """Save what this script needs to go on after a restart: the optimizers' state, its counts, and `extra`.
 
         Every rank calls it; the first one writes. The daemon keeps the model; while gossip is off, the file has it too.
+        A full disk does not end training: a notice says so (GD-602), and the next call tries again.
 
         Args:
             path: of a safetensors file. Missing folders are made.
             extra: values of the script's own that JSON can hold.
 
+        Returns:
+            Whether the file is written, on every rank. If not, the file before, if any, is unchanged.
+
         Raises:
-            DataError: GD-602, it cannot be written; GD-610, as `state_dict`.
+            DataError: GD-610, as `state_dict`.
         """
         counts = Counts(self.steps, self._samples, self.clock)
-        save_state_file(path, self._model, self._optimizers, counts, extra or {}, whole=self._layout is None)
+        try:
+            save_state_file(path, self._model, self._optimizers, counts, extra or {}, whole=self._layout is None)
+        except DataError as error:
+            if error.code != "GD-602":
+                raise
+            if self._session is not None or self._home is None:  # one rank of a group says it
+                log.warning("%s\ntraining goes on, and the next save tries again", error)
+                tell(self._home, error)
+            return False
+        return True
 
     def load(self, path: str | os.PathLike[str], *, missing_ok: bool = False) -> dict[str, Any] | None:
         """Go on from what `save` wrote, in a group of any size. Every rank calls it, before the first step.

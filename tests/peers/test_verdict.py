@@ -8,11 +8,6 @@ from peers.verdict import NEVER_ATTACHED, OCCUPIED, Verdict, gives_up, occupied_
 @pytest.mark.parametrize(
     ("ends", "given_up"),
     [
-        ([(3, 599.0)] * 3, 3),
-        ([(6, 599.0)] * 3, 3),
-        ([(3, 599.0)] * 2 + [(3, 600.0)], 0),
-        ([(7, 599.0)] * 3, 3),
-        ([(6, 1.0), (6, 599.0), (1, 30.0), (6, 599.0), (6, 599.0)], 0),
         ([(2, 59.0)] * 3, 3),
         ([(126, 0.0)] * 3, 3),
         ([(127, 0.0)] * 3, 3),
@@ -21,7 +16,7 @@ from peers.verdict import NEVER_ATTACHED, OCCUPIED, Verdict, gives_up, occupied_
         ([(1, 4.9)] * 4, 0),
         ([(-11, 0.1), (1, 0.1), (-9, 0.1), (1, 0.1), (1, 0.1)], 5),
         ([(1, 0.1)] * 4 + [(1, 5.0)] + [(1, 0.1)] * 4, 0),
-        ([(8, 5000.0)], 1),
+        ([(3, 599.0)] * 9 + [(6, 599.0)] * 9 + [(7, 599.0)] * 9 + [(8, 5000.0)] * 9, 0),
     ],
 )
 def test_ends_in_a_row_that_no_start_can_cure__given_up_at_the_last(
@@ -29,6 +24,26 @@ def test_ends_in_a_row_that_no_start_can_cure__given_up_at_the_last(
 ) -> None:
     verdict = Verdict()
     *before, last = [verdict.judge(code, lived, None) for code, lived in ends]
+    assert before == [0] * len(before) and last == given_up
+
+
+@pytest.mark.parametrize(
+    ("ends", "given_up"),
+    [
+        ([(3, 599.0)] * 3, 3),
+        ([(6, 599.0)] * 3, 3),
+        ([(3, 599.0)] * 2 + [(3, 600.0)], 0),
+        ([(7, 599.0)] * 3, 3),
+        ([(6, 1.0), (6, 599.0), (0, 30.0), (6, 599.0), (6, 599.0)], 0),
+        ([(4, 1.0)] * 4, 0),
+        ([(8, 5000.0)], 1),
+    ],
+)
+def test_refusal_of_gossipdp_that_the_process_told__given_up_whatever_the_exit_code(
+    ends: list[tuple[int, float]], given_up: int
+) -> None:
+    verdict = Verdict()
+    *before, last = [0] + [verdict.judge(1, lived, None, told=told) for told, lived in ends]  # torchrun ends with 1
     assert before == [0] * len(before) and last == given_up
 
 
@@ -45,28 +60,27 @@ def test_command_that_has_trained_once__quick_failures_are_waited_out() -> None:
     verdict = Verdict()
     verdict.judge(1, 3600.0, True)
     assert [verdict.judge(1, 1.0, False) for _ in range(30)] == [0] * 30  # a device that is being reset
-    assert [verdict.judge(127, 1.0, False) for _ in range(3)][-1] == 3
-    assert [verdict.judge(7, 20.0, False) for _ in range(9)] == [0] * 9, "memory that another process gives back"
+    assert [verdict.judge(127, 1.0, False) for _ in range(9)] == [0] * 9, "its own code: it has trained"
+    given_back = [verdict.judge(7, 20.0, False, told=7) for _ in range(9)]
+    assert given_back == [0] * 9, "memory that another process gives back"
 
 
 @pytest.mark.parametrize(
-    ("code", "lines", "do"),
+    ("told", "lines", "do"),
     [
-        (3, ["GD-317 an optimizer"], "do what these lines say: gossipdp refused the script"),
-        (6, ["GD-301 another model"], "do what these lines say: gossipdp refused the script"),
-        (7, ["GD-502 no memory"], "do what these lines say: gossipdp refused the script"),
-        (8, [], "do what it wrote last: gossipdp refused the script"),
-        (1, ["ImportError"], "run it without gossipdp until it trains, then start this peer again"),
+        ("GD-317", ["GD-317 an optimizer"], "do what these lines say: gossipdp refused the script"),
+        ("GD-403", [], "do what it wrote last: gossipdp refused the script"),
+        ("", ["ImportError"], "run it without gossipdp until it trains, then start this peer again"),
     ],
 )
-def test_advice_after_a_refusal_is_that_of_the_refusal(code: int, lines: list[str], do: str) -> None:
-    assert gives_up(code, f"exited with {code}", 3, lines).do.startswith(do)
+def test_advice_after_a_refusal_is_that_of_the_refusal(told: str, lines: list[str], do: str) -> None:
+    assert gives_up("exited with 8", 3, lines, told).do.startswith(do)
 
 
 def test_another_process_is_attached_instead__given_up_at_the_eighth_end_also_after_training() -> None:
     verdict = Verdict()
     verdict.judge(1, 3600.0, True)
-    said = [verdict.judge(7, 20.0, False, occupied=True) for _ in range(7)]
+    said = [verdict.judge(7, 20.0, False, told=7, occupied=True) for _ in range(7)]
     said += [verdict.judge(1, 20.0, False)]
     said += [verdict.judge(1, 20.0, False, occupied=True) for _ in range(8)]
     assert said == [0] * 15 + [OCCUPIED]

@@ -1,5 +1,6 @@
 """attach() switched off or refused, and how its errors end a script."""
 
+import contextlib
 import subprocess
 import sys
 from pathlib import Path
@@ -9,6 +10,8 @@ import torch
 
 import gossipdp
 from gossipdp.errors import ConfigError
+from gossipdp.runtime import link as links
+from tests.runtime.link.training_process import pump
 from tests.training.models import equal, small, train
 
 
@@ -58,6 +61,17 @@ def test_error_of_gossipdp_that_nobody_catches_ends_the_script_with_its_text_and
         assert run.stderr == "before: theirs\n"
     else:
         assert run.stderr.startswith("GD-105 ") and "\n  do:   " in run.stderr and "Traceback" not in run.stderr
+
+
+def test_error_of_gossipdp_that_ends_a_script_is_told_the_daemon__a_scripts_own_code_is_not(tmp_path: Path) -> None:
+    with contextlib.closing(links.LinkServer(tmp_path)) as server:
+        own = "import sys, torch, gossipdp; model = torch.nn.Linear(2, 2); sgd = torch.optim.SGD(model.parameters())\n"
+        begin = own + f"attach = lambda: gossipdp.attach(model, sgd, home={str(tmp_path)!r}, exclude='no such')\n"
+        for end in ("attach()", "try: attach()\nexcept gossipdp.GossipdpError: sys.exit(3)"):
+            run = subprocess.run([sys.executable, "-c", begin + end], capture_output=True, text=True, check=False)
+            assert run.returncode == 3, run.stderr
+        (told,) = pump(server)
+    assert isinstance(told, links.Told) and (told.code, told.exit, told.alone) == ("GD-303", 3, False)
 
 
 @pytest.mark.parametrize("prompt", ["-i", "ps1"])

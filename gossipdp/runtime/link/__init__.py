@@ -22,10 +22,12 @@ from gossipdp.runtime.link.events import (
     Reported,
     SlotApplied,
     Submitted,
+    Told,
     TurnedAway,
 )
 from gossipdp.runtime.link.free_buffer import FreeBuffer
 from gossipdp.runtime.link.messages import (
+    LINK_VERSION,
     Applied,
     Closing,
     Copied,
@@ -39,6 +41,7 @@ from gossipdp.runtime.link.messages import (
     Pace,
     Rank,
     Ready,
+    Reason,
     Refused,
     RegionReady,
     Renewed,
@@ -58,6 +61,7 @@ from gossipdp.runtime.link.wait_lines import WaitLines
 from gossipdp.runtime.unix_sockets import default_home, expected, socket_path, supervised
 
 __all__ = [
+    "LINK_VERSION",
     "Applied",
     "Attached",
     "Closing",
@@ -84,6 +88,7 @@ __all__ = [
     "Rank",
     "RankLost",
     "Ready",
+    "Reason",
     "Refused",
     "Region",
     "RegionReady",
@@ -97,6 +102,7 @@ __all__ = [
     "Submit",
     "Submitted",
     "Taken",
+    "Told",
     "TurnedAway",
     "WaitLines",
     "Waiting",

@@ -20,6 +20,7 @@ __all__ = [
     "Reported",
     "SlotApplied",
     "Submitted",
+    "Told",
     "TurnedAway",
 ]
 
@@ -118,6 +119,17 @@ class TurnedAway:
 
 
 @dataclass(frozen=True, slots=True)
+class Told:
+    """A training process tells an error of gossipdp; fields as of `Reason`."""
+
+    code: str
+    text: str
+    exit: int = 0
+    alone: bool = False
+    lost_steps: int = 0
+
+
+@dataclass(frozen=True, slots=True)
 class Detached:
     """The training process died or left. A snapshot that it submitted before is whole and stays mapped while used."""
 
@@ -131,6 +143,7 @@ LinkEvent: TypeAlias = (
     | SlotApplied
     | Reported
     | RankLost
+    | Told
     | TurnedAway
     | Detached
     | MomentsWritten

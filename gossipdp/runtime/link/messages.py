@@ -28,6 +28,10 @@ all of this. Each other rank has its own connection:
     Moments                      ->           the leader's message counts once every rank has said its part
     Farewell                     ->           it leaves, and has not died
 
+Every rank, also one that cannot attach, tells a fault of its own over a connection that carries nothing else:
+
+    Reason                       ->
+
 Both sides belong to one user on one host, and may have different versions. Nothing here may hold a socket.
 """
 
@@ -58,6 +62,7 @@ __all__ = [
     "Pace",
     "Rank",
     "Ready",
+    "Reason",
     "Refused",
     "RegionReady",
     "Renewed",
@@ -180,6 +185,21 @@ class Applied(_Message, frozen=True, tag="applied"):
 
 class Farewell(_Message, frozen=True, tag="farewell"):
     """This rank leaves, and has not died."""
+
+
+class Reason(_Message, frozen=True, tag="reason"):
+    """The first and last message of a connection: an error of gossipdp in the training process."""
+
+    version: U32
+    code: Annotated[str, Meta(max_length=16)]
+    text: Annotated[str, Meta(max_length=4000)]
+    """cause and what was seen"""
+    exit: Annotated[int, Meta(ge=0, le=255)] = 0
+    """exit code of this error: it ends the process, or its training if it goes on alone. 0: it ends neither"""
+    alone: bool = False
+    """the process trains on, and nothing of that reaches the network"""
+    lost_steps: U63 = 0
+    """steps that were trained alone, and told in no other message"""
 
 
 class Report(_Message, frozen=True, tag="report"):
@@ -307,7 +327,9 @@ class Closing(_Message, frozen=True, tag="closing"):
     """The daemon ends. Training goes on alone."""
 
 
-FromTraining: TypeAlias = Hello | Rank | Ready | Submit | Copied | Applied | Report | Farewell | Moments | WantMoments
+FromTraining: TypeAlias = (
+    Hello | Rank | Reason | Ready | Submit | Copied | Applied | Report | Farewell | Moments | WantMoments
+)
 FromDaemon: TypeAlias = (
     RegionReady
     | Refused

@@ -18,13 +18,14 @@ from gossipdp.errors import HardwareError, RemoteProtocolError
 from gossipdp.protocol.schema import MAX_BYTES, Schema
 from gossipdp.protocol.wire.encoding import Buffer
 from gossipdp.runtime.descriptors import accept
-from gossipdp.runtime.link.events import Detached, LinkEvent, TurnedAway
+from gossipdp.runtime.link.events import Detached, LinkEvent, Told, TurnedAway
 from gossipdp.runtime.link.messages import (
     LINK_VERSION,
     Closing,
     FromDaemon,
     Hello,
     Rank,
+    Reason,
     Refused,
     decode_from_training,
     encode,
@@ -213,6 +214,9 @@ class LinkServer:
             if isinstance(hello, Rank) and hello.version == LINK_VERSION:
                 self._admit_rank(connection, hello)
                 return []
+            if isinstance(hello, Reason) and hello.version == LINK_VERSION:
+                connection.close()
+                return [Told(hello.code, hello.text, hello.exit, hello.alone, hello.lost_steps)]
             if not isinstance(hello, Hello) or hello.version != LINK_VERSION or len(fds) != 1:
                 raise RemoteProtocolError("not a hello of this version")
             data = read_blob(fds[0], MAX_BYTES)

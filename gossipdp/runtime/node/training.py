@@ -122,6 +122,10 @@ class TrainingSessions:
                 self._reported(event, now)
             case link.RankLost(rank, pid):
                 self._notices.notice("GD-501", f"rank {rank} of the training group (process {pid}) died", now)
+            case link.Told():
+                self._notices.notice(event.code, event.text, now)
+                self._status.told(event.code, event.text, event.exit, alone=event.alone)
+                self._metrics.count_lost_steps(event.lost_steps)
             case link.TurnedAway(pid, attached):
                 log.warning("a second training process (%d) is turned away: process %d is attached", pid, attached)
                 self._status.turned_away(pid, attached)

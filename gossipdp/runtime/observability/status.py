@@ -79,6 +79,10 @@ class Status:
     """training processes that have attached since the daemon started"""
     trainer: int = 0
     """pid of the attached training process, 0 without one"""
+    reasons: int = 0
+    """errors that training processes have told since the daemon started, and that end their training"""
+    reason: dict[str, Any] = field(default_factory=dict)
+    """the last of them, until a process attaches; empty without one"""
     in_doubt: int = 0
     last_partner: bytes = b""
     last_exchange: dict[str, Any] = field(default_factory=dict)
@@ -132,8 +136,14 @@ class Status:
     def attached(self, pid: int) -> None:
         """The training process `pid` has attached."""
         self.attaches += 1
-        self.trainer = pid
+        self.trainer, self.reason = pid, {}
         self._signs.attached()
+
+    def told(self, code: str, text: str, exit_code: int, *, alone: bool) -> None:
+        """A training process tells an error. It ends training with `exit_code`, unless that is 0."""
+        if exit_code:
+            self.reasons += 1
+            self.reason = {"code": code, "text": text, "exit": exit_code, "alone": alone}
 
     def turned_away(self, pid: int, attached: int) -> None:
         """A second training process was refused, because `attached` is attached."""
@@ -311,6 +321,8 @@ class Status:
             "training": "attached" if self.training else "none",
             "attaches": self.attaches,
             "trainer": self.trainer,
+            "reasons": self.reasons,
+            "reason": self.reason,
             "parameters": 0 if peer.replica.model is None else peer.replica.model.schema.size,
             "round": self.round,
             "model_rounds": peer.rounds.rounds,

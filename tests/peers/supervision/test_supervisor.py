@@ -183,6 +183,28 @@ def test_another_process_stays_attached__given_up_with_its_number(supervise: typ
     assert "process 4242 is attached; the training command exited with 1, 5 times in a row" in running.log()
 
 
+TELLS = FINISHES.replace("%d}}", '%d, "reasons": %d, "reason": REASON}}').replace("% count", "% (count, count)")
+"""A daemon to which each start of the training command tells `REASON`."""
+
+
+def test_training_told_the_daemon_that_gossipdp_refused_it__given_up_whatever_its_exit_code(
+    supervise: type[Running],
+) -> None:
+    reason = '{"code": "GD-403", "text": "only NaN", "exit": 8, "alone": false}'
+    answer = TELLS.replace("REASON", reason).replace("b'finish' not in verb", "True")
+    running = supervise(answer + DAEMON.replace("listen()", "") + "answer()", "say('starts'); sys.exit(1)")
+    running.number("daemon")
+    assert running.rest() == ["starts", "daemon leaves"] and running.code() == 1
+    assert "seen: it exited with 1, because of GD-403" in running.log()
+
+
+def test_exit_code_of_the_scripts_own_that_gossipdp_has_too__started_again(supervise: type[Running]) -> None:
+    training = "attempt = int(os.environ['GOSSIPDP_ATTEMPT']); say('starts'); sys.exit((8, 3, 6, 0)[attempt])"
+    running = supervise(DAEMON + WAIT, training)
+    running.number("daemon")
+    assert running.rest() == ["starts"] * 4 + ["daemon leaves"] and running.code() == 0
+
+
 def test_daemon_that_crashes_while_it_finishes_is_told_again(supervise: type[Running]) -> None:
     crash = FINISHES.replace("sys.exit(0)", "sys.exit(0 if os.environ['GOSSIPDP_ATTEMPT'] == '1' else 70)")
     running = supervise(crash + DAEMON.replace("listen()", "") + "answer()", "say('trained')")

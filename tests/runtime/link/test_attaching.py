@@ -6,12 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from gossipdp.errors import HardwareError, UnreachableError
+from gossipdp.errors import DataError, HardwareError, MismatchError, UnreachableError
 from gossipdp.runtime import link as links
 from gossipdp.runtime.link import server as link_server
 from gossipdp.runtime.link.messages import LINK_VERSION, decode_from_daemon, encode
 from gossipdp.runtime.link.region import Allocation, write_blob
 from gossipdp.runtime.link.wait_lines import AFTER, EVERY, WaitLines
+from gossipdp.training.reasons import tell
 from tests.runtime.link.training_process import SCHEMA, attached, pump
 
 
@@ -43,6 +44,28 @@ def test_ranks_of_a_group_that_come_at_once_are_all_admitted(server: links.LinkS
         link.hello_as_rank(rank, os.getpid())
     assert pump(server) == []
     assert all(link.receive() == [links.RegionReady(SCHEMA.size)] for link in others)
+
+
+def test_error_that_a_process_tells_arrives_though_another_is_attached(
+    server: links.LinkServer, tmp_path: Path
+) -> None:
+    leader = links.Link.connect(tmp_path)
+    leader.hello(SCHEMA)
+    pump(server)
+    tell(tmp_path, MismatchError("GD-320", "apart", seen="rank 1"), alone=True, lost_steps=7)
+    tell(tmp_path, DataError("GD-602", "full"))
+    tell(tmp_path, DataError("GD-403", "only NaN"), ends=True)
+    assert pump(server) == [
+        links.Told("GD-320", "apart: rank 1", 6, True, 7),
+        links.Told("GD-602", "full"),
+        links.Told("GD-403", "only NaN", 8),
+    ]
+    assert leader.receive() == [links.RegionReady(SCHEMA.size)]
+
+
+def test_error_is_told_nobody_where_no_daemon_is(tmp_path: Path) -> None:
+    tell(tmp_path / "none", DataError("GD-602", "full"))
+    tell(None, DataError("GD-602", "full"))
 
 
 def test_more_connections_than_may_arrive_are_admitted_as_others_say_hello(

@@ -13,6 +13,7 @@ from torch import nn
 
 import gossipdp
 from gossipdp.errors import DataError
+from gossipdp.runtime import link as links
 from gossipdp.training.attachment import Attachment
 from gossipdp.training.optimizer_state import state_file
 from tests.training.ledger_daemon import LedgerDaemon
@@ -137,10 +138,12 @@ def test_files_that_cannot_be_loaded_are_told(tmp_path: Path, monkeypatch: pytes
     assert peer.steps == 1
 
 
-def test_a_save_that_fails_leaves_the_file_before_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_save_that_fails_leaves_the_file_before_it__training_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
     model, path = small(), tmp_path / "state.safetensors"
     peer = off(model, AdamW(model.parameters()), monkeypatch)
-    peer.save(path, extra={"epoch": 1})
+    assert peer.save(path, extra={"epoch": 1})
 
     def full(tensors: object, name: str, metadata: dict[str, str]) -> None:
         Path(name).write_bytes(b"half")
@@ -149,14 +152,23 @@ def test_a_save_that_fails_leaves_the_file_before_it(tmp_path: Path, monkeypatch
 
     with monkeypatch.context() as broken:
         broken.setattr(state_file, "save_file", full)
-        with pytest.raises(DataError, match="GD-602"):
-            peer.save(path, extra={"epoch": 2})
+        assert not peer.save(path, extra={"epoch": 2})
+    assert "GD-602" in caplog.text and "the next save tries again" in caplog.text
     assert [each.name for each in tmp_path.iterdir()] == [path.name]
     assert peer.load(path) == {"epoch": 1}
     with pytest.raises(TypeError):
         peer.save(path, extra={"when": object()})
-    with pytest.raises(DataError, match="GD-602"):
-        peer.save(tmp_path)
+    assert not peer.save(tmp_path)
+    assert peer.save(path, extra={"epoch": 3}) and peer.load(path) == {"epoch": 3}
+
+
+def test_a_save_that_fails_is_told_the_daemon__it_ends_nothing(daemon: LedgerDaemon, tmp_path: Path) -> None:
+    model = small()
+    peer = attach(daemon, model, AdamW(model.parameters()))
+    assert not peer.save(tmp_path)
+    daemon.pump()
+    (told,) = [each for each in daemon.events if isinstance(each, links.Told)]
+    assert (told.code, told.exit, told.alone) == ("GD-602", 0, False) and str(tmp_path) in told.text
 
 
 def test_a_network_that_went_back_to_an_older_model_is_told(
