@@ -54,7 +54,7 @@ from peers.processes import LOOK, Guard, adopt, bury, orphans
 from peers.relay import Relay
 from peers.rest import end_if_killed, end_left
 from peers.supervisor_file import DAEMON, GUARD, TRAINING, SupervisorFile
-from peers.verdict import Verdict, gives_up, not_attached, occupied_by
+from peers.verdict import Verdict, gives_up, not_attached, occupied_by, trained_alone
 
 __all__ = ["run", "wakeups"]
 
@@ -197,6 +197,9 @@ class Supervisor:
         if code == 0 and attached is False:
             self._why = not_attached(f"it ended after {training.lived(now):.0f} s")
             self._stop(0, f"{training.name} finished")
+        elif code == 0 and reason is not None and reason.alone:
+            self._why = trained_alone(reason.code, reason.text)
+            self._stop(reason.exit, f"{training.name} trained alone to its end")
         elif code == 0:
             log.info("%s finished: this peer comes to the final model with the others", training.name)
             self._finishing = True

@@ -6,10 +6,10 @@ import math
 from collections.abc import Sequence
 from typing import Final, NamedTuple
 
-from gossipdp.errors import ConfigError, DataError, HardwareError, MismatchError
+from gossipdp.errors import ConfigError, DataError, GossipdpError, HardwareError, MismatchError
 from gossipdp.protocol.wire.messages import printable
 
-__all__ = ["NEVER_ATTACHED", "Verdict", "gives_up", "not_attached", "occupied_by"]
+__all__ = ["NEVER_ATTACHED", "Verdict", "gives_up", "not_attached", "occupied_by", "trained_alone"]
 
 
 class Rule(NamedTuple):
@@ -120,6 +120,19 @@ def occupied_by(other: int, ended: str, ends: int) -> HardwareError:
         "another training process is attached to this peer, and the training command cannot be",
         seen=f"process {other} is attached; the training command {ended}, {ends} times in a row",
         do=f"end process {other}, or give it a peer of its own (--home); then start this peer again",
+    )
+
+
+def trained_alone(code: str, text: str) -> GossipdpError:
+    """The training command ended well, but trained alone: the daemon's model does not have its steps.
+
+    Args:
+        code: of the error that it told the daemon.
+        text: what that said.
+    """
+    do = "do what the error says that the training command wrote; then start this peer again"
+    return GossipdpError(
+        code, "training went on alone to its end, and the run of this peer is not finished", seen=text, do=do
     )
 
 

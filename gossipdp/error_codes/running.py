@@ -58,6 +58,7 @@ CODES: Final[Mapping[str, Code]] = {
         "A rank of the training group died, or makes no more steps. The text names rank and process. The daemon"
         " stays a member.",
         "see what that rank wrote last; the group goes on once its launcher has started it again",
+        (7,),
         notices=True,
     ),
     "GD-502": Code(

@@ -143,9 +143,11 @@ CODES: Final[Mapping[str, Code]] = {
     "GD-320": Code(
         "The ranks of this host train apart",
         "The ranks do not hold the same parameters: their gradients are not reduced. At `attach` the group is"
-        " refused. Later the peer goes on alone.",
+        " refused. Later training goes on alone. If it does so to its end, its steps count as lost, the peer leaves"
+        " without a final model, and the run ends with 6.",
         "wrap the model in DistributedDataParallel, or shard it with `fully_shard`, before `attach`",
         (6,),
+        notices=True,
     ),
     "GD-321": Code(
         "Parameters change and no step is counted",

@@ -23,7 +23,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from gossipdp.errors import DataError
+from gossipdp.errors import DataError, UnreachableError
 from gossipdp.runtime.link.daemon_status import ask_status
 from gossipdp.training import open_attachments
 from gossipdp.training.adapters.trackers import Points, TrackerLog, points_of
@@ -33,7 +33,7 @@ from gossipdp.training.optimizer_state.followed import Optimizers
 from gossipdp.training.optimizer_state.state_file import Counts, load_state_file, save_state_file
 from gossipdp.training.ranks.group import ReplicaGroup
 from gossipdp.training.ranks.single import SingleReplica
-from gossipdp.training.reasons import tell
+from gossipdp.training.reasons import tell, tell_lost
 from gossipdp.training.session import Session
 from gossipdp.training.step_counter import StepCounter
 from gossipdp.training.tensors.master_weights import MasterWeights, put_back
@@ -421,8 +421,15 @@ class Attachment:
             self._session.report(**self._losses.finish())
             self._session.stalled(self.stall_seconds)
             hand_over(self._session, self._layout, self._last_step)
+            self._tell_lost(self._session)
             self._layout.finish()
             self._session.close()
+
+    def _tell_lost(self, session: Session) -> None:
+        """Training ends. If it is alone, the daemon hears why. Without a daemon for a while, only the last steps go."""
+        if (error := session.left_alone) is not None:
+            alone = not isinstance(error, UnreachableError)
+            tell_lost(self._home, error, session.since_snapshot, alone=alone)
 
     def __enter__(self) -> Attachment:
         return self
@@ -507,6 +514,8 @@ class Attachment:
             return
         self._end_threads()
         # Other ranks may be gone already: nothing may be done together any more.
+        if self._session is not None:
+            self._tell_lost(self._session)
         self._replica.farewell()
 
     def _leave_to_parent(self) -> None:

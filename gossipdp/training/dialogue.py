@@ -291,6 +291,8 @@ class Dialogue:
         self._connection = DaemonConnection(home, layout, world)
         self._error: GossipdpError | None = None
         """what the last attempt to connect ended with, or the daemon's refusal"""
+        self._refusal: GossipdpError | None = None
+        """the daemon's last refusal, until a session begins"""
         self._lost_because = ""
         """why the daemon was lost, as last logged"""
         self._waiting_for = ""
@@ -342,6 +344,18 @@ class Dialogue:
     def error(self) -> GossipdpError | None:
         """What the last attempt to connect ended with, or the daemon's refusal."""
         return self._error
+
+    @property
+    def left_alone(self) -> GossipdpError | None:
+        """Why a process that was attached trains alone now.
+
+        None if it does not, or because the run of its peer ends. An UnreachableError if its daemon was gone.
+        """
+        if self._phase in (Phase.OPEN, Phase.OVER) or not self._loads:
+            return None
+        if self._refusal is not None:
+            return None if self._refusal.code == "GD-322" else self._refusal
+        return UnreachableError("GD-105", "training was not attached again", seen=self._lost_because)
 
     @property
     def waiting_for(self) -> str:
@@ -458,7 +472,7 @@ class Dialogue:
         if message.code == "GD-301" and message.seen.startswith("frozen"):
             do = FROZEN_DIFFER
         family = _FAMILIES.get(message.code[:4], RefusedError)
-        self._error = family(message.code, message.cause, seen=message.seen, do=do)
+        self._error = self._refusal = family(message.code, message.cause, seen=message.seen, do=do)
         self._lose(str(self._error), now)
         self._connection.retry_later(now, refused=True)
 
@@ -533,7 +547,7 @@ class Dialogue:
         self._begin()
 
     def _begin(self) -> None:
-        self._phase = Phase.OPEN
+        self._phase, self._refusal = Phase.OPEN, None
         self._weights_loaded = False
         self._lost_because = ""
         self._corrections.begin()

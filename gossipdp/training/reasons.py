@@ -11,7 +11,7 @@ from pathlib import Path
 from gossipdp.errors import GossipdpError, UnreachableError
 from gossipdp.runtime import link as links
 
-__all__ = ["tell"]
+__all__ = ["tell", "tell_lost"]
 
 MOST_TEXT = 1000
 """characters of a message"""
@@ -38,3 +38,15 @@ def tell(
         return
     link.send(links.Reason(links.LINK_VERSION, error.code, text[:MOST_TEXT], code, alone, lost_steps))
     link.close()
+
+
+def tell_lost(home: Path | None, error: GossipdpError, steps: int, *, alone: bool) -> None:
+    """Tell the daemon that training has ended, and that its last `steps` steps are in no model of the network.
+
+    Args:
+        error: why.
+        alone: as of `tell`. False: the daemon finishes the run without them.
+    """
+    cause = f"training has ended, and {steps} of its steps reached no other peer"
+    seen = f"{error.cause}: {error.seen}" if error.seen else error.cause
+    tell(home, type(error)(error.code, cause, seen=seen), alone=alone, lost_steps=steps)

@@ -71,7 +71,7 @@ def apart() -> dict[str, Any]:
         descend(model, optimizer)
     gained = peer.clock - clock
     peer.detach()
-    return {"alone": alone, "step": step, "gained": gained}
+    return {"alone": alone, "step": step, "gained": gained, "lost": peer.lost_steps}
 
 
 def uneven() -> dict[str, Any]:

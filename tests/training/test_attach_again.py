@@ -97,6 +97,25 @@ def test_an_attach_that_a_rank_cannot_follow_ends_in_time_and_says_why(daemon: L
     session.close()
 
 
+@pytest.mark.parametrize(("code", "told"), [("GD-301", [(6, True, 5)]), ("GD-322", [])])
+def test_a_process_that_is_refused_later_and_ends_alone_tells_the_daemon(
+    daemon: LedgerDaemon, code: str, told: list[tuple[int, bool, int]]
+) -> None:
+    """GD-322 is the end of the run: that ends training as it should."""
+    daemon.every, model = 100, small()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    peer = attach(daemon, model, optimizer)
+    train(model, optimizer, 2, daemon.pump)
+    daemon.server.refuse(code, "not served any more")
+    train(model, optimizer, 3, daemon.pump)
+    assert peer.alone
+    peer.detach()
+    daemon.pump()
+    assert [
+        (event.exit, event.alone, event.lost_steps) for event in daemon.events if isinstance(event, links.Told)
+    ] == told
+
+
 def test_no_daemon_is_gd_105_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     model = small()
     monkeypatch.setenv("GOSSIPDP_HOME", str(tmp_path))

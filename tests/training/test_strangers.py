@@ -73,6 +73,14 @@ def test_ranks_that_are_not_one_replica_are_told_and_nothing_of_them_reaches_the
     assert "GD-501 a rank of this group has died or makes no more steps" in second["said"]
 
     assert [event.world for event in daemon.events if isinstance(event, links.Attached)] == [2, 2], "apart and uneven"
+    told = [event for event in daemon.events if isinstance(event, links.Told)]
+    apart = [event for event in told if event.code == "GD-320"]
+    assert [(event.exit, event.alone, event.lost_steps > 0) for event in apart] == [(6, True, False), (6, True, True)]
+    trained = ranks[0]["apart"]
+    assert apart[-1].lost_steps == trained["lost"] == trained["step"] + 10, "no step of them was handed over"
+    uneven = [event for event in told if event.code == "GD-501"]
+    assert [(event.exit, event.alone) for event in uneven] == [(7, True)] * 2 and uneven[-1].lost_steps
+
     detached = next(place for place, event in enumerate(daemon.events) if isinstance(event, links.Detached))
     submitted = [place for place, event in enumerate(daemon.events) if isinstance(event, links.Submitted)]
     assert submitted and min(submitted) > detached, "no patchwork was handed over"

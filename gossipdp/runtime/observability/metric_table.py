@@ -109,7 +109,7 @@ HEALTHY: Final[Mapping[str, str]] = {
     "members": "as many alive as hosts run, none suspect for long",
     "training_stall_seconds_total": "grows by less than 1 % of the time",
     "training_attached": "1",
-    "lost_steps_total": "grows only when a process dies",
+    "lost_steps_total": "grows only when a process dies or trains alone",
     "consensus_ratio": "1.4 to 1.8, up to 3.5 with hosts of speeds 1:2:4; if it keeps rising, momentum or `every` is"
     " too large",
     "consensus_distance": "level or falling",

@@ -17,7 +17,7 @@ import msgspec
 import torch
 
 from gossipdp import errors
-from gossipdp.errors import GossipdpError
+from gossipdp.errors import GossipdpError, HardwareError
 from gossipdp.training.healing import hopeless
 from gossipdp.training.optimizer_state.followed import Optimizers
 from gossipdp.training.orders import Drain, Load, Order, Write
@@ -25,6 +25,7 @@ from gossipdp.training.ranks.actions import GroupActions, Spans
 from gossipdp.training.ranks.announcements import MODES, Announcement, Kind, NetworkStatus, kind_of, slot_of
 from gossipdp.training.ranks.collectives import Collectives, RankLost, whole_numbers
 from gossipdp.training.ranks.comparison import replicas_differ
+from gossipdp.training.reasons import tell, tell_lost
 from gossipdp.training.session import Session
 from gossipdp.training.tensors.layout import Layout
 from gossipdp.training.waiting import ModelWait, wait_for_order
@@ -54,7 +55,7 @@ class ReplicaGroup:
     """
 
     def __init__(self, layout: Layout, home: Path, session: Session | None, optimizers: Optimizers) -> None:
-        self._layout, self._session = layout, session
+        self._layout, self._home, self._session = layout, home, session
         self._collectives = Collectives(layout.device)
         self._actions = GroupActions(layout, home, session, optimizers, self._collectives)
         self.rank, self.world = self._collectives.rank, self._collectives.world
@@ -73,6 +74,10 @@ class ReplicaGroup:
         """with mode overlap: what is added at the boundary of the planned snapshot, before it"""
         self._mode = MODES[0]
         self._over = False
+        self._alone_because: GossipdpError | None = None
+        """why this rank trains alone, as it told the daemon"""
+        self._lost_alone = 0
+        """steps since the last snapshot that the daemon took, once this rank trains alone"""
         self.status = NetworkStatus()
         """what every rank knows of the network"""
 
@@ -129,17 +134,15 @@ class ReplicaGroup:
         """
         if self._over:
             # No announcement comes any more, and a loop or a schedule may follow the clock.
-            self.status = msgspec.structs.replace(self.status, clock=self.status.clock + 1)
+            clock, lost = self.status.clock + 1, self.status.lost_steps + 1
+            self.status = msgspec.structs.replace(self.status, clock=clock, lost_steps=lost)
+            self._lost_alone += 1
             return
         try:
             self._carry_out()
         except RankLost as lost:
-            log.error(
-                "GD-501 a rank of this group has died or makes no more steps (%s): rank %d trains on alone",
-                lost,
-                self.rank,
-            )
-            self._leave()
+            cause = "a rank of this group has died or makes no more steps"
+            self._leave(HardwareError("GD-501", cause, seen=f"{lost}; rank {self.rank} trains on alone"))
 
     def _carry_out(self) -> None:
         self._boundary += 1
@@ -258,9 +261,7 @@ class ReplicaGroup:
                 self._leave()
                 raise hopeless()
             case Kind.LEAVE:
-                if self._actions.apart:
-                    log.error("%s\ntraining goes on alone", replicas_differ(self._actions.apart))
-                self._leave()
+                self._leave(replicas_differ(self._actions.apart) if self._actions.apart else None)
         return read
 
     # -- the end ----------------------------------------------------------------------------------------------
@@ -275,14 +276,27 @@ class ReplicaGroup:
             self._session.withdraw(self._order)
         self._actions.settle()
         self._let_go()
+        self._tell_lost()
 
-    def _leave(self) -> None:
-        """This group is no peer any more: its ranks do not train one replica, or not in step."""
+    def _leave(self, error: GossipdpError | None = None) -> None:
+        """This group is no peer any more: its ranks do not train one replica, or not in step. The daemon hears why."""
         self._over, self._work, self._snapshot, self._drain = True, None, None, None
         self._let_go()
         if self._session is not None:
             self._layout.finish()
             self._session.close()
+            self._lost_alone = self._session.since_snapshot
+            lost = self.status.lost_steps + self._lost_alone
+            self.status = msgspec.structs.replace(self.status, lost_steps=lost)
+        if error is not None:
+            log.error("%s\ntraining goes on alone", error)
+            self._alone_because = error
+            tell(self._home, error, alone=True)
+
+    def _tell_lost(self) -> None:
+        if self._alone_because is not None:
+            tell_lost(self._home, self._alone_because, self._lost_alone, alone=True)
+        self._alone_because = None
 
     def _let_go(self) -> None:
         self.status = msgspec.structs.replace(self.status, alone=True)
@@ -291,3 +305,4 @@ class ReplicaGroup:
     def farewell(self) -> None:
         """Tell the daemon that this rank leaves on purpose."""
         self._actions.farewell()
+        self._tell_lost()

@@ -198,6 +198,15 @@ def test_training_told_the_daemon_that_gossipdp_refused_it__given_up_whatever_it
     assert "seen: it exited with 1, because of GD-403" in running.log()
 
 
+def test_training_that_went_on_alone_to_its_end__not_finished_and_the_code_says_why(supervise: type[Running]) -> None:
+    reason = '{"code": "GD-320", "text": "the ranks differ", "exit": 6, "alone": true}'
+    answer = TELLS.replace("REASON", reason).replace("b'finish' not in verb", "True")
+    running = supervise(answer + DAEMON.replace("listen()", "") + "answer()", "say('trained')")
+    running.number("daemon")
+    assert running.rest() == ["trained", "daemon leaves"] and running.code() == 6
+    assert "GD-320 training went on alone to its end" in running.log() and "the ranks differ" in running.log()
+
+
 def test_exit_code_of_the_scripts_own_that_gossipdp_has_too__started_again(supervise: type[Running]) -> None:
     training = "attempt = int(os.environ['GOSSIPDP_ATTEMPT']); say('starts'); sys.exit((8, 3, 6, 0)[attempt])"
     running = supervise(DAEMON + WAIT, training)
