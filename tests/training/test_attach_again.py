@@ -203,7 +203,7 @@ def test_detach_hands_over_the_last_steps(daemon: LedgerDaemon) -> None:
     daemon.pump()
     assert submits(daemon) == [(4, 4), (2, 2)]
     assert daemon.a is not None and np.array_equal(daemon.a, vector(model).astype(np.float32))
-    assert daemon.events[-1] == links.Detached("it ended")
+    assert daemon.events[-1] == links.Detached("it has detached", left=True)
     seen = len(daemon.events)
     train(model, optimizer, 5, daemon.pump)
     peer.detach()
