@@ -37,7 +37,18 @@ from peers.log_file import log_file
 
 __all__ = ["VERBS", "ControlServer", "Request", "ask", "occupied", "runs", "socket_path"]
 
-VERBS: Final = ("status", "members", "decisions", "decide", "leave", "finish", "invite", "checkpoint", "stop")
+VERBS: Final = (
+    "status",
+    "members",
+    "decisions",
+    "decide",
+    "leave",
+    "finish",
+    "started",
+    "invite",
+    "checkpoint",
+    "stop",
+)
 MAX_REQUEST: Final = 64 << 10
 MAX_REPLY: Final = 16 << 20
 MAX_CONNECTIONS: Final = 16

@@ -37,9 +37,9 @@ class AttachWatch:
         self.other = 0
         """the process that was attached at the last look, though this start has not attached; 0 if there was none"""
 
-    def begin(self) -> None:
-        """Record a start of the training command."""
-        self._before = self._counted()
+    def begin(self, *, again: bool = False) -> None:
+        """Record a start of the training command, and tell it the daemon. again: an earlier start has failed."""
+        self._before = self._counted("started", again=again)
 
     def seen(self) -> bool | None:
         """Whether it has attached. None if the daemon does not answer, or was restarted in between."""
@@ -55,10 +55,10 @@ class AttachWatch:
         self._counted()
         return self._parameters
 
-    def _counted(self) -> tuple[str, int, int]:
+    def _counted(self, verb: str = "status", **about: bool) -> tuple[str, int, int]:
         """Incarnation of the daemon, and the numbers of processes that have attached and of reasons told to it."""
         try:
-            self._answer = answer = ask(self._home, "status", timeout=ANSWER_WITHIN)
+            self._answer = answer = ask(self._home, verb, timeout=ANSWER_WITHIN, **about)
         except GossipdpError:
             return "", 0, 0
         self._parameters = int(answer.get("parameters") or 0)

@@ -19,11 +19,13 @@ Nothing here may start a process or open a socket.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import secrets
+import shutil
 import socket
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from importlib import resources
 from pathlib import Path
 from typing import Annotated, Any
@@ -39,6 +41,7 @@ from gossipdp.runtime import decisions_file
 from gossipdp.runtime.files import load_state, save_state
 from gossipdp.runtime.home_paths import expanded, homes_of_user
 from gossipdp.runtime.network.identity import OPERATOR_FILE, Identity, NetworkSecret
+from gossipdp.runtime.network.incarnation import INCARNATION_FILE
 from gossipdp.runtime.network.invite import Invite
 from gossipdp.runtime.network.key_files import KEY_BYTES, replace_file
 from peers.decisions import Desk
@@ -58,6 +61,7 @@ __all__ = [
     "prepare",
     "presets",
     "read_config",
+    "removed_if_not_started",
     "run_file",
     "with_port",
 ]
@@ -214,7 +218,7 @@ def find_home(
             "GD-314",
             "there is no peer on this host",
             seen=f"{base} has no home",
-            do="`gossipdp up` or `gossipdp join` first",
+            do="`gossipdp up --network NAME` or `gossipdp join` first",
         )
     running = [home for home in homes if runs(home)]
     if len(running) == 1 and not default:
@@ -306,6 +310,25 @@ def join(home: Path, invite: Invite, text: str | None) -> HomeNetwork:
     save_state(_network_file(home), known)
     _write_run_file(home, text)
     return known
+
+
+@contextlib.contextmanager
+def removed_if_not_started(home: Path) -> Iterator[None]:
+    """If the block fails before a first daemon starts, `home` is no peer's home afterwards, unless it was one before.
+
+    Else later commands would find several homes, and one of them without a peer.
+    """
+    new, there = network_of(home) is None, home.exists()
+    try:
+        yield
+    except (GossipdpError, OSError) as error:
+        others = isinstance(error, GossipdpError) and error.code == "GD-104"  # another supervisor runs there
+        if new and not others and not (home / INCARNATION_FILE).exists():
+            for path in (_network_file(home), invite_file(home)):
+                path.unlink(missing_ok=True)
+            if not there:
+                shutil.rmtree(home, ignore_errors=True)
+        raise
 
 
 def follow(home: Path, operator: bytes) -> None:

@@ -70,6 +70,9 @@ class Control:
             case "checkpoint":
                 begun = self._node.checkpoint(partial(self._saved, request))
                 return None if begun else {"saved": ""}
+            case "started":
+                self._node.status.command_started(again=bool(request.args.get("again")))
+                return self._node.describe()
             case "finish":
                 return self._finish(**request.args)
         self._node.leave()

@@ -254,7 +254,7 @@ class Supervisor:
             self._told = False
         training = None if self._finishing else self._training
         if training is not None and training.quiet and now >= training.due and self._daemon_listens():
-            self._attached.begin()
+            self._attached.begin(again=training.attempts > 0)
             self._ask_at = now + ATTACH_WITHIN
             training.start(now)
 

@@ -100,8 +100,9 @@ CODES: Final[Mapping[str, Code]] = {
     ),
     "GD-314": Code(
         "Which home is meant is unclear, or it holds no peer",
-        "There is no peer on this host, there are several and none is named, or this user has no home directory.",
-        "name one with `--home DIR` or GOSSIPDP_HOME; `gossipdp up` or `join` makes one",
+        "There is no peer on this host, there are several and none is named, or this user has no home directory. `up`"
+        " founds a network only if --network or RUN.toml is given, or its name at a terminal.",
+        "name one with `--home DIR` or GOSSIPDP_HOME; `gossipdp up --network NAME` or `join` makes one",
         (3,),
     ),
     "GD-315": Code(

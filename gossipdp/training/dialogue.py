@@ -35,6 +35,8 @@ from gossipdp.training.tensors.schema import FROZEN_DIFFER
 __all__ = ["SUBMIT_WITHIN", "Accounts", "Corrections", "Dialogue", "Handed", "Lost", "Mode", "Phase", "SnapshotTimes"]
 
 
+WAIT_TOLD_EVERY: Final = 10.0
+"""seconds between two lines on what the daemon waits for, as while a model comes"""
 SUBMIT_WITHIN: Final = 600.0
 """seconds after which a snapshot is due, however few steps it holds"""
 
@@ -297,6 +299,7 @@ class Dialogue:
         """why the daemon was lost, as last logged"""
         self._waiting_for = ""
         """what the daemon waits for, in its words"""
+        self._wait_told_at = -math.inf
         self._terms = _NO_TERMS
         """the session as the daemon offered it"""
         self._daemon_every = 1
@@ -411,7 +414,7 @@ class Dialogue:
             case links.RegionReady() if self._phase is Phase.GREETING:
                 self._share(now)
             case links.Waiting():
-                self._note_wait(message)
+                self._note_wait(message, now)
             case links.Session() if self._phase is Phase.WAITING:
                 self._take_terms(message)
             case links.Pace(every, clock, samples):
@@ -450,10 +453,11 @@ class Dialogue:
         if self.layout.pin_more(everything=not self._loads):
             self._phase = Phase.WRITING
 
-    def _note_wait(self, message: links.Waiting) -> None:
+    def _note_wait(self, message: links.Waiting, now: float) -> None:
         text = f"{message.text} ({message.share:.0%})" if message.share else message.text
-        if text != self._waiting_for:
+        if text != self._waiting_for and now >= self._wait_told_at + WAIT_TOLD_EVERY:
             log.info("waiting for the model: %s", text)
+            self._wait_told_at = now
         self._waiting_for = text
 
     def _take_terms(self, terms: links.Session) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import sys
 from collections.abc import Mapping, Sequence
 from glob import escape, glob
@@ -39,8 +40,9 @@ def up(
 ) -> int:
     """Start this host's peer, and with `-- CMD...` its training.
 
-    In a new home this founds a network. In a home that belongs to a network it continues there. RUN.toml is copied to
-    the home. `--listen`, `--advertise` and `--nat` hold for later starts too; other flags for this one.
+    In a home that belongs to a network it continues there. With --network or RUN.toml a new home founds a network.
+    RUN.toml is copied to the home. `--listen`, `--advertise` and `--nat` hold for later starts too; other flags for
+    this one.
     """
     from peers import announcement, finished, invites
     from peers import home as homes
@@ -59,23 +61,50 @@ def up(
         home = homes.find_home(ctx.obj, default="gossipdp", runs=runs)
     finished.check_unfinished(home)
     config = homes.read_config(home, flags, file=file)
+    if file is None and homes.network_of(home) is None and "network.name" not in config.origins:
+        chosen = ctx.obj or os.environ.get("GOSSIPDP_HOME")
+        flags["network.name"] = _name_to_found(home if chosen else home.parent, command_of(ctx))
+        home = homes.find_home(ctx.obj, flags["network.name"])
+        config = homes.read_config(home, flags)
     _check_unoccupied(home)
-    known = homes.found(home, config, homes.read_text(file) if file is not None else None)
-    homes.keep_addresses(home, config, flags)
-    addresses = homes.advertised(config)
-    if known.founder and not (home / homes.RUN).exists():
-        port = listen_port(config)
-        choice = None if port is None else addresses_to_advertise(config, port, of_container(os.environ))
-        addresses = addresses or (choice.addresses if choice else ())
-        said = announcement.founding(home, config, choice)
-    else:
-        said = announcement.continuing(home, config)
-    if addresses:  # the lines name the invite, and the daemon takes some seconds to start
-        invites.write_invite(home, addresses, config)
-    _print(said, log_format)
-    from peers.supervisor import run
+    with homes.removed_if_not_started(home):
+        known = homes.found(home, config, homes.read_text(file) if file is not None else None)
+        homes.keep_addresses(home, config, flags)
+        addresses = homes.advertised(config)
+        if known.founder and not (home / homes.RUN).exists():
+            port = listen_port(config)
+            choice = None if port is None else addresses_to_advertise(config, port, of_container(os.environ))
+            addresses = addresses or (choice.addresses if choice else ())
+            said = announcement.founding(home, config, choice)
+        else:
+            said = announcement.continuing(home, config)
+        if addresses:  # the lines name the invite, and the daemon takes some seconds to start
+            invites.write_invite(home, addresses, config)
+        _print(said, log_format)
+        from peers.supervisor import run
 
-    return run(home, command_of(ctx), overrides=flags, log_format=log_format, verbose=verbose, live=not no_live)
+        return run(home, command_of(ctx), overrides=flags, log_format=log_format, verbose=verbose, live=not no_live)
+
+
+def _name_to_found(where: Path, command: Sequence[str]) -> str:
+    """Ask on a terminal for the name of a network to found. Founding by mistake would train alone.
+
+    Raises:
+        ConfigError: GD-314, there is no terminal, or no name is given.
+    """
+    from gossipdp.errors import ConfigError
+
+    if sys.stdin.isatty() and sys.stderr.isatty():
+        question = f"There is no peer in {where}. Name of a network to found (empty: none)"
+        if name := click.prompt(question, default="", show_default=False, err=True).strip():
+            return str(name)
+    then = f" -- {shlex.join(command)}" if command else ""
+    raise ConfigError(
+        "GD-314",
+        "there is no peer here to start again",
+        seen=f"{where} has no home",
+        do=f"found a network: `gossipdp up --network NAME{then}`; or join one: `gossipdp join @invite{then}`",
+    )
 
 
 def _complete_invite(_ctx: click.Context, _parameter: click.Parameter, typed: str) -> list[str]:
@@ -118,17 +147,18 @@ def join(
     file = Path(run_toml) if run_toml else None
     _check_unoccupied(home)
     text = homes.read_text(file) if file is not None else None
-    invited = redeemed(home, network.invite)
-    homes.join(home, invited, text if text is not None else network.settings or None)
-    config = homes.read_config(home, flags)
-    homes.keep_addresses(home, config, flags)
-    _print(announcement.joining(home, network.invite.network, config.network.seeds), log_format)
-    if "GOSSIPDP_INVITE" in os.environ:
-        logged = ["--log-format", log_format, *["--verbose"] * verbose, *["--no-live"] * no_live]
-        _restart_without_invite(home, flags, logged, command_of(ctx))
-    from peers.supervisor import run
+    invited = redeemed(home, network.invite)  # the key of a peer that is refused stays: `members allow` may name it
+    with homes.removed_if_not_started(home):
+        homes.join(home, invited, text if text is not None else network.settings or None)
+        config = homes.read_config(home, flags)
+        homes.keep_addresses(home, config, flags)
+        _print(announcement.joining(home, network.invite.network, config.network.seeds), log_format)
+        if "GOSSIPDP_INVITE" in os.environ:
+            logged = ["--log-format", log_format, *["--verbose"] * verbose, *["--no-live"] * no_live]
+            _restart_without_invite(home, flags, logged, command_of(ctx))
+        from peers.supervisor import run
 
-    return run(home, command_of(ctx), overrides=flags, log_format=log_format, verbose=verbose, live=not no_live)
+        return run(home, command_of(ctx), overrides=flags, log_format=log_format, verbose=verbose, live=not no_live)
 
 
 def _check_unoccupied(home: Path) -> None:

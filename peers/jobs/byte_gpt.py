@@ -1,9 +1,9 @@
 """Train a GPT on bytes: a decoder-only transformer on the standard library's own sources.
 
-    gossipdp up -- python -m peers.jobs.byte_gpt --size 1M --steps 2000                # one process, with its peers
-    gossipdp up -- torchrun --nproc-per-node 8 -m peers.jobs.byte_gpt --size 11M       # one host, eight GPUs, one peer
-    gossipdp up -- torchrun --nproc-per-node 8 -m peers.jobs.byte_gpt --shard          # the same, sharded by FSDP2
-    GOSSIPDP_OFF=1 python -m peers.jobs.byte_gpt                                       # alone
+    gossipdp up --network gpt -- python -m peers.jobs.byte_gpt --size 1M --steps 2000  # one process, with its peers
+    gossipdp up --network gpt -- torchrun --nproc-per-node 8 -m peers.jobs.byte_gpt --size 11M  # eight GPUs, one peer
+    gossipdp up --network gpt -- torchrun --nproc-per-node 8 -m peers.jobs.byte_gpt --shard  # the same, sharded by FSDP2
+    GOSSIPDP_OFF=1 python -m peers.jobs.byte_gpt  # alone
 
 Settings, data, model, optimizer, loop, in this order. gossipdp needs only the one line with `attach`. Nothing else here
 knows of peers, rounds or networks. The model follows GPT-2 (Radford et al. 2019). Rotary positions (Su et al. 2021,

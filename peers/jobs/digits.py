@@ -1,8 +1,8 @@
 """Train a small network to read handwritten digits: 1,797 images of 8 x 8 pixels that come with scikit-learn.
 
-    gossipdp up -- python -m peers.jobs.digits --peers 2 --rank 0          # on one host
+    gossipdp up --network digits -- python -m peers.jobs.digits --peers 2 --rank 0   # on one host
     gossipdp join @invite -- python -m peers.jobs.digits --peers 2 --rank 1          # on the other: other images
-    GOSSIPDP_OFF=1 python -m peers.jobs.digits                             # alone
+    GOSSIPDP_OFF=1 python -m peers.jobs.digits                                       # alone
 
 Settings, data (`images`), model, optimizer, loop, in this order. It is the smallest job, and takes seconds. gossipdp
 needs only the one line with `attach`. Needs scikit-learn: ``pip install scikit-learn``.

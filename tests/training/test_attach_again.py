@@ -63,6 +63,33 @@ def test_attach_says_what_it_waits_for_and_for_how_long(daemon: LedgerDaemon, ca
     assert "waiting for the model: a member that has the model (25%)" in caplog.text
 
 
+def test_a_model_that_comes_is_told_once_and_then_every_ten_seconds(
+    daemon: LedgerDaemon, caplog: pytest.LogCaptureFixture
+) -> None:
+    daemon.has_model = False
+    now = [100.0]
+    session = Session(daemon.server.path.parent, Layout(small()), clock=lambda: now[0])
+
+    def heard() -> str:
+        session.poll()
+        return session.waiting_for
+
+    with daemon.running():
+        ModelWait(session, None)()
+        order = session.next_order()
+        assert isinstance(order, Write)
+        session.done(order, passed)
+        until("the first word", lambda: heard() == "a member that has the model (25%)")
+    with caplog.at_level(logging.INFO, "gossipdp.training"):
+        for percent in range(1, 31):
+            now[0] += 1.0
+            daemon.server.send(links.Waiting("model from ab", percent / 100))
+            text = f"model from ab ({percent}%)"
+            until(text, lambda text=text: heard() == text)
+    assert caplog.messages == [f"waiting for the model: model from ab ({percent}%)" for percent in (10, 20, 30)]
+    session.close()
+
+
 def test_all_that_an_attach_waits_for_has_one_deadline(daemon: LedgerDaemon) -> None:
     """It waits for the memory first, then for the model in it."""
     model, now = small(), [0.0]
@@ -222,7 +249,7 @@ def test_detach_hands_over_the_last_steps(daemon: LedgerDaemon) -> None:
     daemon.pump()
     assert submits(daemon) == [(4, 4), (2, 2)]
     assert daemon.a is not None and np.array_equal(daemon.a, vector(model).astype(np.float32))
-    assert daemon.events[-1] == links.Detached("it ended")
+    assert daemon.events[-1] == links.Detached("it has detached", left=True)
     seen = len(daemon.events)
     train(model, optimizer, 5, daemon.pump)
     peer.detach()

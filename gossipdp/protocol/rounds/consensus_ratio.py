@@ -32,7 +32,11 @@ class ConsensusRatio:
     @property
     def value(self) -> float:
         """R; NaN until an exchange and an outer step have been measured."""
-        return self._distance / (math.sqrt(2.0) * self._movement) if self._movement > 0.0 else math.nan
+        return self.of(self._distance)
+
+    def of(self, distance: float) -> float:
+        """R of one distance, RMS per parameter, without a bound; NaN until an outer step has been measured."""
+        return distance / (math.sqrt(2.0) * self._movement) if self._movement > 0.0 else math.nan
 
     def exchanged(self, distance: float) -> None:
         """An exchange of the whole vector has measured the distance of the two anchors, RMS per parameter."""

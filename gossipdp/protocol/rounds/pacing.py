@@ -157,6 +157,10 @@ class Pacing:
         """The consensus ratio R; NaN while it is unknown."""
         return self._ratio.value
 
+    def ratio_of(self, distance: float) -> float:
+        """R to one partner, whose anchor has this distance, RMS per parameter; NaN while unknown."""
+        return self._ratio.of(distance)
+
     def outer(self) -> Outer:
         """lr and momentum of the next outer step (algorithms sections 3 and 6)."""
         part, made = min(1.0, self._share), self._made

@@ -134,6 +134,8 @@ class Detached:
     """The training process died or left. A snapshot that it submitted before is whole and stays mapped while used."""
 
     reason: str
+    left: bool = False
+    """it said Farewell: it may live on, as a script that evaluates after its training"""
 
 
 LinkEvent: TypeAlias = (

@@ -202,7 +202,8 @@ class Trainer:
                 self.close()
                 if self.hello.world > 1 and not (self.ending or self._farewell):
                     events.append(RankLost(0, self.hello.pid))
-                events.append(Detached(self.ending or "it ended"))
+                left = self._farewell and not self.ending
+                events.append(Detached(self.ending or ("it has detached" if left else "it ended"), left=left))
                 break
             if self.ending:
                 continue

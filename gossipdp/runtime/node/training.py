@@ -133,10 +133,10 @@ class TrainingSessions:
             case link.TurnedAway(pid, attached):
                 log.warning("a second training process (%d) is turned away: process %d is attached", pid, attached)
                 self._status.turned_away(pid, attached)
-            case link.Detached(reason):
+            case link.Detached(reason, left):
                 log.info("the training process is gone: %s", reason)
                 self._states.end()
-                self._status.detached()
+                self._status.detached(left=left)
                 self._faults.detached()
                 self._region.detach()
                 self._peer.training.detach(now)

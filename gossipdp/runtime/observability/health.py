@@ -14,7 +14,7 @@ from typing import Final, NamedTuple
 
 from gossipdp.protocol.rounds.consensus_ratio import FARTHEST
 
-__all__ = ["GONE", "STATES", "Kind", "Signs", "Silent", "Verdict", "agreement", "facts", "judge", "spoken"]
+__all__ = ["GONE", "STATES", "WIDE", "Kind", "Signs", "Silent", "Verdict", "agreement", "facts", "judge", "spoken"]
 
 WIDE: Final = 2.5
 """consensus ratio above which agreement is called wide: 1.4 to 1.8 is usual, 3.5 among hosts of speeds 1 : 2 : 4"""
@@ -111,6 +111,8 @@ class Signs:
     """refused offers and exchanges that mixed nothing, since the last that did: reason and number"""
     ratio: float = math.nan
     """the consensus ratio; NaN while it is unknown"""
+    all_far: bool = False
+    """several members are far from this one, none is near, and this one does not run away"""
     stall: float = math.nan
     """share of the last training time spent in gossipdp"""
     sync: bool = False
@@ -228,10 +230,14 @@ def _degraded(signs: Signs) -> list[str]:
         said += [f"no exchange for {spoken(signs.quiet)}", *(_still(signs) or _unmet(signs))]
     elif signs.training and not signs.resyncing and signs.still > STUCK:
         said += _still(signs)  # members still exchange with the model as it was
-    if signs.ratio >= FAR:
+    if signs.training and signs.ratio >= FAR:
         said.append(
-            f"replicas are far apart: {signs.ratio:.1f} outer steps, 1.4 to 1.8 are usual;"
-            " a smaller [outer] momentum or [exchange] every brings them together"
+            f"replicas are far apart: {signs.ratio:.1f} outer steps, 1.4 to 1.8 are usual; "
+            + (
+                "a smaller [outer] momentum or [exchange] every brings them together"
+                if signs.all_far
+                else "one host alone may have diverged: compare the losses in `gossipdp members`"
+            )
         )
     if signs.stall > MOST_STALL and not signs.sync:
         said.append(f"training spends {signs.stall:.0%} of its time in gossipdp")

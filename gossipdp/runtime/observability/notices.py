@@ -17,7 +17,7 @@ from gossipdp.runtime.observability.join_progress import Reminder
 from gossipdp.runtime.observability.metrics import Metrics
 from gossipdp.runtime.observability.status import Status
 
-__all__ = ["Notices", "name_of", "told"]
+__all__ = ["Notices", "is_news", "name_of", "told"]
 
 log = logging.getLogger("gossipdp.node")
 
@@ -53,14 +53,27 @@ REMEMBERED = 256
 def told(decision: Decision) -> str:
     """A decision of the operator in words."""
     if decision.secret is not None:
-        return f"the network has a new secret, for {len(decision.allowed)} peers"
+        return f"the network has a new secret, for {_peers(len(decision.allowed))}"
     if not decision.subject:
-        closed = f"the network takes {len(decision.allowed)} allowed peers alone"
+        closed = f"the network takes {_peers(len(decision.allowed), 'allowed ')} alone"
         return closed if decision.verdict is Verdict.CLOSED else "the network takes every peer with its secret"
     name = f"{decision.name} ({short(decision.subject)})" if decision.name else short(decision.subject)
     if decision.verdict in (Verdict.INVITED, Verdict.REVOKED):
         name = f"the invite for {name}"
     return f"{name} {DECIDED[decision.verdict]}"
+
+
+def _peers(count: int, which: str = "") -> str:
+    return f"{count} {which}peer{'s' * (count != 1)}"
+
+
+def is_news(decision: Decision, generation: int) -> bool:
+    """Whether a decision is worth a line: not the first secret of a network, nor one that this peer holds.
+
+    Args:
+        generation: of this peer's secret.
+    """
+    return decision.secret is None or max(generation, decision.secret.replaces) < decision.number
 
 
 def name_of(peer: Peer, member: bytes) -> str:
@@ -227,7 +240,8 @@ class Notices:
 
     def _decided(self, decision: Decision, now: float) -> None:
         why = f" ({decision.reason})" if decision.reason else ""
-        log.warning("operator: %s%s", told(decision), why)
+        if is_news(decision, self._status.transport.secret.generation):
+            log.warning("operator: %s%s", told(decision), why)
         if decision.subject in (self._peer.id, b"") and (fate := self._peer.admission.fate):
             self.notice("GD-204", fate, now)
 

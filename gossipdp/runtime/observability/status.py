@@ -149,10 +149,14 @@ class Status:
         """A second training process was refused, because `attached` is attached."""
         self._signs.turned_away(pid, attached, time.monotonic())
 
-    def detached(self) -> None:
-        """The training process is gone."""
+    def detached(self, *, left: bool) -> None:
+        """The training process is gone. left: it has detached, and has not died."""
         self.training, self.trainer = False, 0
-        self._signs.detached(time.monotonic())
+        self._signs.detached(time.monotonic(), left=left)
+
+    def command_started(self, *, again: bool) -> None:
+        """The supervisor starts the training command. again: it has failed."""
+        self._signs.command_started(time.monotonic(), again=again)
 
     def reported(self, loss: float, eval_loss: float, stall_seconds: float) -> None:
         """The training process reports its losses (NaN if unknown), and the seconds it spent in gossipdp so far."""

@@ -12,7 +12,7 @@ from typing import Final
 from gossipdp.protocol import events
 from gossipdp.protocol.peer import Peer
 from gossipdp.protocol.wire.messages import State, short
-from gossipdp.runtime.observability.health import Signs, Silent
+from gossipdp.runtime.observability.health import WIDE, Signs, Silent
 from gossipdp.runtime.observability.unanswered import Unanswered
 
 __all__ = ["VitalSigns"]
@@ -54,7 +54,11 @@ class VitalSigns:
         self._second, self._second_until = (0, 0), -math.inf
         self._unsaved = ""
         self._ends: deque[float] = deque(maxlen=64)
-        """when the training command ended"""
+        """when the training command ended, and is or will be started again"""
+        self._counted = False
+        """the last end of the command is among them"""
+        self._distances: dict[bytes, float] = {}
+        """partner -> distance of the anchors at the last exchange, RMS per parameter"""
         self._stalls: deque[tuple[float, float]] = deque(maxlen=MOST_REPORTS)
         """times of the training process's reports, and the seconds that it had spent in gossipdp by then"""
 
@@ -65,13 +69,16 @@ class VitalSigns:
             case events.SessionOpened():
                 self._loads, self._quiet_since, self._still_since = False, now, now
                 self._stalls.clear()
+                self._distances.clear()
             case events.RoundDone():
                 self._still_since = now
                 if self._ends and now - self._ends[-1] > STEADY:
                     self._ends.clear()
-            case events.ExchangeEnded(result=result, chunks=chunks):
+            case events.ExchangeEnded(partner=partner, result=result, chunks=chunks, distance=distance):
                 if chunks:
                     self._mixed(now)
+                    if math.isfinite(distance):
+                        self._distances[partner] = distance
                 else:
                     self._fruitless["no chunk averaged" if result == "done" else result] += 1
             case events.OfferRefused(_, reason):
@@ -87,13 +94,23 @@ class VitalSigns:
         """A training process has attached, and waits for the model."""
         self._loads = True
 
-    def detached(self, now: float) -> None:
-        """The training process is gone."""
+    def detached(self, now: float, *, left: bool = False) -> None:
+        """The training process is gone. left: it has detached. Its command may run on, and nothing has crashed."""
         self._loads, self._idle_since, self._refused = False, now, ("", 0)
         self._second_until = -math.inf
-        if self._trains:
-            self._starts_until = now + STARTS  # the supervisor starts it again
+        if left:
+            self._starts_until = -math.inf
+        elif self._trains:
+            self._starts_until = now + STARTS  # the supervisor, or a launcher, starts it again
             self._ends.append(now)
+            self._counted = True
+
+    def command_started(self, now: float, *, again: bool) -> None:
+        """The supervisor starts the training command. again: it has failed."""
+        self._starts_until = now + STARTS
+        if again and not self._counted:
+            self._ends.append(now)
+        self._counted = False
 
     def turned_away(self, pid: int, attached: int, now: float) -> None:
         """A second training process, `pid`, was refused, because `attached` is attached."""
@@ -161,6 +178,7 @@ class VitalSigns:
             round_seconds=pacing.usual_round,
             fruitless=tuple(self._fruitless.most_common(3)),
             ratio=pacing.ratio,
+            all_far=self._all_far(),
             stall=self._stall(max(STALL_WINDOW, QUIET_ROUNDS * pacing.usual_round)) if training else math.nan,
             sync=peer.config.sync,
             silent=self._silent(now),
@@ -179,6 +197,17 @@ class VitalSigns:
         membership = self._peer.membership
         linked = (member for member in membership.alive() if membership.linked(member.id))
         return {address for member in linked for address in member.addresses}
+
+    def _all_far(self) -> bool:
+        """Whether several members are far from this one, and none is near: then no host alone has diverged."""
+        pacing = self._peer.pacing
+        self._distances = {
+            member.id: self._distances[member.id]
+            for member in self._peer.membership.alive()
+            if member.id in self._distances
+        }
+        ratios = [pacing.ratio_of(distance) for distance in self._distances.values()]
+        return len(ratios) > 1 and min(ratios) > WIDE and not pacing.runaway.active
 
     def _stall(self, window: float) -> float:
         """Share of the time that the last reports of training cover; NaN while they cover too little of it."""

@@ -124,7 +124,7 @@ def rows(text: str) -> dict[str, str]:
 
 
 def announced(gossipdp: Run, *words: str) -> dict[str, str]:
-    done = gossipdp("up", *words)
+    done = gossipdp("up", "--network", "tiny", *words)
     assert done.code == 0, done.err
     return rows(done.err)
 
@@ -152,7 +152,7 @@ def test_the_invite_is_there_before_the_lines_that_name_it_are_printed(
     choose(Choice(("10.0.0.5:4710", "[fd00::5]:4710"), "its first address"))
     file, there = tmp_path / "h" / "invite", []
     monkeypatch.setattr(start, "_print", lambda lines, log_format: there.append(file.is_file()))
-    assert gossipdp("up", "--home", tmp_path / "h").code == 0
+    assert gossipdp("up", "--network", "tiny", "--home", tmp_path / "h").code == 0
     assert there == [True] and read_invite(file.read_text()).invite.seeds == ("10.0.0.5:4710", "[fd00::5]:4710")
     shown = gossipdp("invite", "--home", tmp_path / "h").out
     assert "first dialled:  10.0.0.5:4710, [fd00::5]:4710" in shown, "the daemon does not listen yet"

@@ -1,9 +1,14 @@
 """`gossipdp up`: the home it makes and what it starts."""
 
+import io
 import json
+import sys
 from pathlib import Path
 from typing import Any
 
+import pytest
+
+from gossipdp.errors import ConfigError
 from gossipdp.runtime.network.identity import OPERATOR_FILE, Identity
 from peers import home
 from tests.peers.commands.running import Run
@@ -50,11 +55,13 @@ def test_up_with_a_wrong_file_starts_and_makes_nothing(gossipdp: Run, started: l
 
 def test_flags_reach_the_daemon_as_overrides(gossipdp: Run, started: list[Any]) -> None:
     done = gossipdp(
-        "up", "--preset", "local", "--seed", "a:1", "--seed", "b:2", "--set", "exchange.every=5", "--listen", "tcp://*:0",
+        "up", "--network", "tiny", "--preset", "local", "--seed", "a:1", "--seed", "b:2",
+        "--set", "exchange.every=5", "--listen", "tcp://*:0",
         "--peer", "host1", "--advertise", "10.0.0.1:4710", "--log-format", "json",
     )  # fmt: skip
     assert done.code == 0
     assert started[0]["log_format"] == "json" and started[0]["overrides"] == {
+        "network.name": "tiny",
         "preset": "local",
         "network.seeds": "a:1,b:2",
         "exchange.every": "5",
@@ -67,11 +74,11 @@ def test_flags_reach_the_daemon_as_overrides(gossipdp: Run, started: list[Any]) 
 
 
 def test_verbose_and_json_reach_the_daemon__and_what_is_said_is_json_too(gossipdp: Run, started: list[Any]) -> None:
-    done = gossipdp("up", "--verbose", "--no-live", "--log-format", "json")
+    done = gossipdp("up", "--network", "tiny", "--verbose", "--no-live", "--log-format", "json")
     assert started[0]["verbose"] is True and started[0]["live"] is False
     (line,) = [json.loads(line) for line in done.err.splitlines()]
     assert line["level"] == "info" and "lets another host join" in line["message"]
-    assert gossipdp("up").err.startswith("founding network gossipdp; home ") and started[1]["verbose"] is False
+    assert gossipdp("up").err.startswith("founding network tiny; home ") and started[1]["verbose"] is False
 
 
 def test_a_home_of_one_network_is_not_used_for_another(gossipdp: Run, started: list[Any], tmp_path: Path) -> None:
@@ -79,3 +86,65 @@ def test_a_home_of_one_network_is_not_used_for_another(gossipdp: Run, started: l
     done = gossipdp("up", "--network", "two", "--home", tmp_path / "h")
     assert done.code == 3 and done.err.startswith("GD-315 this home belongs to another network\n  seen: ")
     assert len(started) == 1
+
+
+@pytest.mark.parametrize("words", [[], ["--preset", "local"], ["--home", "h"]])
+def test_up_on_a_host_without_a_peer_founds_nothing_by_mistake(
+    gossipdp: Run, started: list[Any], tmp_path: Path, words: list[str]
+) -> None:
+    """The line that starts a peer again after a crash, on another host: it would found a network and train alone."""
+    done = gossipdp("up", *words, "--", "python", "my train.py")
+    where = tmp_path / "h" if "--home" in words else tmp_path / "user" / ".gossipdp"
+    assert done.code == 3 and not started and not where.exists()
+    assert done.err.splitlines()[:3] == [
+        "GD-314 there is no peer here to start again",
+        f"  seen: {where} has no home",
+        "  do:   found a network: `gossipdp up --network NAME -- python 'my train.py'`; or join one:"
+        " `gossipdp join @invite -- python 'my train.py'`",
+    ]
+
+
+@pytest.mark.parametrize("name", ["variable", "--set", "file"])
+def test_a_name_or_a_file_founds_on_purpose(
+    gossipdp: Run, started: list[Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    words = {"variable": [], "--set": ["--set", "network.name=tiny"], "file": ["run.toml"]}[name]
+    (tmp_path / "run.toml").write_text('preset = "local"\n')
+    if name == "variable":
+        monkeypatch.setenv("GOSSIPDP_NETWORK_NAME", "tiny")
+    assert gossipdp("up", *words).code == 0 and len(started) == 1
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+@pytest.mark.parametrize(("typed", "code"), [("tiny\n", 0), ("\n", 3)])
+def test_up_asks_on_a_terminal_for_the_name_of_a_network_to_found(
+    gossipdp: Run, started: list[Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, typed: str, code: int
+) -> None:
+    monkeypatch.setattr(sys, "stdin", Terminal(typed))
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True, raising=False)
+    done = gossipdp("up")
+    assert done.code == code and "Name of a network to found" in done.out + done.err
+    assert [call["home"] for call in started] == [tmp_path / "user" / ".gossipdp" / "tiny"] * (code == 0)
+
+
+@pytest.mark.parametrize("command", ["up", "join"])
+def test_a_home_of_a_command_that_failed_at_once_is_removed(
+    gossipdp: Run, started: list[Any], founder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: str
+) -> None:
+    def fail(*_: Any, **__: Any) -> int:
+        raise ConfigError("GD-316", "the training command cannot be found", seen="pyhton")
+
+    monkeypatch.setattr(sys.modules["peers.supervisor"], "run", fail)
+    words = ["up", "--network", "other"] if command == "up" else ["join", f"@{founder}/invite"]
+    made, mkdir = tmp_path / "made", tmp_path / "mkdir"
+    mkdir.mkdir()
+    for where in (made, mkdir):
+        assert gossipdp(*words, "--home", where).code == 3
+        assert home.network_of(where) is None
+    assert not made.exists() and mkdir.exists()
+    before = home.network_of(founder)
+    assert gossipdp("up", "--home", founder).code == 3 and home.network_of(founder) == before is not None

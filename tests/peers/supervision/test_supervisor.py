@@ -232,7 +232,7 @@ class Attached(AttachWatch):
     def parameters(self) -> int:
         return self.size
 
-    def begin(self) -> None:
+    def begin(self, *, again: bool = False) -> None:
         pass
 
     def seen(self) -> bool | None:

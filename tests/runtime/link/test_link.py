@@ -282,7 +282,7 @@ def test_ranks_share_one_region__and_a_message_counts_once_all_have_sent_it(
     for link in reversed(ranks):
         link.send(links.Farewell())
         link.close()
-    assert pump(server) == [links.Detached("it ended")]
+    assert pump(server) == [links.Detached("it has detached", left=True)]
 
 
 @pytest.mark.parametrize("rank", [0, 1, 2])

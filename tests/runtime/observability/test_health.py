@@ -57,6 +57,20 @@ BANNED = Silent("1.2.3.4:4710", "GD-204", "does not let this peer in")
             replace(HEALTHY, training=False, starting=True, ended=3),
             "degraded: training has ended 3 times within 10 min, and is started again: its output says why",
         ),
+        (
+            replace(HEALTHY, ratio=4.0, all_far=True),
+            "degraded: replicas are far apart: 4.0 outer steps, 1.4 to 1.8 are usual; a smaller [outer] momentum or"
+            " [exchange] every brings them together",
+        ),
+        (
+            replace(HEALTHY, ratio=4.0),
+            "degraded: replicas are far apart: 4.0 outer steps, 1.4 to 1.8 are usual; one host alone may have diverged:"
+            " compare the losses in `gossipdp members`",
+        ),
+        (
+            replace(HEALTHY, training=False, idle=30.0, ratio=4.0, all_far=True),
+            "idle: no training process is attached for 30 s: this peer keeps the model and exchanges nothing",
+        ),
         (replace(HEALTHY, stall=0.25), "degraded: training spends 25% of its time in gossipdp"),
         (
             replace(HEALTHY, second=(34, 12)),

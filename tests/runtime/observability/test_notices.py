@@ -16,7 +16,7 @@ from gossipdp.runtime.observability.join_progress import Reminder
 from gossipdp.runtime.observability.metrics import Metrics
 from gossipdp.runtime.observability.notices import AGAIN, CODE_LINES, MEMBER_LINES, REMEMBERED, Notices
 from gossipdp.runtime.observability.status import Status
-from tests.protocol.admission.deciding import OPERATOR, ban, closed, register
+from tests.protocol.admission.deciding import OPERATOR, ban, closed, register, renewed
 from tests.protocol.admission.deciding import decision as decided
 
 SOURCE = b"s" * 32
@@ -38,6 +38,7 @@ class Listener:
         self.heard: list[events.Event] = []
         self.notices: deque[str] = deque()
         self.advice: dict[str, str] = {}
+        self.transport = SimpleNamespace(secret=SimpleNamespace(generation=7))
 
     def observe(self, event: events.Event) -> None:
         self.heard.append(event)
@@ -370,3 +371,18 @@ def test_decisions_of_the_operator_are_told__and_what_keeps_this_peer_out_is_a_n
         "GD-204 the network is closed, and the operator has not allowed this peer",
         f"GD-207 {NAME} follows the operator {(b'x' * 32).hex()}, and this host follows {OPERATOR.hex()}",
     ]
+
+
+@pytest.mark.parametrize(
+    ("number", "replaces", "said"),
+    [
+        (9, 9, []),  # a new network has its first secret
+        (7, 5, []),  # the invite of this host held it
+        (9, 7, ["operator: the network has a new secret, for 1 peer"]),
+    ],
+)
+def test_secret_is_told_if_it_is_news(
+    listeners: Listeners, caplog: pytest.LogCaptureFixture, number: int, replaces: int, said: list[str]
+) -> None:
+    listeners[0].observe(events.Decided((renewed(SOURCE, number=number, replaces=replaces),)), 0.0)
+    assert caplog.messages == said

@@ -31,7 +31,10 @@ class Watched:
                 transfer=SimpleNamespace(silence=20.0), sync=False,
                 resume_after=30.0,
             ),
-            pacing=SimpleNamespace(usual_round=10.0, ratio=1.5),
+            pacing=SimpleNamespace(
+                usual_round=10.0, ratio=1.5, ratio_of=lambda distance: distance / 0.01,
+                runaway=SimpleNamespace(active=False),
+            ),
             admission=self.admission,
             replica=SimpleNamespace(ready=True, founds=False, resyncing="", resumes=None),
             membership=SimpleNamespace(
@@ -214,3 +217,44 @@ def test_ends_of_the_training_command_count_for_ten_minutes__if_it_was_started_a
     assert supervised.collect(410.0, **seen).ended == 3
     supervised.observe(trains, 430.0)
     assert supervised.collect(440.0, **seen).ended == 0, "it has trained for two minutes since"
+
+
+def test_a_detach_is_no_end_of_the_command__until_the_supervisor_starts_it_again() -> None:
+    """As a script that evaluates after its training, or trains several models one after another."""
+    watched = Watched()
+    watched.signs = VitalSigns(watched.peer, watched.unanswered, 0.0, trains=True)
+    for now in (10.0, 20.0, 30.0):
+        watched.signs.attached()
+        watched.signs.detached(now, left=True)
+        signs = watched.at(now + 1.0, training=False)
+        assert not signs.starting and signs.ended == 0 and judge(signs).state == "idle"
+    watched.signs.command_started(40.0, again=True)
+    signs = watched.at(41.0, training=False)
+    assert signs.starting and signs.ended == 1, "its evaluation has crashed"
+    watched.signs.detached(50.0)
+    watched.signs.command_started(51.0, again=True)
+    assert watched.at(52.0, training=False).ended == 2, "one death counts once"
+
+
+def test_starts_that_fail_before_they_attach_count_too() -> None:
+    watched = Watched()
+    watched.signs = VitalSigns(watched.peer, watched.unanswered, 0.0, trains=True)
+    for now in (1.0, 20.0, 40.0, 60.0):
+        watched.signs.command_started(now, again=now > 1.0)
+    assert watched.at(61.0, training=False).ended == 3
+
+
+def test_several_far_members_are_no_host_that_alone_has_diverged(watched: Watched) -> None:
+    third = member(number(3))
+    watched.others.append(third)
+    watched.observe(exchange(distance=0.04), 110.0)
+    assert not watched.at(111.0).all_far, "one of two may have diverged"
+    watched.observe(exchange(partner=third.id, distance=0.01), 120.0)
+    assert not watched.at(121.0).all_far, "one is near"
+    watched.observe(exchange(partner=third.id, distance=0.05), 130.0)
+    assert watched.at(131.0).all_far
+    watched.peer.pacing.runaway.active = True
+    assert not watched.at(131.0).all_far, "it is this one"
+    watched.peer.pacing.runaway.active = False
+    watched.others.remove(third)
+    assert not watched.at(131.0).all_far

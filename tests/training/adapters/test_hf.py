@@ -34,7 +34,7 @@ def test_hf__a_step_is_an_optimizer_step_and_the_loss_is_what_it_logs(daemon: Le
     trainer.train()
     assert callback.peer.steps == 6 and callback.peer.alone
     assert handed_over(daemon) == (6, 6 * 4 * 3)
-    assert seen(daemon, links.Detached) == [links.Detached("it ended")]
+    assert seen(daemon, links.Detached) == [links.Detached("it has detached", left=True)]
     logged = [entry["loss"] for entry in trainer.state.log_history if "loss" in entry]
     assert seen(daemon, links.Reported)[-1].loss == pytest.approx(logged[-1])
     assert is_what_was_handed_over(model, daemon)

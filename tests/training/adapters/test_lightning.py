@@ -63,7 +63,7 @@ def test_lightning__a_step_is_an_optimizer_step_and_the_loss_is_whole(daemon: Le
     fit(module, callback, tmp_path)
     assert callback.peer.steps == 6 and callback.peer.alone
     assert handed_over(daemon) == (6, 6 * 4 * 3)
-    assert seen(daemon, links.Detached) == [links.Detached("it ended")]
+    assert seen(daemon, links.Detached) == [links.Detached("it has detached", left=True)]
     # Read when the batch of the sixth step is over: Lightning says a third of it.
     assert seen(daemon, links.Reported)[-1].loss == pytest.approx(module.losses[-1])
     assert is_what_was_handed_over(module, daemon)

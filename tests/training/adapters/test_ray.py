@@ -40,7 +40,7 @@ def test_ray__the_function_that_returns_or_raises_is_detached(
             thread.join()
     assert peers[0].alone and peers[0].steps == 3
     assert handed_over(daemon) == (3, 15)
-    assert seen(daemon, links.Detached) == [links.Detached("it ended")]
+    assert seen(daemon, links.Detached) == [links.Detached("it has detached", left=True)]
 
 
 def test_ray__a_script_that_is_no_worker_is_told_by_ray(daemon: LedgerDaemon, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -64,7 +64,7 @@ def test_the_whole_script_survives_a_kill_and_ends_at_the_networks_step(tmp_path
     peer.daemon.pump()
     after = counts(tmp_path)
     assert after.steps > before.steps and after.steps % 100 == 0 and after.samples == 64 * after.steps
-    assert peer.daemon.clock == STEPS and peer.seen(links.Detached)[-1] == links.Detached("it ended")
+    assert peer.daemon.clock == STEPS and peer.seen(links.Detached)[-1] == links.Detached("it has detached", left=True)
     reported = [event for event in peer.seen(links.Submitted) if isinstance(event, links.Submitted)][-1]
     assert reported.loss < 3.5 and reported.eval_loss < 3.5, "an untrained model has 5.5"
     with running(peer, tmp_path) as process:
