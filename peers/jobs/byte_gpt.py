@@ -1,8 +1,8 @@
 """Train a GPT on bytes: a decoder-only transformer on the standard library's own sources.
 
     gossipdp up --network gpt -- python -m peers.jobs.byte_gpt --size 1M --steps 2000  # one process, with its peers
-    gossipdp up --network gpt -- torchrun --nproc-per-node 8 -m peers.jobs.byte_gpt --size 11M  # eight GPUs, one peer
-    gossipdp up --network gpt -- torchrun --nproc-per-node 8 -m peers.jobs.byte_gpt --shard  # the same, sharded by FSDP2
+    gossipdp up --network gpt -- torchrun --nproc-per-node 8 -m peers.jobs.byte_gpt --size 11M  # 8 GPUs
+    gossipdp up --network gpt -- torchrun --nproc-per-node 8 -m peers.jobs.byte_gpt --shard  # by FSDP2
     GOSSIPDP_OFF=1 python -m peers.jobs.byte_gpt  # alone
 
 Settings, data, model, optimizer, loop, in this order. gossipdp needs only the one line with `attach`. Nothing else here
