@@ -107,7 +107,7 @@ def test_supervisor_lives__it_replaces_what_was_killed_and_leave_ends_all(
     until("all parts live", lambda: peer.lives_again(killed))
     alive = [pid for pid in peer.ranks.values() if ticks(pid)]
     assert len(alive) == (0 if TRAINING in killed else 2), "one training command at a time"
-    assert command(peer.home, "up") == 7 and "GD-104" in capsys.readouterr().err
+    assert command(peer.home, "up", "--network", "n") == 7 and "GD-104" in capsys.readouterr().err
     assert command(peer.home, "status") == 4 and "starts it" in capsys.readouterr().err
     assert command(peer.home, "leave") == 0
     assert not rest.supervisor(peer.home), "`up` may follow at once"
