@@ -78,7 +78,8 @@ def attach(
 
     Only steps that the optimizer takes count: not those that `accumulate` holds back or that the fp16 scaler skips.
     `loss` and `eval_loss` of `accelerator.log` are reported, and `accelerator.end_training` detaches. Call
-    `init_trackers` before this in releases of Accelerate whose `init_trackers` forgets trackers.
+    `init_trackers` before this in releases of Accelerate whose `init_trackers` forgets trackers. `load_state` comes
+    before this, too: what it loads later gives way to the network's model.
 
     Args:
         accelerator, model, optimizer: as `accelerator.prepare` returned them. Several modules or optimizers as
