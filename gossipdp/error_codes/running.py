@@ -148,8 +148,9 @@ CODES: Final[Mapping[str, Code]] = {
     ),
     "GD-608": Code(
         "Optimizer state of another model, or none",
-        "`peer.load` or `peer.load_state_dict` got the state of another model or optimizer, or none. Or gossip is off,"
-        " and the file was saved in a network, whose daemons keep the model.",
+        "`peer.load` or `peer.load_state_dict` got the state of another model or optimizer, or none. Or `peer.load` got"
+        " that of another network's run. Or gossip is off, and the file was saved in a network, whose daemons keep the"
+        " model.",
         "load what this model's own training saved, or start with fresh moments",
         (8,),
     ),

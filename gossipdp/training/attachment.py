@@ -374,7 +374,7 @@ class Attachment:
         Raises:
             DataError: GD-610, as `state_dict`.
         """
-        counts = Counts(self.steps, self._samples, self.clock)
+        counts = Counts(self.steps, self._samples, self.clock, self._run)
         try:
             save_state_file(path, self._model, self._optimizers, counts, extra or {}, whole=self._layout is None)
         except DataError as error:
@@ -386,7 +386,13 @@ class Attachment:
             return False
         return True
 
-    def load(self, path: str | os.PathLike[str], *, missing_ok: bool = False) -> dict[str, Any] | None:
+    @property
+    def _run(self) -> str:
+        return "" if self._session is None else self._session.run.hex()
+
+    def load(
+        self, path: str | os.PathLike[str], *, missing_ok: bool = False, any_run: bool = False
+    ) -> dict[str, Any] | None:
         """Go on from what `save` wrote, in a group of any size. Every rank calls it, before the first step.
 
         `steps` counts on. The clock stays the network's.
@@ -394,19 +400,21 @@ class Attachment:
         Args:
             path: of the file, on the first rank.
             missing_ok: return None if there is no file, as at the first start of a script.
+            any_run: load the state of another network's run, too, such as of a network that was founded again.
 
         Returns:
             The `extra` that `save` was given; {} if it was given none.
 
         Raises:
-            DataError: GD-601, the file is damaged; GD-604, there is none; GD-608, it is of another model or optimizer,
-                or was saved in a network while gossip is off; GD-610, as `state_dict`.
+            DataError: GD-601, the file is damaged; GD-604, there is none; GD-608, it is of another model, optimizer
+                or run, or was saved in a network while gossip is off; GD-610, as `state_dict`.
         """
         whole = self._layout is None
-        found = load_state_file(path, self._model, self._optimizers, whole=whole, missing_ok=missing_ok)
+        run = "" if any_run else self._run
+        found = load_state_file(path, self._model, self._optimizers, whole=whole, missing_ok=missing_ok, run=run)
         if found is None:
             return None
-        self.steps, self._samples, clock = msgspec.structs.astuple(found.counts)
+        self.steps, self._samples, clock, _ = msgspec.structs.astuple(found.counts)
         if self.clock < clock:
             log.warning("the network's model is of step %d, older than the saved state of step %d", self.clock, clock)
         return found.extra

@@ -49,6 +49,11 @@ class Session(Dialogue):
         return self._terms.mode
 
     @property
+    def run(self) -> bytes:
+        """The network's run that this process trains in; b"" before its first model."""
+        return self._terms.run
+
+    @property
     def every(self) -> int:
         """Steps between snapshots."""
         return self._own_every or self._daemon_every

@@ -43,6 +43,8 @@ class Counts(msgspec.Struct, frozen=True):
     samples: int
     clock: int
     """the network's, in steps"""
+    run: str = ""
+    """the network's run, in hexadecimal digits; files of earlier releases, and of training without gossip, have none"""
 
 
 class Resumed(NamedTuple):
@@ -87,22 +89,29 @@ def save_state_file(
 
 
 def load_state_file(
-    path: str | os.PathLike[str], model: nn.Module, optimizers: Optimizers, *, whole: bool, missing_ok: bool
+    path: str | os.PathLike[str],
+    model: nn.Module,
+    optimizers: Optimizers,
+    *,
+    whole: bool,
+    missing_ok: bool,
+    run: str = "",
 ) -> Resumed | None:
     """Load the file that `save_state_file` wrote. Collective.
 
     Args:
         whole: with the model.
+        run: refuse the file of another run than this; "" refuses none. The first rank's counts.
 
     Returns:
         None if there is no file, and `missing_ok`.
 
     Raises:
-        DataError: GD-601, the file is damaged; GD-604, there is none; GD-608, it is of another model or optimizer, or
-            has no model that is wanted; GD-610, as `optimizer_tensors`.
+        DataError: GD-601, the file is damaged; GD-604, there is none; GD-608, it is of another model, optimizer or
+            run, or has no model that is wanted; GD-610, as `optimizer_tensors`.
     """
     tensors: dict[str, Tensor] = {}
-    found = _on_first_rank(model, lambda: _read(Path(path), tensors, missing_ok=missing_ok))
+    found = _on_first_rank(model, lambda: _read(Path(path), tensors, run, missing_ok=missing_ok))
     if found is None:
         return None
     if whole and not found.model:
@@ -139,7 +148,7 @@ def _write(path: Path, tensors: dict[str, Tensor], metadata: dict[str, str]) -> 
             temporary.unlink(missing_ok=True)
 
 
-def _read(path: Path, tensors: dict[str, Tensor], *, missing_ok: bool) -> _Found | None:
+def _read(path: Path, tensors: dict[str, Tensor], run: str, *, missing_ok: bool) -> _Found | None:
     """Read the file's tensors into `tensors`."""
     try:
         with safe_open(path, "pt") as file:
@@ -155,6 +164,14 @@ def _read(path: Path, tensors: dict[str, Tensor], *, missing_ok: bool) -> _Found
         do = "check this disk; delete the file to begin without it: the network has the model"
         seen = "peer.save did not write it" if isinstance(error, KeyError) else str(error)
         raise DataError("GD-601", f"{path} is damaged, or no state file", seen=seen, do=do) from None
+    if run and counts.run not in ("", run):
+        raise DataError(
+            "GD-608",
+            "the saved state is of another network's run",
+            seen=f"run {counts.run[:6]}, step {counts.clock}; this network's run is {run[:6]}",
+            do="give this network's state a path of its own, or delete the file; if the network was founded again, and"
+            " goes on with that model: peer.load(path, any_run=True)",
+        )
     of_model = [_of_model(name) for name in tensors]
     return _Found(counts, extra, not all(of_model), any(of_model))
 

@@ -53,6 +53,41 @@ def test_a_script_that_starts_again_in_its_network_goes_on(daemon: LedgerDaemon,
     assert (peer.steps, peer.clock) == (7, 1007)
 
 
+def saved_in_a_run(daemon: LedgerDaemon, path: Path) -> torch.optim.Optimizer:
+    model = small()
+    optimizer = AdamW(model.parameters())
+    peer = attach(daemon, model, optimizer)
+    train(model, optimizer, 5, daemon.pump)
+    peer.save(path)
+    with daemon.running():
+        peer.detach()
+    return optimizer
+
+
+def test_the_state_of_another_run_is_refused_unless_asked_for(daemon: LedgerDaemon, tmp_path: Path) -> None:
+    path = tmp_path / "state.safetensors"
+    trained = saved_in_a_run(daemon, path)
+    daemon.run = b"another run"
+    model = small(seed=1)
+    optimizer = AdamW(model.parameters())
+    peer = attach(daemon, model, optimizer)
+    with pytest.raises(DataError, match=b"the run".hex()[:6]) as refused:
+        peer.load(path)
+    assert refused.value.code == "GD-608" and "founded again" in refused.value.do
+    assert not optimizer.state and peer.steps == 0
+    assert peer.load(path, any_run=True) == {} and same(optimizer, trained) and peer.steps == 5
+
+
+def test_a_file_without_a_run_is_loaded(daemon: LedgerDaemon, tmp_path: Path) -> None:
+    path = tmp_path / "state.safetensors"
+    trained = saved_in_a_run(daemon, path)
+    counts = {"gossipdp": json.dumps({"steps": 5, "samples": 40, "clock": 5}), "extra": "{}"}
+    save_file(load_file(path), path, counts)
+    model = small(seed=1)
+    optimizer = AdamW(model.parameters())
+    assert attach(daemon, model, optimizer).load(path) == {} and same(optimizer, trained)
+
+
 def off(model: nn.Module, optimizer: torch.optim.Optimizer, monkeypatch: pytest.MonkeyPatch) -> Attachment:
     monkeypatch.setenv("GOSSIPDP_OFF", "1")
     return gossipdp.attach(model, optimizer, samples_per_step=8)
