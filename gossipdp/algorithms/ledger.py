@@ -203,6 +203,7 @@ class Ledger:
         lr: float,
         momentum: float,
         applied: int,
+        part: float = 1.0,
         made: float = 1.0,
     ) -> Step:
         """One Nesterov step of the outer optimizer on `chunk`, from the snapshot in x (DiLoCo, arXiv 2311.08105).
@@ -217,13 +218,14 @@ class Ledger:
             lr: alpha.
             momentum: mu.
             applied: number of the last slot inside the snapshot.
+            part: length of the round, as a share of a usual one.
             made: share of this peer's own round that was made.
         """
         assert self.x is not None and self._buffers is not None
         span, open_ = self.span(chunk), self._open % 2
         late, alpha, mu, gain = self._late(chunk, applied), 1.0, 0.0, 0.0
         if not self.averaged(chunk):
-            gain = self._swings.measure(chunk, self.x[span], late, self.a[span])
+            gain = self._swings.measure(chunk, self.x[span], late, self.a[span], part)
             alpha, mu = lr, momentum * max(0.0, 1.0 - 2.0 * gain)
         pull = np.float32(alpha) * np.float32(mu)
         # A round that was cut short has caught up with a part of the lookahead before it.

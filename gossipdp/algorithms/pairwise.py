@@ -243,7 +243,7 @@ class Pairwise:
     def _outer_step(self, job: jobs.OuterStep) -> jobs.Stepped:
         """Take the ledger's outer step, and learn from its length."""
         chunk = job.chunk
-        step = self.ledger.outer_step(chunk, job.lr, job.momentum, job.applied, job.made)
+        step = self.ledger.outer_step(chunk, job.lr, job.momentum, job.applied, job.part, job.made)
         self.moved[self._blocks(chunk)] += step.largest
         self._mixed[chunk], self._brought[chunk] = 0, 0.0
         # Scaled to a usual round: a slow host's short rounds would make the bound too narrow for its partners.

@@ -27,12 +27,16 @@ KEPT: Final = 0.7
 """weight of earlier rounds in averages"""
 LAGS: Final = 2
 """earlier rounds that D is compared with"""
+SHORTEST: Final = 0.1
+"""length of a round that shows something, as a share of a usual one: a few steps are noise"""
 BEGINS: Final = 0.15
 """average cosine of D and an earlier D, below 0, from which swings count; average growth from which it counts"""
 WHOLE: Final = 0.3
 """the same at which they count in full"""
 MOST: Final = 4.0
 """g of what counts in full"""
+AFRESH: Final = 4.0
+"""length of D, in units of each earlier D, from which those say nothing: no loop grows as fast"""
 JUMP: Final = 0.5
 """most that one round counts for in the average growth, in logarithms"""
 TYPICAL: Final = 4.0
@@ -58,21 +62,28 @@ class Swings:
         self._signs: list[NDArray[np.float64]] = [np.zeros(LAGS + 1) for _ in range(count)]
         """by chunk: how far D opposes each of these, and how far it grows; averages over the rounds"""
 
-    def measure(self, chunk: int, x: Vector, late: Vector, a: Vector) -> float:
+    def measure(self, chunk: int, x: Vector, late: Vector, a: Vector, part: float = 1.0) -> float:
         """g of a chunk at the end of a round.
 
         Args:
             x: the snapshot of this chunk, shape (n,).
             late: corrections that are not inside x, shape (n,), or empty.
             a: its anchor, shape (n,).
+            part: length of the round, as a share of a usual one.
         """
+        if part < SHORTEST:
+            return 0.0
         places = self._places[chunk]
         d = a[places] - x[places]
         if len(late):
             d -= late[places]
         before, signs = self._before[chunk], self._signs[chunk]
         found = [_against(d, each) for each in before]
-        for lag, (cosine, growth) in enumerate(found):
+        if found and min(longer for *_, longer in found) > AFRESH:
+            signs[:] = 0.0
+            before.clear()
+            found = []
+        for lag, (cosine, growth, _) in enumerate(found):
             signs[lag] += (1.0 - KEPT) * (-cosine - signs[lag])
             if lag == 0:
                 signs[LAGS] += (1.0 - KEPT) * (growth - signs[LAGS])
@@ -88,10 +99,11 @@ def _sampled(chunk: int, size: int) -> NDArray[np.int64]:
     return places[places < size]
 
 
-def _against(d: Vector, before: Vector) -> tuple[float, float]:
-    """The cosine of D and an earlier D, and the logarithm of D's part along that, at most a `JUMP`.
+def _against(d: Vector, before: Vector) -> tuple[float, float, float]:
+    """D against an earlier D. No block decides alone. All are 0 if one of the vectors is 0 or not finite.
 
-    No block decides alone. Both are 0 if one of the vectors is 0 or not finite.
+    Returns:
+        Their cosine; the logarithm of D's part along the earlier one, at most a `JUMP`; the ratio of their lengths.
     """
     starts = np.arange(0, len(d), BLOCK)
 
@@ -103,9 +115,9 @@ def _against(d: Vector, before: Vector) -> tuple[float, float]:
     weights = np.minimum(_tamed(now), _tamed(then))
     now2, then2, product = (float(weights @ each) for each in (now, then, by_block(d, before)))
     if not (0.0 < now2 * then2 < math.inf):
-        return 0.0, 0.0
+        return 0.0, 0.0, 0.0
     growth = math.log(product / then2) if product > 0.0 else -JUMP
-    return product / math.sqrt(now2 * then2), min(JUMP, max(-JUMP, growth))
+    return product / math.sqrt(now2 * then2), min(JUMP, max(-JUMP, growth)), math.sqrt(now2 / then2)
 
 
 def _tamed(squares: NDArray[np.float64]) -> NDArray[np.float64]:

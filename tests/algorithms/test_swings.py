@@ -27,11 +27,11 @@ class Training:
     def __init__(self, size=SIZE):
         self.swings, self.a = Swings([slice(0, size)]), normal(99, size)
 
-    def round(self, d, late=()):
-        """g after a round with this D. The snapshot lacks the corrections `late`."""
+    def round(self, d, late=(), part=1.0):
+        """g after a round with this D, `part` of a usual one. The snapshot lacks the corrections `late`."""
         late = np.asarray(late, np.float32)
         x = self.a - d - late if len(late) else self.a - d
-        return self.swings.measure(0, x, late, self.a)
+        return self.swings.measure(0, x, late, self.a, part)
 
 
 def last(ds):
@@ -70,6 +70,17 @@ def test_a_round_that_repeats_the_one_before_and_grows_counts_too():
 def test_one_jump_is_no_growth():
     """A rate that was raised tenfold."""
     assert max(Training().round(d) for d in [normal(1)] * 4 + [10.0 * normal(1)] * 4) == 0.0
+
+
+def test_training_that_sets_off_from_noise_does_not_swing_any_more():
+    training, noise = Training(), [normal(n) for n in range(13)]
+    swinging = [training.round(now - before) for before, now in pairs(noise)][-1]
+    assert swinging > 1.0 and training.round(16.0 * normal(99)) == 0.0
+
+
+def test_rounds_of_a_far_slower_host_show_nothing():
+    training, way = Training(), normal(1)
+    assert max(training.round((-1.0) ** number * way, part=1 / 30) for number in range(8)) == 0.0
 
 
 def test_g_falls_once_rounds_go_on_again():

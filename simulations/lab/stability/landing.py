@@ -41,7 +41,7 @@ class LandingOptions(PairwiseOptions):
 class _Blind(Swings):
     """Measures nothing."""
 
-    def measure(self, chunk: int, x: Vector, late: Vector, a: Vector) -> float:
+    def measure(self, chunk: int, x: Vector, late: Vector, a: Vector, part: float = 1.0) -> float:
         return 0.0
 
 

@@ -26,6 +26,7 @@ from gossipdp.protocol.rounds.usual_step import usual_step
 from simulations.lab.baselines.gossip import Graph, exponential
 from simulations.lab.core import Setting, play
 from simulations.lab.methods.pairwise import PairwiseGossip, PairwiseOptions
+from simulations.lab.methods.replica import Dialogue
 from simulations.lab.problems import Consensus, Quadratic
 
 __all__ = [
@@ -298,6 +299,13 @@ def measured_growth(
     return float((squares[1] / squares[0]) ** (0.5 / (rounds - middle)))
 
 
+class _WholeWeight(PairwiseGossip):
+    """Noise around an optimum swings, which lowers weights. The formula is of the whole weight."""
+
+    def _dialogue(self, first: int, second: int, weight: float) -> Dialogue:
+        return replace(super()._dialogue(first, second, weight), weight=weight)
+
+
 def measured_stationary(
     peers: int, curvature: float, lr: float, every: int, noise: float, size: int, rounds: int, seed: int
 ) -> float:
@@ -305,7 +313,7 @@ def measured_stationary(
     options = PairwiseOptions(lr=1.0, momentum=0.0, codec="fp32", schedule="", early=0.0, exchanges=1, clip=math.inf)
     forget = 12
     setting = Setting(peers=peers, every=every, rounds=forget + rounds, inner="sgd", lr=lr, decay=False, seed=seed)
-    curve = play(Quadratic(size=size, curvature=curvature, noise=noise), PairwiseGossip(options), setting)
+    curve = play(Quadratic(size=size, curvature=curvature, noise=noise), _WholeWeight(options), setting)
     return float(np.mean([point.distance**2 for point in curve.points[forget + 1 :]]))
 
 
