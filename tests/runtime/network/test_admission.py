@@ -237,7 +237,7 @@ def readable(connection: socket.socket) -> bool:
 
 
 def test_member_without_a_hello__its_connection_is_closed_in_time(net: Net) -> None:
-    a = net.peer(limits=replace(PATIENT, hello=0.3))
+    a = net.peer(limits=replace(PATIENT, handshake=10.0, hello=0.3))
     with Stranger(a.port, net.secret, Identity.generate()) as stranger:
         watched = stranger.watch()
         stranger.say([b"\x90not a hello"])
