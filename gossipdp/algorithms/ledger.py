@@ -26,7 +26,7 @@ from gossipdp.codecs.blocks import BLOCK, Blocks
 from gossipdp.protocol import jobs
 from gossipdp.protocol.schema import chunk_spans
 
-__all__ = ["LARGEST", "Keep", "Ledger", "Step", "block_max", "decayed_maximum", "in_memory", "state_hash"]
+__all__ = ["LARGEST", "Keep", "Ledger", "Step", "block_max", "decayed_maximum", "in_memory", "squared", "state_hash"]
 
 Keep: TypeAlias = Callable[[Buffer], Buffer]
 """returns the same bytes, from a place where they may stay for minutes"""
@@ -163,13 +163,17 @@ class Ledger:
         self.a[span] = self.x[span]
         return True
 
-    def attach(self, chunk: int) -> None:
-        """Set x := a on `chunk` and drop its corrections, because x then contains them."""
+    def attach(self, chunk: int) -> jobs.Replaced:
+        """Set x := a on `chunk` and drop its corrections, because x then contains them. Returns how far x was."""
         assert self.x is not None
         span = self.span(chunk)
-        self.x[span] = self.a[span]
+        x, a = self.x[span], self.a[span]
+        np.subtract(x, a, out=x)
+        replaced = jobs.Replaced(squared(x), squared(a))
+        x[:] = a
         for dirty in self._dirty:
             dirty.discard(chunk)
+        return replaced
 
     def check(self, chunk: int) -> bool:
         """Whether the snapshot on `chunk` is finite, and small enough that the next anchor is finite too."""
@@ -386,6 +390,12 @@ def decayed_maximum(known: float, step: float) -> float:
     """
     kept = FADING * known
     return float(np.fmax(min(kept, OUTLIER * step) if step > 0.0 else kept, step))
+
+
+def squared(values: Vector) -> float:
+    """The squared norm; inf if it overflows."""
+    with np.errstate(over="ignore"):
+        return float(np.dot(values, values))
 
 
 def _finite(values: Vector) -> bool:

@@ -33,7 +33,7 @@ from typing import TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from gossipdp.algorithms.ledger import Keep, Ledger, block_max, decayed_maximum, in_memory, state_hash
+from gossipdp.algorithms.ledger import Keep, Ledger, block_max, decayed_maximum, in_memory, squared, state_hash
 from gossipdp.codecs import CODECS, moments
 from gossipdp.codecs.base import Buffer, ChunkCodec, PayloadError
 from gossipdp.codecs.blocks import Blocks
@@ -170,8 +170,7 @@ class Pairwise:
             case jobs.Found(chunk):
                 return jobs.Checked(self.ledger.found(chunk))
             case jobs.Attach(chunk):
-                self.ledger.attach(chunk)
-                return None
+                return self.ledger.attach(chunk)
             case jobs.Freeze(chunk):
                 return self.ledger.freeze(chunk)
             case jobs.HashPiece(_, payload):
@@ -220,7 +219,7 @@ class Pairwise:
         """max(EMA ||delta_c||, sqrt2 ||own outer step||), or NORM_SHARE ||a_c|| before either is known."""
         # NaN means unknown. 0 counts as unknown too, because an estimate of 0 could never grow again.
         known = [float(n) for n in (self._distance[chunk], math.sqrt(2.0) * self._step[chunk]) if 0.0 < n < math.inf]
-        return max(known) if known else NORM_SHARE * math.sqrt(_norm2(self.ledger.a[self.ledger.span(chunk)]))
+        return max(known) if known else NORM_SHARE * math.sqrt(squared(self.ledger.a[self.ledger.span(chunk)]))
 
     def _bound(self, chunk: int) -> float:
         """The clipping bound tau_c, the longest difference of this chunk to be mixed whole."""
@@ -237,7 +236,7 @@ class Pairwise:
         step = math.sqrt(2.0) * float(self._longest[chunk])
         if math.isnan(step):
             # Without a step of its own a peer does not know how far the others get. Its model is a copy.
-            step = NORM_SHARE * math.sqrt(_norm2(self.ledger.a[self.ledger.span(chunk)]))
+            step = NORM_SHARE * math.sqrt(squared(self.ledger.a[self.ledger.span(chunk)]))
         return PLAUSIBLE * max(self._usual(chunk), step)
 
     def _outer_step(self, job: jobs.OuterStep) -> jobs.Stepped:
@@ -416,8 +415,3 @@ def _share(bound: float, norm2: float) -> float:
 def _follow(known: float, seen: float) -> float:
     """The EMA after one more value. NaN means unknown."""
     return seen if math.isnan(known) else NORM_DECAY * known + (1.0 - NORM_DECAY) * seen
-
-
-def _norm2(values: NDArray[np.float32]) -> float:
-    with np.errstate(over="ignore"):
-        return float(np.dot(values, values))

@@ -187,4 +187,11 @@ CODES: Final[Mapping[str, Code]] = {
         "load weights and run range tests before `attach`",
         notices=True,
     ),
+    "GD-326": Code(
+        "A second model of this process got the network's model",
+        "This process was attached to this home before, with another model. A home is one peer of one network, and a"
+        " network has one model: the second model's values were replaced by those that the first one was trained to."
+        " For folds of a cross-validation or runs of a sweep that is a leak.",
+        "give each model a network and a home of its own; see `gossipdp up --network NAME`",
+    ),
 }

@@ -233,6 +233,8 @@ class SessionOpened(Event):
     session: int
     kept: bool = False
     """the model is what the process wrote there, so it does not load x"""
+    apart: float = 0.0
+    """distance of what the process wrote there from x, relative to x; over parameters"""
 
 
 @dataclass(frozen=True, slots=True)

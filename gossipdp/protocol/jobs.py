@@ -44,6 +44,7 @@ __all__ = [
     "OuterStep",
     "Release",
     "Renew",
+    "Replaced",
     "Rest",
     "Restore",
     "Restored",
@@ -96,6 +97,14 @@ class Stepped:
     movement2: float
     gain: float = 0.0
     """how far the chunk's rounds swing (algorithms section 3b)"""
+
+
+@dataclass(frozen=True, slots=True)
+class Replaced:
+    """Squared norms on one chunk: of the anchor's difference from the x that it replaces, and of the anchor."""
+
+    difference2: float
+    anchor2: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,7 +177,7 @@ class Found(Job[Checked]):
 
 
 @dataclass(frozen=True, slots=True)
-class Attach(Job[None]):
+class Attach(Job[Replaced]):
     """x_c := a_c, without corrections of c: a new session starts from the anchor."""
 
     chunk: int

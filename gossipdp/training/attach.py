@@ -7,6 +7,7 @@ NaN.
 
 from __future__ import annotations
 
+import logging
 import os
 import sys
 from collections.abc import Mapping, Sequence
@@ -35,6 +36,7 @@ from gossipdp.training.tensors.parts import Modules, as_one
 
 __all__ = ["attach", "set_exit_codes"]
 
+log = logging.getLogger("gossipdp.training")
 
 _home: Path | None = None
 """home of the last attach, whose daemon hears of an error that ends this process"""
@@ -123,7 +125,10 @@ def attach(
     layout = _layout(module, several, place, compare_frozen, exclude)
     optimizers = Optimizers(module, several, layout)
     session, replica = _replica(layout, place, every, optimizers)
-    return Attachment(module, optimizers, layout, session, replica, samples, place, timeout)
+    attachment = Attachment(module, optimizers, layout, session, replica, samples, place, timeout)
+    if open_attachments.another(place, module) and session is not None and session.clock:
+        log.warning("GD-326 %s; do: give each model a network and a home of its own", session.replaced)
+    return attachment
 
 
 def _layout(

@@ -533,11 +533,19 @@ class Dialogue:
                 lost,
                 f", {earlier} of them from before it: the model is of step {self._terms.clock}" if earlier else "",
             )
+        elif self._terms.clock:
+            log.info("%s", self.replaced)
         self._loads += 1
         self._inherits = self._wants_moments and self._terms.moments > 0
         self._wants_moments = False
         self._healing.loaded()
         self._begin()
+
+    @property
+    def replaced(self) -> str:
+        """What the last session did to the script's model: the clock, and the distance between the two."""
+        clock, apart = self._terms.clock, self._terms.apart
+        return f"the network's model of step {clock} replaced the script's, {apart:.1%} of its length away"
 
     def _model_kept(self) -> None:
         """The daemon's model is what this process wrote: the session begins and no step is lost."""

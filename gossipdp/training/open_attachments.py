@@ -12,10 +12,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final, NamedTuple
 
+from torch import Tensor, nn
+
 from gossipdp.errors import HardwareError
 from gossipdp.runtime.link.forks import leave_in_forks
 
-__all__ = ["add", "make_room", "remove"]
+__all__ = ["add", "another", "make_room", "remove"]
 
 
 class _Calls(NamedTuple):
@@ -26,6 +28,8 @@ class _Calls(NamedTuple):
 
 
 _attachments: Final[dict[Path, tuple[object, _Calls]]] = {}
+_models: Final[dict[Path, weakref.ref[Tensor]]] = {}
+"""a parameter of the last model that was attached to each home"""
 
 
 class _Guard:
@@ -64,6 +68,13 @@ def make_room(home: Path) -> None:
         do="call detach() on what that attach returned; models that are trained together are attached as one: "
         "attach([first, second], optimizers)",
     )
+
+
+def another(home: Path, model: nn.Module) -> bool:
+    """`model` is attached to `home` now. Returns True if the last one there was another model."""
+    last, parameter = _models.get(home), next(model.parameters())
+    _models[home] = weakref.ref(parameter)
+    return last is not None and last() is not parameter
 
 
 def add(home: Path, attachment: object, *, at_exit: Callable[..., None], leave_to_parent: Callable[..., None]) -> None:

@@ -1,5 +1,7 @@
 """The ledger (algorithms section 1): at every instant x + pending - a = inner progress since the last snapshot."""
 
+import math
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -435,6 +437,17 @@ def test_snapshots_without_corrections_use_one_buffer():
     host.land(1, 1.0)
     host.seal()
     assert host.ledger.x is not first
+
+
+def test_attach_tells_how_far_what_it_replaces_was_from_the_anchor():
+    host = Host()
+    span = host.ledger.span(1)
+    a = host.ledger.a[span].astype(np.float64)
+    host.region[0][span] = 3.0 * host.ledger.a[span]
+    replaced = host.ledger.attach(1)
+    assert (replaced.difference2, replaced.anchor2) == pytest.approx((4.0 * (a @ a), a @ a), rel=1e-6)
+    host.region[0][span] = np.inf
+    assert host.ledger.attach(1).difference2 == math.inf
 
 
 def test_attach_clears_pending_because_x_then_holds_it():

@@ -63,6 +63,8 @@ class LedgerDaemon:
         self.events: list[links.LinkEvent] = []
         self.written = links.ModelWritten()
         """the process's first message"""
+        self.apart = 0.0
+        """distance of what the process wrote last, relative to the anchor"""
         self.began: NDArray[np.float32] | None = None
         """the anchor, when the last session began"""
         self.has_model = True
@@ -152,6 +154,7 @@ class LedgerDaemon:
             self.a, self.clock = x.copy(), max(self.clock, self.written.clock)
         if self.v is None:
             self.v = np.zeros_like(self.a)
+        self.apart = 0.0 if kept else float(np.linalg.norm(x - self.a) / np.linalg.norm(self.a))
         x[:] = self.began = self.a
         self.session += 1
         self.open, self.out, self.dirty = 1, 0, set()
@@ -162,7 +165,7 @@ class LedgerDaemon:
     def say_session(self, moments_every: int, moments: int, kept: bool) -> None:
         said = self.session, self.every, self.clock, WIDTH, self.mode, self.deadline, moments_every, moments
         carried = [] if self.carried == NOTHING else [self.carried.reference, self.carried.state]
-        self.server.send(links.Session(*said, self.run, kept, self.heal_after, bool(carried)), carried)
+        self.server.send(links.Session(*said, self.run, kept, self.heal_after, bool(carried), self.apart), carried)
 
     def submitted(self, event: links.Submitted) -> None:
         """The outer step, word for word:

@@ -49,6 +49,26 @@ def test_attach_while_the_first_model_is_in_use_is_gd_503_of_this_process(daemon
     assert "detach()" in caught.value.do and not detached(daemon) and held is not None
 
 
+def test_second_model_in_one_home_is_named_with_clock_and_distance(
+    daemon: LedgerDaemon, caplog: pytest.LogCaptureFixture
+) -> None:
+    model, optimizer, peer = cell(daemon)
+    train(model, optimizer, 5, daemon.pump)
+    peer.detach()
+    daemon.pump()
+    attach(daemon, model, optimizer).detach()
+    assert "GD-326" not in caplog.text, "the same model goes on"
+    fold = small()
+    with torch.no_grad():
+        for parameter in fold.parameters():
+            parameter.mul_(3.0)
+    attach(daemon, fold, torch.optim.AdamW(fold.parameters())).detach()
+    assert f"GD-326 the network's model of step 5 replaced the script's, {daemon.apart:.1%} of its length away" in (
+        caplog.text
+    )
+    assert daemon.apart > 1.0
+
+
 def test_attach_after_the_first_model_is_gone_works_and_its_last_steps_were_handed_over(daemon: LedgerDaemon) -> None:
     def trial() -> weakref.ref[Attachment]:
         model, optimizer, peer = cell(daemon)

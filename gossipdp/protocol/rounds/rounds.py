@@ -163,7 +163,7 @@ class Rounds:
             if self._keep is not None and not self._founds:
                 self._accepted, self._clock = self._kept, self._keep
                 self._snapshot, self._applied, self._outer = NO_SNAPSHOT, 0, Outer(1.0, 0.0)
-                self._phase, self._sums = _Phase.CHECKING, [0.0, 0.0]
+                self._phase = _Phase.CHECKING
                 self._begin(jobs.Check)
             else:
                 self._phase = _Phase.FOUNDING if self._founds else _Phase.ATTACHING
@@ -206,7 +206,7 @@ class Rounds:
             return False
         self._snapshot, self._applied, self._outer, self._clock = snapshot, applied, outer, clock
         self._accepted = accepted
-        self._phase, self._sums = _Phase.CHECKING, [0.0, 0.0]
+        self._phase = _Phase.CHECKING
         self.slot_applied(session, applied)
         self._begin(jobs.Check)
         return True
@@ -236,7 +236,7 @@ class Rounds:
 
     def _begin(self, job: Callable[[int], jobs.Job[object]]) -> None:
         """Begin a pass over all chunks. It ends when `_over` says so."""
-        self._job, self._asked, self._end, self._sound = job, 0, self._chunks, True
+        self._job, self._asked, self._end, self._sound, self._sums = job, 0, self._chunks, True, [0.0, 0.0]
         for _ in range(self._ahead):
             self._ask()
 
@@ -275,8 +275,13 @@ class Rounds:
                     self._open_session()
                     return Done.FOUNDING
             case jobs.Attach(chunk):
+                if chunk < self._counted:
+                    replaced = job.typed(result)
+                    self._sums[0] += replaced.difference2
+                    self._sums[1] += replaced.anchor2
                 if self._over(chunk):
-                    self._open_session()
+                    difference2, anchor2 = self._sums
+                    self._open_session(math.sqrt(difference2 / anchor2) if anchor2 else math.inf)
             case jobs.Check(chunk):
                 if self._over(chunk, sound=job.typed(result).finite):
                     self._checked()
@@ -284,12 +289,12 @@ class Rounds:
                 return self._stepped(chunk, job.typed(result))
         return None
 
-    def _open_session(self) -> None:
+    def _open_session(self, apart: float = 0.0) -> None:
         self._phase = _Phase.IDLE
         if self._attached and not self._waiting:
             self.session += 1
             self.open, self.made = True, 0
-            self._outputs.emit(SessionOpened(self.session, self._keeps))
+            self._outputs.emit(SessionOpened(self.session, self._keeps, apart))
         self._idle()
 
     def _taken(self, refused: str = "") -> None:

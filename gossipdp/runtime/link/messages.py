@@ -80,7 +80,7 @@ __all__ = [
     "encode",
 ]
 
-LINK_VERSION: Final = 7
+LINK_VERSION: Final = 8
 MOST_CHUNKS: Final = 400_000
 
 Count = Annotated[int, Meta(ge=1, le=(1 << 63) - 1)]
@@ -263,6 +263,8 @@ class Session(_Message, frozen=True, tag="session"):
     """snapshots refused in a row after which the process attaches again to load the model; 0 for never"""
     carries: bool = False
     """two files come with it: reference and state"""
+    apart: float = 0.0
+    """distance of the parameters that the process wrote from the model, relative to the model"""
 
 
 class Pace(_Message, frozen=True, tag="pace"):

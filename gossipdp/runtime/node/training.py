@@ -188,8 +188,8 @@ class TrainingSessions:
         """Tell the training process what an event of the peer means for it."""
         peer, send = self._peer, self._server.send
         match event:
-            case events.SessionOpened(session, kept):
-                self._open(session, kept)
+            case events.SessionOpened():
+                self._open(event)
             case events.StateRenewed() if self._status.training and peer.replica.model is not None:
                 self._states.renew(peer.rounds.session, peer.replica.model.carried.state)
             case events.SessionRefused(code, reason):
@@ -215,13 +215,13 @@ class TrainingSessions:
                 if chunks % max(1, of // 10) == 0:
                     send(link.Waiting(f"the optimizer's moments from {short(source)}", chunks / of))
 
-    def _open(self, session: int, kept: bool) -> None:
+    def _open(self, opened: events.SessionOpened) -> None:
         peer, config = self._peer, self._config
         self._states.end()
         carried = NOTHING if peer.replica.model is None else peer.replica.model.carried
         held = peer.moments.held
         message = link.Session(
-            session,
+            opened.session,
             peer.pacing.every,
             peer.replica.clock,
             self._algorithm.ledger.chunk_parameters,
@@ -230,8 +230,16 @@ class TrainingSessions:
             ROUNDS if peer.moments.enabled else 0,
             0 if held is None else held.steps,
             self._run(),
-            kept,
+            opened.kept,
             REFUSED if config.heal else 0,
             carried != NOTHING,
+            opened.apart,
         )
+        if not opened.kept and message.clock:
+            log.info(
+                "the training process starts from the network's model of step %d: its own was %.0f %% of that model's "
+                "length away",
+                message.clock,
+                100.0 * opened.apart,
+            )
         self._server.send(message, [] if carried == NOTHING else [carried.reference, carried.state])

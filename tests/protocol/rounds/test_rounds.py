@@ -20,6 +20,7 @@ class Thread:
         self.rounds = Rounds(self.outputs)
         self.rounds.allocate(CHUNKS, 300)
         self.finite, self.slot, self.dirty = True, 0, (0,)
+        self.replaced = jobs.Replaced(0.0, 1.0)
         self.done = set()
 
     def run(self, count=1000):
@@ -32,6 +33,8 @@ class Thread:
                 result = jobs.Checked(self.finite)
             elif isinstance(job, jobs.OuterStep):
                 result = jobs.Stepped(3.0, 12.0)
+            elif isinstance(job, jobs.Attach):
+                result = self.replaced
             elif isinstance(job, jobs.Seal):
                 self.slot += 1
                 result = jobs.Sealed(self.slot, self.dirty) if self.dirty else jobs.Sealed(0, ())
@@ -64,6 +67,16 @@ def test_attach_binds_copies_each_chunk_and_opens_a_session():
     assert thread.run() == ["Bind", "Attach", "Attach", "Attach"]
     assert [job.chunk for job in thread.ran[1:]] == [0, 1, 2]
     assert thread.events == [SessionOpened(1)] and thread.rounds.open
+
+
+def test_session_tells_how_far_the_parameters_were_that_the_model_replaced():
+    thread = Thread()
+    thread.rounds.allocate(CHUNKS, 300, averaged=1)
+    thread.replaced = jobs.Replaced(1.0, 4.0)
+    for session in (1, 2):
+        thread.rounds.attach(found=False)
+        thread.run()
+        assert thread.of(SessionOpened)[-1] == SessionOpened(session, apart=0.5)
 
 
 def test_attach_of_a_process_that_keeps_its_model_steps_the_anchor_to_it_before_the_session():

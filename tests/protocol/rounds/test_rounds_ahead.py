@@ -37,6 +37,8 @@ class Thread:
                 result = jobs.Checked(chunk not in self.bad)
             elif isinstance(job, jobs.OuterStep):
                 result = jobs.Stepped(3.0, 12.0)
+            elif isinstance(job, jobs.Attach):
+                result = jobs.Replaced(1.0, 4.0)
             if chunk >= 0:
                 ran.append((type(job).__name__, chunk))
             self.done.append(self.rounds.job_done(job, result))
