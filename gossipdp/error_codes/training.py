@@ -194,4 +194,13 @@ CODES: Final[Mapping[str, Code]] = {
         " For folds of a cross-validation or runs of a sweep that is a leak.",
         "give each model a network and a home of its own; see `gossipdp up --network NAME`",
     ),
+    "GD-327": Code(
+        "The optimizer draws corrections back",
+        "This optimizer computes the weights from a point of its own, as MADGRAD, D-Adaptation, Lookahead and"
+        " schedule-free optimizers do. What other hosts have learned is drawn back towards that point, so hosts learn"
+        " less from each other, or nothing. `attach` tries a small copy of the optimizer, and the text tells the share"
+        " of a change that it took back. Training goes on.",
+        "train with an optimizer whose steps depend on gradients, such as AdamW, SGD or Prodigy",
+        notices=True,
+    ),
 }

@@ -19,11 +19,12 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from gossipdp.errors import GossipdpError
+from gossipdp.errors import ConfigError, GossipdpError
 from gossipdp.runtime.link import Link, default_home, expanded, expected
 from gossipdp.training import open_attachments
 from gossipdp.training.attachment import Attachment
 from gossipdp.training.optimizer_state.followed import Optimizers
+from gossipdp.training.own_weights import DRAWN_BACK, STEPS, drawn_back
 from gossipdp.training.ranks.collectives import several_ranks
 from gossipdp.training.ranks.group import ReplicaGroup
 from gossipdp.training.ranks.single import SingleReplica
@@ -31,7 +32,7 @@ from gossipdp.training.reasons import tell
 from gossipdp.training.session import Session
 from gossipdp.training.tensors.excluded import Exclude, excluded_names
 from gossipdp.training.tensors.master_weights import MasterWeights
-from gossipdp.training.tensors.optimizers import followed, refuse_strangers, warn_unheld
+from gossipdp.training.tensors.optimizers import followed, of_torch, refuse_strangers, warn_unheld
 from gossipdp.training.tensors.parts import Modules, as_one
 
 __all__ = ["attach", "set_exit_codes"]
@@ -123,9 +124,12 @@ def attach(
     global _home
     _home = place = (default_home() if home is None else expanded(home)).absolute()
     layout = _layout(module, several, place, compare_frozen, exclude)
-    optimizers = Optimizers(module, several, layout)
+    drawing, optimizers = _drawing_back(several), Optimizers(module, several, layout)
     session, replica = _replica(layout, place, every, optimizers)
     attachment = Attachment(module, optimizers, layout, session, replica, samples, place, timeout)
+    for error in drawing:
+        log.warning("%s", error)
+        tell(place, error)
     if open_attachments.another(place, module) and session is not None and session.clock:
         log.warning("GD-326 %s; do: give each model a network and a home of its own", session.replaced)
     return attachment
@@ -162,6 +166,18 @@ def _replica(
     leads = dist.get_rank() == 0
     leader = Session(home, layout, world=dist.get_world_size(), every=every) if leads else None
     return leader, ReplicaGroup(layout, home, leader, optimizers)
+
+
+def _drawing_back(optimizers: tuple[torch.optim.Optimizer, ...]) -> list[ConfigError]:
+    """GD-327 for each optimizer that draws corrections back. A group's are not tried: a step may wait for all ranks."""
+    found = []
+    for optimizer in () if several_ranks() else optimizers:
+        share = None if of_torch(optimizer) else drawn_back(optimizer)
+        if share is not None and share > DRAWN_BACK:
+            cause = "this optimizer computes the weights from a point of its own, and draws corrections back"
+            seen = f"{type(optimizer).__name__} took back {share:.0%} of a change within {STEPS} steps"
+            found.append(ConfigError("GD-327", cause, seen=seen, do="train with another optimizer, such as AdamW"))
+    return found
 
 
 def _off(environment: Mapping[str, str]) -> bool:

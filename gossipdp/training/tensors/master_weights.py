@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from gossipdp.errors import ConfigError
 from gossipdp.training.tensors.layout import Layout
-from gossipdp.training.tensors.optimizers import held
+from gossipdp.training.tensors.optimizers import held, of_torch
 from gossipdp.training.tensors.schema import local
 from gossipdp.training.tensors.streams import dense
 
@@ -54,7 +54,8 @@ class MasterWeights(Layout):
 
     def follow(self, model: nn.Module, optimizers: Sequence[torch.optim.Optimizer]) -> None:
         """Watch the parameters of these optimizers from now on."""
-        doubtful = [each.parameter for each in held(model, optimizers) if not _of_torch(each.optimizer)]
+        # None of torch's keeps master weights, and LBFGS may step all the way back over a correction.
+        doubtful = [each.parameter for each in held(model, optimizers) if not of_torch(each.optimizer)]
         self._some = doubtful[:: -(-len(doubtful) // TENSORS) or 1]
         self._before: Tensor | None = None
         """elements before the last change"""
@@ -119,8 +120,3 @@ def put_back(names: str) -> ConfigError:
         do="step on the parameters themselves: in fp32 under autocast, or in bf16 with an optimizer of torch; turn"
         " master weights off",
     )
-
-
-def _of_torch(optimizer: torch.optim.Optimizer) -> bool:
-    """True for torch's own: none keeps master weights, and LBFGS may step all the way back over a correction."""
-    return type(optimizer).__module__.partition(".")[0] == "torch"

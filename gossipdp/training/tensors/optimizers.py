@@ -15,7 +15,7 @@ from torch import nn
 from gossipdp.errors import ConfigError
 from gossipdp.training.tensors.schema import plain_name, unwrap
 
-__all__ = ["Held", "bare", "followed", "held", "refuse_strangers", "warn_unheld"]
+__all__ = ["Held", "bare", "followed", "held", "of_torch", "refuse_strangers", "warn_unheld"]
 
 log = logging.getLogger("gossipdp.training")
 
@@ -101,6 +101,11 @@ def held(model: nn.Module, optimizers: Sequence[torch.optim.Optimizer]) -> Itera
     for name, parameter in unwrap(model).named_parameters():
         if parameter in of:
             yield Held(plain_name(name), parameter, *of[parameter])
+
+
+def of_torch(optimizer: torch.optim.Optimizer) -> bool:
+    """True for torch's own classes."""
+    return type(optimizer).__module__.partition(".")[0] == "torch"
 
 
 def refuse_strangers(model: nn.Module, optimizers: Sequence[torch.optim.Optimizer]) -> None:
