@@ -222,6 +222,8 @@ class Attachment:
         self._last_step = None if layout is None or layout.sharded else LastStep(layout.parameters())
         self._loads: Loads | None = None
         """while attached, in the process that talks to the daemon"""
+        self._stepped = False
+        """an optimizer has begun a step since `attach`"""
         self._counter: StepCounter | None = None
         self._trackers: list[TrackerLog] = []
         self._losses = Losses()
@@ -552,8 +554,11 @@ class Attachment:
             self._layout.before_step()
             self._layout.stepping()
         loads, last = self._loads, self._last_step
-        if loads is not None and loads.noticed and last is not None and last.stands():
-            loads.undo()  # an evaluation with averaged weights puts back those of the last step
+        first, self._stepped = not self._stepped, True
+        # An evaluation with averaged weights puts back those of the last step. A load in place, as of
+        # torch.distributed.checkpoint, calls no hook: between `attach` and the first step, any write is one.
+        if loads is not None and last is not None and (loads.noticed or first):
+            loads.noticed = not last.stands()
         self._optimizers.before_step(optimizer)
 
     def _after_step(self, optimizer: torch.optim.Optimizer | None) -> None:

@@ -34,10 +34,6 @@ class Loads:
         """Weights were loaded."""
         self.noticed = True
 
-    def undo(self) -> None:
-        """The weights are those of the last step again."""
-        self.noticed = False
-
     def take(self) -> bool:
         """Whether weights were loaded since the last call."""
         noticed, self.noticed = self.noticed, False

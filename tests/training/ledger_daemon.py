@@ -154,7 +154,7 @@ class LedgerDaemon:
             self.a, self.clock = x.copy(), max(self.clock, self.written.clock)
         if self.v is None:
             self.v = np.zeros_like(self.a)
-        self.apart = 0.0 if kept else float(np.linalg.norm(x - self.a) / np.linalg.norm(self.a))
+        self.apart = float(np.linalg.norm(x - self.a) / (np.linalg.norm(self.a) or 1.0))
         x[:] = self.began = self.a
         self.session += 1
         self.open, self.out, self.dirty = 1, 0, set()

@@ -50,6 +50,29 @@ def test_loaded_weights_give_way_to_the_networks_model(
     assert caplog.text.count("GD-325 the script loaded weights while other hosts train") == 1
 
 
+def test_write_in_place_before_the_first_step_is_a_load(daemon: LedgerDaemon) -> None:
+    """As torch.distributed.checkpoint loads: it calls no hook of the module."""
+    model, optimizer = attached(daemon)
+    before = vector(model)
+    with torch.no_grad():
+        for one, other in zip(model.parameters(), small(5).parameters(), strict=True):
+            one.copy_(other)
+    train_until_session(model, optimizer, daemon, 2)
+    assert daemon.written.loaded and abs(vector(model) - before).max() < 0.05
+
+
+def test_steps_of_several_optimizers_are_no_load(daemon: LedgerDaemon) -> None:
+    model = small()
+    optimizers = [torch.optim.SGD(model[place].parameters(), lr=0.01) for place in (0, 2)]  # type: ignore[index]
+    attach(daemon, model, optimizers)
+    for _ in range(5):
+        model(torch.ones(1, 20)).sum().backward()
+        for optimizer in optimizers:
+            optimizer.step()
+        daemon.pump()
+    assert daemon.session == 1
+
+
 def test_loaded_weights_stay_if_the_daemon_keeps_them(daemon: LedgerDaemon, caplog: pytest.LogCaptureFixture) -> None:
     model, optimizer = attached(daemon)
     train(model, optimizer, 5, daemon.pump)
