@@ -5,6 +5,7 @@ This one holds what they share. Nothing here imports a framework.
 
 from __future__ import annotations
 
+import logging
 import sys
 from collections.abc import Callable, Mapping
 from typing import Any, Final, TypeAlias
@@ -13,7 +14,9 @@ from torch.optim.lr_scheduler import LambdaLR
 
 from gossipdp.errors import ConfigError, DataError
 
-__all__ = ["accelerated", "evaluation", "follow_clock", "last_rows", "missing", "taken_apart"]
+__all__ = ["accelerated", "evaluation", "follow_clock", "last_rows", "missing", "say_end", "taken_apart"]
+
+log = logging.getLogger("gossipdp.training")
 
 EVALUATIONS: Final = ("eval_loss", "val_loss", "valid_loss", "validation_loss", "eval/loss", "val/loss", "valid/loss")
 Factor: TypeAlias = Callable[[int], float]
@@ -67,6 +70,23 @@ def follow_clock(scheduler: Any, schedule: Callable[[Factor], Factor], interval:
     for group, rate in zip(scheduler.optimizer.param_groups, rates, strict=True):
         group["lr"] = rate
     scheduler._last_lr = rates
+
+
+def say_end(steps: int, clock: int, limit: str) -> None:
+    """Log that the network's clock ends training, which frameworks do not say or explain in another way.
+
+    Args:
+        steps: that this training has made.
+        clock: of the network, in steps.
+        limit: `max_steps` of the framework, in words.
+    """
+    log.warning(
+        "training ends at step %d of its own: the network's clock is at step %d, and follow_clock=True ends it at %s; "
+        "do, to train on: raise max_steps",
+        steps,
+        clock,
+        limit,
+    )
 
 
 def last_rows(state: Any, processes: int) -> int | None:

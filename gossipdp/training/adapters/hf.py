@@ -11,7 +11,7 @@ from __future__ import annotations
 import os
 from typing import Any
 
-from gossipdp.training.adapters import evaluation, follow_clock, last_rows, missing
+from gossipdp.training.adapters import evaluation, follow_clock, last_rows, missing, say_end
 from gossipdp.training.attach import attach
 from gossipdp.training.attachment import Attachment
 
@@ -36,7 +36,8 @@ class GossipCallback(TrainerCallback):  # type: ignore[misc]
     Args:
         home, every, timeout, compare_frozen: as `gossipdp.attach` takes them.
         follow_clock: the schedule and `max_steps` count the network's steps instead of this process's. A joiner begins
-            at the network's learning rate, and all hosts end together.
+            at the network's learning rate, and all hosts end together, each with the Trainer's last evaluation and
+            checkpoint.
         log_to: as `Attachment.log_to` takes it; None: log nowhere.
 
     Raises:
@@ -63,6 +64,8 @@ class GossipCallback(TrainerCallback):  # type: ignore[misc]
         """the attachment; None before training"""
         self._batches = 0
         """batches accumulated for the next step, without its last one"""
+        self._max_steps = 0
+        """of the Trainer"""
 
     def detach(self) -> None:
         """Hand over the last steps and leave the network."""
@@ -74,6 +77,7 @@ class GossipCallback(TrainerCallback):  # type: ignore[misc]
     ) -> None:
         # After an exception, such as the one that `auto_find_batch_size` catches, the last attachment is still there.
         self.detach()
+        self._max_steps = state.max_steps
         self.peer = attach(
             model,
             optimizer,
@@ -99,9 +103,13 @@ class GossipCallback(TrainerCallback):  # type: ignore[misc]
             last = last_rows(GradientState(), args.world_size) or state.train_batch_size
             self.peer.samples_per_step = self._batches * state.train_batch_size + last
 
-    def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-        if self._follow_clock and self.peer is not None and self.peer.clock >= state.max_steps:
-            control.should_training_stop = True
+    # The Trainer and other callbacks evaluate and save at the end, which they find by `max_steps`. Here the clock has
+    # this step, and `global_step` has not.
+    def on_optimizer_step(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        if self._follow_clock and self.peer is not None and self.peer.clock >= self._max_steps > state.global_step + 1:
+            state.max_steps = state.global_step + 1
+            if state.is_world_process_zero:
+                say_end(self.peer.steps, self.peer.clock, f"max_steps={self._max_steps}")
 
     def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **_: Any) -> None:
         if self.peer is not None and logs:
@@ -110,6 +118,7 @@ class GossipCallback(TrainerCallback):  # type: ignore[misc]
     # Before `on_train_end` the Trainer may load its best checkpoint, which must not count as progress. The last step is
     # over at one of the next two calls; the second is for an evaluation that stops training at the end of an epoch.
     def on_epoch_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        state.max_steps = self._max_steps  # the Trainer divides by it to count samples
         if control.should_training_stop:
             self.detach()
 

@@ -134,6 +134,37 @@ def test_hf__the_schedule_and_the_end_follow_the_networks_clock(daemon: LedgerDa
     assert handed_over(daemon)[0] == 6
 
 
+def test_hf__the_end_by_the_clock_is_the_trainers_own(
+    daemon: LedgerDaemon, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    from transformers import TrainerCallback
+
+    saved: list[tuple[int, bool]] = []
+
+    class Reports(TrainerCallback):  # type: ignore[misc]
+        def on_save(self, args: Any, state: Any, control: Any, **_: Any) -> None:  # as Ray's callback
+            saved.append((state.global_step, "eval_loss" in state.log_history[-1]))
+
+    daemon.clock = 1000
+    intervals = {"eval_strategy": "steps", "eval_steps": 100, "save_strategy": "steps", "save_steps": 100}
+    trainer = trainer_of(
+        Line(),
+        framework("hf").GossipCallback(follow_clock=True),
+        tmp_path,
+        max_steps=1006,
+        load_best_model_at_end=True,
+        **intervals,
+    )
+    trainer.add_callback(Reports())
+    trainer.train()
+    assert saved == [(6, True)], "a checkpoint after an evaluation"
+    assert trainer.state.best_model_checkpoint.endswith("checkpoint-6")
+    assert trainer.state.max_steps == 1006 and handed_over(daemon)[0] == 6
+    assert "ends at step 6 of its own: the network's clock is at step 1006" in caplog.text
+    trainer.train()
+    assert saved[1:] == [(1, True)] and "ends at step 1 of its own: the network's clock is at step 1007" in caplog.text
+
+
 def test_hf__a_schedule_that_depends_on_the_loss_cannot_follow_the_clock(daemon: LedgerDaemon, tmp_path: Path) -> None:
     callback = framework("hf").GossipCallback(follow_clock=True)
     settings = {"lr_scheduler_type": "reduce_lr_on_plateau", "eval_strategy": "steps", "eval_steps": 2}
