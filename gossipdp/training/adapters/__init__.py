@@ -14,7 +14,7 @@ from torch.optim.lr_scheduler import LambdaLR
 
 from gossipdp.errors import ConfigError, DataError
 
-__all__ = ["accelerated", "evaluation", "follow_clock", "last_rows", "missing", "say_end", "taken_apart"]
+__all__ = ["StepsEach", "accelerated", "evaluation", "follow_clock", "last_rows", "missing", "say_end", "taken_apart"]
 
 log = logging.getLogger("gossipdp.training")
 
@@ -70,6 +70,26 @@ def follow_clock(scheduler: Any, schedule: Callable[[Factor], Factor], interval:
     for group, rate in zip(scheduler.optimizer.param_groups, rates, strict=True):
         group["lr"] = rate
     scheduler._last_lr = rates
+
+
+class StepsEach:
+    """How many steps a framework counts for one of the peer, which counts those of the last optimizer only."""
+
+    def __init__(self) -> None:
+        self._first: tuple[int, int] | None = None
+        """both counts after the peer's first step: a scaler may skip those before it"""
+
+    def look(self, steps: int, counted: int) -> float:
+        """The number after a batch; 1 while it is unknown.
+
+        Args:
+            steps: that the framework has counted.
+            counted: that the peer has counted.
+        """
+        if self._first is None:
+            self._first = (steps, counted) if counted else None
+            return 1.0
+        return (steps - self._first[0]) / (counted - self._first[1]) if counted > self._first[1] else 1.0
 
 
 def say_end(steps: int, clock: int, limit: str) -> None:

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 
 from gossipdp.errors import ConfigError
-from gossipdp.training.adapters import evaluation, follow_clock, missing
+from gossipdp.training.adapters import StepsEach, evaluation, follow_clock, missing, say_end
 from gossipdp.training.attach import attach
 from gossipdp.training.attachment import Attachment
 
@@ -41,7 +41,8 @@ class GossipCallback(Callback):  # type: ignore[misc]
         batch_size: samples that one process reads per batch; default the data loader's.
         home, every, timeout, compare_frozen: as `gossipdp.attach` takes them.
         follow_clock: the schedules and `max_steps` count the network's steps instead of this process's. A joiner begins
-            at the network's learning rate, and all hosts end together.
+            at the network's learning rate, and all hosts end together. With several optimizers the clock counts steps
+            of the last, and Lightning those of all: hosts end where Lightning would end alone.
         log_to: as `Attachment.log_to` takes it; None: log nowhere.
 
     Raises:
@@ -86,7 +87,7 @@ class GossipCallback(Callback):  # type: ignore[misc]
                 do="use DDP or FSDP2; DeepSpeed is not supported",
             )
         self._batch, self._samples = self._batch_size or _batch_size(trainer.train_dataloader) or 0, 0
-        self._reported = trainer.global_step
+        self._reported, self._steps_each = trainer.global_step, StepsEach()
         # The wrapped model, because its wrapper decides whether it can be exchanged.
         self.peer = attach(
             trainer.model,
@@ -115,9 +116,14 @@ class GossipCallback(Callback):  # type: ignore[misc]
             self.peer.samples_per_step, self._samples = self._samples, 0
 
     def on_train_batch_end(self, trainer: Any, pl_module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
-        if self._follow_clock and self.peer is not None and 0 < trainer.max_steps <= self.peer.clock:
-            trainer.should_stop = True
         step = trainer.global_step
+        if self._follow_clock and self.peer is not None and step < trainer.max_steps and not trainer.should_stop:
+            each = 1.0 if pl_module.automatic_optimization else self._steps_each.look(step, self.peer.steps)
+            if trainer.max_steps <= self.peer.clock * each:
+                trainer.should_stop = True
+                if trainer.is_global_zero:
+                    counts = "" if each == 1.0 else f", which counts {each:.3g} for each step of the clock"
+                    say_end(self.peer.steps, self.peer.clock, f"max_steps={trainer.max_steps}{counts}")
         loss = outputs.get("loss") if isinstance(outputs, dict) else outputs
         # Reading the loss waits for the device: no more often than the Trainer itself reads it.
         if self.peer is None or loss is None or step - self._reported < trainer.log_every_n_steps:

@@ -42,3 +42,18 @@ def test_a_framework_that_is_not_there_is_gd_307(monkeypatch: pytest.MonkeyPatch
 def test_an_adapter_is_one_short_file_with_one_name(name: str) -> None:
     assert Path(adapters.__file__).with_name(f"{name}.py").read_text().count("\n") < 160
     assert framework(name).__all__ == ["attach" if name in ("accelerate", "ray") else "GossipCallback"]
+
+
+def test_steps_of_several_optimizers_x_for_one_of_the_last_x_number() -> None:
+    def measured(batches: list[tuple[int, int]]) -> list[float]:
+        steps = counted = 0
+        each, found = adapters.StepsEach(), []
+        for more, of_last in batches:
+            steps, counted = steps + more, counted + of_last
+            found.append(each.look(steps, counted))
+        return found
+
+    assert measured([(2, 1)] * 3) == [1.0, 2.0, 2.0]
+    assert measured([(2, 0)] * 9 + [(2, 1)] * 2)[-1] == 2.0, "a scaler skips the first steps"
+    critic, generator = (1, 0), (2, 1)
+    assert measured([*[critic] * 4, generator] * 3)[4::5] == [1.0, 6.0, 6.0]
