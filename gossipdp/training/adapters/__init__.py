@@ -6,15 +6,29 @@ This one holds what they share. Nothing here imports a framework.
 from __future__ import annotations
 
 import logging
+import os
 import sys
-from collections.abc import Callable, Mapping
-from typing import Any, Final, TypeAlias
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final, TypeAlias, TypedDict
 
+from torch import nn
 from torch.optim.lr_scheduler import LambdaLR
 
 from gossipdp.errors import ConfigError, DataError
+from gossipdp.training.tensors.excluded import Exclude
 
-__all__ = ["StepsEach", "accelerated", "evaluation", "follow_clock", "last_rows", "missing", "say_end", "taken_apart"]
+__all__ = [
+    "Options",
+    "StepsEach",
+    "accelerated",
+    "beside",
+    "evaluation",
+    "follow_clock",
+    "last_rows",
+    "missing",
+    "say_end",
+    "taken_apart",
+]
 
 log = logging.getLogger("gossipdp.training")
 
@@ -23,6 +37,21 @@ Factor: TypeAlias = Callable[[int], float]
 """the factor of the learning rate at a step"""
 LAYERS: Final = 32
 """nested objects of a loader that are looked at, at most"""
+
+
+class Options(TypedDict):
+    """What a callback passes on to `gossipdp.attach`, which describes it."""
+
+    home: str | os.PathLike[str] | None
+    every: int | None
+    timeout: float | None
+    compare_frozen: bool
+    exclude: Exclude
+
+
+def beside(model: nn.Module, modules: Sequence[nn.Module]) -> nn.Module | list[nn.Module]:
+    """What a callback attaches: the framework's model, alone or before the script's further modules."""
+    return [model, *modules] if modules else model
 
 
 def evaluation(values: Mapping[str, Any]) -> Any:

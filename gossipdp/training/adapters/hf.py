@@ -9,11 +9,15 @@ Importing this file imports transformers.
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from typing import Any
 
-from gossipdp.training.adapters import evaluation, follow_clock, last_rows, missing, say_end
+from torch import nn
+
+from gossipdp.training.adapters import Options, beside, evaluation, follow_clock, last_rows, missing, say_end
 from gossipdp.training.attach import attach
 from gossipdp.training.attachment import Attachment
+from gossipdp.training.tensors.excluded import Exclude
 
 try:
     from accelerate.state import GradientState
@@ -34,7 +38,9 @@ class GossipCallback(TrainerCallback):  # type: ignore[misc]
     script catches it and does not train again, call `detach`. Another `train()` attaches anew by itself.
 
     Args:
-        home, every, timeout, compare_frozen: as `gossipdp.attach` takes them.
+        home, every, timeout, compare_frozen, exclude: as `gossipdp.attach` takes them.
+        modules: trained beside the Trainer's model, such as a loss with weights of its own. Named as in
+            `attach([model, *modules], optimizer)`.
         follow_clock: the schedule and `max_steps` count the network's steps instead of this process's. A joiner begins
             at the network's learning rate, and all hosts end together, each with the Trainer's last evaluation and
             checkpoint.
@@ -55,11 +61,13 @@ class GossipCallback(TrainerCallback):  # type: ignore[misc]
         every: int | None = None,
         timeout: float | None = None,
         compare_frozen: bool = True,
+        exclude: Exclude = (),
+        modules: Sequence[nn.Module] = (),
         follow_clock: bool = False,
         log_to: Any = None,
     ) -> None:
-        self._follow_clock, self._log_to = follow_clock, log_to
-        self._home, self._every, self._timeout, self._compare_frozen = home, every, timeout, compare_frozen
+        self._modules, self._follow_clock, self._log_to = modules, follow_clock, log_to
+        self._options = Options(home=home, every=every, timeout=timeout, compare_frozen=compare_frozen, exclude=exclude)
         self.peer: Attachment | None = None
         """the attachment; None before training"""
         self._batches = 0
@@ -79,13 +87,10 @@ class GossipCallback(TrainerCallback):  # type: ignore[misc]
         self.detach()
         self._max_steps = state.max_steps
         self.peer = attach(
-            model,
+            beside(model, self._modules),
             optimizer,
-            home=self._home,
-            every=self._every,
             samples_per_step=state.train_batch_size * args.gradient_accumulation_steps,
-            timeout=self._timeout,
-            compare_frozen=self._compare_frozen,
+            **self._options,
         )
         if self._log_to is not None:
             self.peer.log_to(self._log_to)

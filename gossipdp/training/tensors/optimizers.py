@@ -137,7 +137,8 @@ def warn_unheld(model: nn.Module, optimizers: Sequence[torch.optim.Optimizer]) -
     if strangers:
         log.warning(
             "GD-319 the optimizer trains parameters that the attached model does not hold: %d, the first is %s; they "
-            "are not exchanged; do: attach every module that is trained: attach([model, loss], optimizer)",
+            "are not exchanged; do: attach every module that is trained: attach([model, loss], optimizer), or "
+            "GossipCallback(modules=[loss])",
             len(strangers),
             strangers[0],
         )

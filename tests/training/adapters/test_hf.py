@@ -8,7 +8,16 @@ from torch import nn
 
 from gossipdp.errors import ConfigError
 from gossipdp.runtime import link as links
-from tests.training.adapters.frameworks import Line, Rows, framework, handed_over, is_what_was_handed_over, seen
+from tests.training.adapters.frameworks import (
+    Line,
+    Rows,
+    Tail,
+    exchanged,
+    framework,
+    handed_over,
+    is_what_was_handed_over,
+    seen,
+)
 from tests.training.ledger_daemon import LedgerDaemon
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # those of the frameworks are their own affair
@@ -200,3 +209,14 @@ def test_hf__the_last_step_of_an_epoch_counts_what_it_was_given(daemon: LedgerDa
     epochs = {"max_steps": -1, "num_train_epochs": 2}
     trainer_of(Line(), framework("hf").GossipCallback(), tmp_path, rows=27, **epochs).train()
     assert handed_over(daemon) == (6, 2 * (12 + 12 + 3)), "7 batches, the last of 3"
+
+
+def test_hf__further_modules_are_exchanged_and_excluded_tensors_are_not(daemon: LedgerDaemon, tmp_path: Path) -> None:
+    import torch
+
+    model, tail = Line(), Tail()
+    callback = framework("hf").GossipCallback(modules=[tail], exclude=["1.queue"])
+    trainer = trainer_of(model, callback, tmp_path)
+    trainer.optimizer = torch.optim.SGD([*model.parameters(), *tail.parameters()], lr=0.1)
+    trainer.train()
+    assert exchanged(daemon) == ["0.linear.weight", "0.linear.bias", "1.scale"]

@@ -8,7 +8,16 @@ import torch
 
 from gossipdp.errors import ConfigError
 from gossipdp.runtime import link as links
-from tests.training.adapters.frameworks import Line, Rows, framework, handed_over, is_what_was_handed_over, seen
+from tests.training.adapters.frameworks import (
+    Line,
+    Rows,
+    Tail,
+    exchanged,
+    framework,
+    handed_over,
+    is_what_was_handed_over,
+    seen,
+)
 from tests.training.ledger_daemon import LedgerDaemon
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # those of the frameworks are their own affair
@@ -183,3 +192,13 @@ def test_lightning__two_optimizers_of_one_parameter_are_gd_317(daemon: LedgerDae
     with pytest.raises(ConfigError, match="GD-317") as caught:
         fit(module, callback, tmp_path, accumulate_grad_batches=1)
     assert caught.value.seen == "SGD, SGD" and callback.peer is None and not seen(daemon, links.Attached)
+
+
+def test_lightning__further_modules_are_exchanged_and_excluded_tensors_are_not(
+    daemon: LedgerDaemon, tmp_path: Path
+) -> None:
+    model, tail = Line(), Tail()
+    module = lightning_module(model)
+    module.configure_optimizers = lambda: torch.optim.SGD([*model.parameters(), *tail.parameters()], lr=0.1)
+    fit(module, framework("lightning").GossipCallback(modules=[tail], exclude="*.queue"), tmp_path)
+    assert exchanged(daemon) == ["0.model.linear.weight", "0.model.linear.bias", "1.scale"]
