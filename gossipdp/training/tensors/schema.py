@@ -52,11 +52,17 @@ FROZEN_DIFFER: Final = (
 """what to do about other frozen parameters than the network's"""
 
 
+WRAPPERS: Final = ("_orig_mod", "_checkpoint_wrapped_module", "_forward_module", "_original_module")
+"""what torch.compile, activation checkpointing and Lightning Fabric put into a name; Fabric's two are one module"""
+
+
 def unwrap(model: nn.Module) -> nn.Module:
-    """The user's module inside DDP, DataParallel or torch.compile, whose prefixes are no part of a name."""
+    """The user's module inside DDP, DataParallel, torch.compile or Fabric, whose prefixes are no part of a name."""
     while True:
         if isinstance(model, nn.DataParallel | nn.parallel.DistributedDataParallel):
             model = model.module
+        elif (inner := model._modules.get("_forward_module")) is not None:
+            model = inner
         elif isinstance(inner := getattr(model, "_orig_mod", None), nn.Module):
             model = inner
         else:
@@ -79,8 +85,8 @@ def resharded(model: nn.Module) -> nn.Module:
 
 
 def plain_name(name: str) -> str:
-    """`name` without the parts that torch.compile and activation checkpointing put into it."""
-    return ".".join(word for word in name.split(".") if word not in ("_orig_mod", "_checkpoint_wrapped_module"))
+    """`name` without the parts that wrappers put into it."""
+    return ".".join(word for word in name.split(".") if word not in WRAPPERS)
 
 
 class Extent(NamedTuple):
