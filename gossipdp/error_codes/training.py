@@ -14,8 +14,8 @@ CODES: Final[Mapping[str, Code]] = {
         "Another model",
         "The model differs from the network's, or between the ranks of a host, or between a checkpoint and the base"
         " of an export. The text names the first tensor that differs, a frozen one too.",
-        "train the model that the network trains, or found another network; `attach(compare_frozen=False)` allows"
-        " another frozen base",
+        "train the model that the network trains, or found another network; frozen values that are drawn at random"
+        " want one `torch.manual_seed` on every host; `attach(compare_frozen=False)` allows another frozen base",
         (6,),
     ),
     "GD-302": Code(

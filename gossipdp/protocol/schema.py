@@ -21,7 +21,7 @@ from msgspec import Meta, Struct
 
 from gossipdp.errors import RemoteProtocolError
 
-__all__ = ["MOST", "Dtype", "Entry", "Frozen", "Kind", "Schema", "chunk_parameters", "chunk_spans"]
+__all__ = ["MOST", "OTHERS_EQUAL", "Dtype", "Entry", "Frozen", "Kind", "Schema", "chunk_parameters", "chunk_spans"]
 
 MAX_BYTES: Final = 4 << 20
 """most bytes of a schema; it travels as one buffer of a manifest"""
@@ -74,6 +74,10 @@ class Entry(NamedTuple):
 
     def __str__(self) -> str:
         return f"{self.name} {self.shape} {self.dtype}"
+
+
+OTHERS_EQUAL: Final = "the others are equal"
+"""said of frozen parameters if only some of them have other values"""
 
 
 class Frozen(NamedTuple):
@@ -271,7 +275,8 @@ class Schema:
             return ""
         first = apart[0]
         where = "only here" if first not in network else "only in the network" if first not in here else "other values"
-        return f"frozen parameter {first}: {where}, and so {len(apart)} of {len(network.keys() | here.keys())}"
+        rest = f"; {OTHERS_EQUAL}" if network.keys() == here.keys() and len(apart) < len(here) else ""
+        return f"frozen parameter {first}: {where}, and so {len(apart)} of {len(network.keys() | here.keys())}{rest}"
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Schema) and self._bytes == other._bytes

@@ -22,7 +22,7 @@ from gossipdp.errors import (
     RefusedError,
     UnreachableError,
 )
-from gossipdp.protocol.schema import Schema, chunk_spans
+from gossipdp.protocol.schema import OTHERS_EQUAL, Schema, chunk_spans
 from gossipdp.protocol.wire.encoding import Buffer
 from gossipdp.runtime import link as links
 from gossipdp.training.connection import DaemonConnection
@@ -30,7 +30,7 @@ from gossipdp.training.healing import Healing
 from gossipdp.training.optimizer_state.schedule import MomentsSchedule
 from gossipdp.training.orders import Drain
 from gossipdp.training.tensors.layout import Layout
-from gossipdp.training.tensors.schema import FROZEN_DIFFER
+from gossipdp.training.tensors.schema import FROZEN_DIFFER, FROZEN_DIFFER_PARTLY
 
 __all__ = ["SUBMIT_WITHIN", "Accounts", "Corrections", "Dialogue", "Handed", "Lost", "Mode", "Phase", "SnapshotTimes"]
 
@@ -474,7 +474,7 @@ class Dialogue:
     def _refused(self, message: links.Refused, now: float) -> None:
         do = message.do
         if message.code == "GD-301" and message.seen.startswith("frozen"):
-            do = FROZEN_DIFFER
+            do = FROZEN_DIFFER_PARTLY if message.seen.endswith(OTHERS_EQUAL) else FROZEN_DIFFER
         family = _FAMILIES.get(message.code[:4], RefusedError)
         self._error = self._refusal = family(message.code, message.cause, seen=message.seen, do=do)
         self._lose(str(self._error), now)

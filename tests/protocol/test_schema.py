@@ -71,7 +71,10 @@ def test_different_frozen_parameters_are_named_if_both_sides_list_theirs() -> No
     network, bare = Schema.of(TENSORS, FROZEN), Schema.of(TENSORS)
     assert not network.first_difference(bare) and not bare.first_difference(network)
     other = Schema.of(TENSORS, [FROZEN[0], Frozen("base.weight", b"B" * 16)])
-    assert network.first_difference(other) == "frozen parameter base.weight: other values, and so 1 of 2"
+    said = "frozen parameter base.weight: other values, and so 1 of 2; the others are equal"
+    assert network.first_difference(other) == said
+    whole = Schema.of(TENSORS, [Frozen(name, b"B" * 16) for name, _ in FROZEN])
+    assert network.first_difference(whole).endswith("2 of 2")
     fewer = Schema.of(TENSORS, FROZEN[:1])
     assert network.first_difference(fewer) == "frozen parameter base.weight: only in the network, and so 1 of 2"
     assert fewer.first_difference(network) == "frozen parameter base.weight: only here, and so 1 of 2"

@@ -17,7 +17,7 @@ from gossipdp.training import connection, waiting
 from gossipdp.training.orders import Write
 from gossipdp.training.session import Session
 from gossipdp.training.tensors.layout import Layout
-from gossipdp.training.tensors.schema import FROZEN_DIFFER
+from gossipdp.training.tensors.schema import FROZEN_DIFFER, FROZEN_DIFFER_PARTLY
 from gossipdp.training.tensors.streams import passed
 from gossipdp.training.waiting import ModelWait
 from simulations.processes.progress import until
@@ -212,7 +212,8 @@ def test_a_daemon_that_is_being_started_is_waited_for_a_little(tmp_path: Path, m
     ("seen", "do"),
     [
         ("parameter 0 ...", "train the other"),
-        ("frozen parameter base.buffer ...", FROZEN_DIFFER),
+        ("frozen parameter base.weight: other values, and so 6 of 6", FROZEN_DIFFER),
+        ("frozen parameter lora_A: other values, and so 2 of 6; the others are equal", FROZEN_DIFFER_PARTLY),
     ],
 )
 def test_a_refusal_is_raised_by_attach(daemon: LedgerDaemon, seen: str, do: str) -> None:

@@ -113,6 +113,25 @@ def test_data_parallel_is_trained_as_its_module(daemon: PumpedDaemon) -> None:
     assert names(wrapped) == names(network) == [entry.name for entry in daemon.schema.entries]  # type: ignore[union-attr]
 
 
+@pytest.mark.filterwarnings("ignore")  # those of the framework are its own affair
+@pytest.mark.parametrize("prepare", [lambda of: of, compiled], ids=["eager", "compiled"])
+def test_what_fabric_has_set_up_is_trained_as_the_plain_module(
+    daemon: PumpedDaemon, prepare: Callable[[nn.Module], nn.Module]
+) -> None:
+    fabric = pytest.importorskip("lightning.fabric", reason="lightning is not installed").Fabric(accelerator="cpu")
+    network = model()
+    wrapped, optimizer = fabric.setup(prepare(network), torch.optim.AdamW(network.parameters(), lr=0.1))
+    with gossipdp.attach(wrapped, optimizer) as peer:
+        for _ in range(4):
+            fabric.backward(wrapped(torch.ones(6, 4)).sum())
+            optimizer.step()
+            optimizer.zero_grad()
+        assert any("exp_avg" in name for name in peer.state_dict())
+    assert peer.steps == 4 and handed_over(daemon) == 4
+    assert daemon.schema == exchanged(model())[0], "a plain peer fits, and no tensor has a second name"
+    assert names(nn.ModuleDict({"part": wrapped})) == names(nn.ModuleDict({"part": model()}))
+
+
 # -- trained in part --------------------------------------------------------------------------------------------
 
 

@@ -5,21 +5,53 @@ This one holds what they share. Nothing here imports a framework.
 
 from __future__ import annotations
 
+import logging
+import os
 import sys
-from collections.abc import Callable, Mapping
-from typing import Any, Final, TypeAlias
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final, TypeAlias, TypedDict
 
+from torch import nn
 from torch.optim.lr_scheduler import LambdaLR
 
 from gossipdp.errors import ConfigError, DataError
+from gossipdp.training.tensors.excluded import Exclude
 
-__all__ = ["accelerated", "evaluation", "follow_clock", "last_rows", "missing", "taken_apart"]
+__all__ = [
+    "Options",
+    "StepsEach",
+    "accelerated",
+    "beside",
+    "evaluation",
+    "follow_clock",
+    "last_rows",
+    "missing",
+    "say_end",
+    "taken_apart",
+]
+
+log = logging.getLogger("gossipdp.training")
 
 EVALUATIONS: Final = ("eval_loss", "val_loss", "valid_loss", "validation_loss", "eval/loss", "val/loss", "valid/loss")
 Factor: TypeAlias = Callable[[int], float]
 """the factor of the learning rate at a step"""
 LAYERS: Final = 32
 """nested objects of a loader that are looked at, at most"""
+
+
+class Options(TypedDict):
+    """What a callback passes on to `gossipdp.attach`, which describes it."""
+
+    home: str | os.PathLike[str] | None
+    every: int | None
+    timeout: float | None
+    compare_frozen: bool
+    exclude: Exclude
+
+
+def beside(model: nn.Module, modules: Sequence[nn.Module]) -> nn.Module | list[nn.Module]:
+    """What a callback attaches: the framework's model, alone or before the script's further modules."""
+    return [model, *modules] if modules else model
 
 
 def evaluation(values: Mapping[str, Any]) -> Any:
@@ -67,6 +99,43 @@ def follow_clock(scheduler: Any, schedule: Callable[[Factor], Factor], interval:
     for group, rate in zip(scheduler.optimizer.param_groups, rates, strict=True):
         group["lr"] = rate
     scheduler._last_lr = rates
+
+
+class StepsEach:
+    """How many steps a framework counts for one of the peer, which counts those of the last optimizer only."""
+
+    def __init__(self) -> None:
+        self._first: tuple[int, int] | None = None
+        """both counts after the peer's first step: a scaler may skip those before it"""
+
+    def look(self, steps: int, counted: int) -> float:
+        """The number after a batch; 1 while it is unknown.
+
+        Args:
+            steps: that the framework has counted.
+            counted: that the peer has counted.
+        """
+        if self._first is None:
+            self._first = (steps, counted) if counted else None
+            return 1.0
+        return (steps - self._first[0]) / (counted - self._first[1]) if counted > self._first[1] else 1.0
+
+
+def say_end(steps: int, clock: int, limit: str) -> None:
+    """Log that the network's clock ends training, which frameworks do not say or explain in another way.
+
+    Args:
+        steps: that this training has made.
+        clock: of the network, in steps.
+        limit: `max_steps` of the framework, in words.
+    """
+    log.warning(
+        "training ends at step %d of its own: the network's clock is at step %d, and follow_clock=True ends it at %s; "
+        "do, to train on: raise max_steps",
+        steps,
+        clock,
+        limit,
+    )
 
 
 def last_rows(state: Any, processes: int) -> int | None:

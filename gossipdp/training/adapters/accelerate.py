@@ -19,6 +19,7 @@ import torch
 from gossipdp.training import attach as training
 from gossipdp.training.adapters import evaluation, last_rows, missing
 from gossipdp.training.attachment import Attachment
+from gossipdp.training.tensors.excluded import Exclude
 from gossipdp.training.tensors.optimizers import followed
 from gossipdp.training.tensors.parts import Modules
 
@@ -73,6 +74,7 @@ def attach(
     samples_per_step: int | None = None,
     timeout: float | None = None,
     compare_frozen: bool = True,
+    exclude: Exclude = (),
 ) -> Attachment:
     """Train `model` together with the network whose daemon runs on this host. Call it on every rank.
 
@@ -86,7 +88,7 @@ def attach(
             `gossipdp.attach` takes them.
         loader: the prepared loader. Its batch size gives the samples of a step.
         samples_per_step: samples that one process takes per step, instead of that number; default 1.
-        home, every, timeout, compare_frozen: as `gossipdp.attach` takes them.
+        home, every, timeout, compare_frozen, exclude: as `gossipdp.attach` takes them.
 
     Returns:
         The attachment, which also is a context manager that detaches.
@@ -109,6 +111,7 @@ def attach(
         samples_per_step=usual,
         timeout=timeout,
         compare_frozen=compare_frozen,
+        exclude=exclude,
     )
     if batch:
 

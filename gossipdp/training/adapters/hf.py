@@ -9,11 +9,15 @@ Importing this file imports transformers.
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from typing import Any
 
-from gossipdp.training.adapters import evaluation, follow_clock, last_rows, missing
+from torch import nn
+
+from gossipdp.training.adapters import Options, beside, evaluation, follow_clock, last_rows, missing, say_end
 from gossipdp.training.attach import attach
 from gossipdp.training.attachment import Attachment
+from gossipdp.training.tensors.excluded import Exclude
 
 try:
     from accelerate.state import GradientState
@@ -34,9 +38,12 @@ class GossipCallback(TrainerCallback):  # type: ignore[misc]
     script catches it and does not train again, call `detach`. Another `train()` attaches anew by itself.
 
     Args:
-        home, every, timeout, compare_frozen: as `gossipdp.attach` takes them.
+        home, every, timeout, compare_frozen, exclude: as `gossipdp.attach` takes them.
+        modules: trained beside the Trainer's model, such as a loss with weights of its own. Named as in
+            `attach([model, *modules], optimizer)`.
         follow_clock: the schedule and `max_steps` count the network's steps instead of this process's. A joiner begins
-            at the network's learning rate, and all hosts end together.
+            at the network's learning rate, and all hosts end together, each with the Trainer's last evaluation and
+            checkpoint.
         log_to: as `Attachment.log_to` takes it; None: log nowhere.
 
     Raises:
@@ -54,15 +61,19 @@ class GossipCallback(TrainerCallback):  # type: ignore[misc]
         every: int | None = None,
         timeout: float | None = None,
         compare_frozen: bool = True,
+        exclude: Exclude = (),
+        modules: Sequence[nn.Module] = (),
         follow_clock: bool = False,
         log_to: Any = None,
     ) -> None:
-        self._follow_clock, self._log_to = follow_clock, log_to
-        self._home, self._every, self._timeout, self._compare_frozen = home, every, timeout, compare_frozen
+        self._modules, self._follow_clock, self._log_to = modules, follow_clock, log_to
+        self._options = Options(home=home, every=every, timeout=timeout, compare_frozen=compare_frozen, exclude=exclude)
         self.peer: Attachment | None = None
         """the attachment; None before training"""
         self._batches = 0
         """batches accumulated for the next step, without its last one"""
+        self._max_steps = 0
+        """of the Trainer"""
 
     def detach(self) -> None:
         """Hand over the last steps and leave the network."""
@@ -74,14 +85,12 @@ class GossipCallback(TrainerCallback):  # type: ignore[misc]
     ) -> None:
         # After an exception, such as the one that `auto_find_batch_size` catches, the last attachment is still there.
         self.detach()
+        self._max_steps = state.max_steps
         self.peer = attach(
-            model,
+            beside(model, self._modules),
             optimizer,
-            home=self._home,
-            every=self._every,
             samples_per_step=state.train_batch_size * args.gradient_accumulation_steps,
-            timeout=self._timeout,
-            compare_frozen=self._compare_frozen,
+            **self._options,
         )
         if self._log_to is not None:
             self.peer.log_to(self._log_to)
@@ -99,9 +108,13 @@ class GossipCallback(TrainerCallback):  # type: ignore[misc]
             last = last_rows(GradientState(), args.world_size) or state.train_batch_size
             self.peer.samples_per_step = self._batches * state.train_batch_size + last
 
-    def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-        if self._follow_clock and self.peer is not None and self.peer.clock >= state.max_steps:
-            control.should_training_stop = True
+    # The Trainer and other callbacks evaluate and save at the end, which they find by `max_steps`. Here the clock has
+    # this step, and `global_step` has not.
+    def on_optimizer_step(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        if self._follow_clock and self.peer is not None and self.peer.clock >= self._max_steps > state.global_step + 1:
+            state.max_steps = state.global_step + 1
+            if state.is_world_process_zero:
+                say_end(self.peer.steps, self.peer.clock, f"max_steps={self._max_steps}")
 
     def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **_: Any) -> None:
         if self.peer is not None and logs:
@@ -110,6 +123,7 @@ class GossipCallback(TrainerCallback):  # type: ignore[misc]
     # Before `on_train_end` the Trainer may load its best checkpoint, which must not count as progress. The last step is
     # over at one of the next two calls; the second is for an evaluation that stops training at the end of an epoch.
     def on_epoch_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        state.max_steps = self._max_steps  # the Trainer divides by it to count samples
         if control.should_training_stop:
             self.detach()
 

@@ -9,15 +9,17 @@ Importing this file imports lightning, or pytorch_lightning if only that is inst
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
+from torch import nn
 
 from gossipdp.errors import ConfigError
-from gossipdp.training.adapters import evaluation, follow_clock, missing
+from gossipdp.training.adapters import Options, StepsEach, beside, evaluation, follow_clock, missing, say_end
 from gossipdp.training.attach import attach
 from gossipdp.training.attachment import Attachment
+from gossipdp.training.tensors.excluded import Exclude
 
 try:
     from lightning.pytorch import Callback
@@ -39,9 +41,10 @@ class GossipCallback(Callback):  # type: ignore[misc]
 
     Args:
         batch_size: samples that one process reads per batch; default the data loader's.
-        home, every, timeout, compare_frozen: as `gossipdp.attach` takes them.
+        home, every, timeout, compare_frozen, exclude: as `gossipdp.attach` takes them.
+        modules: trained beside the LightningModule. Named as in `attach([model, *modules], optimizers)`.
         follow_clock: the schedules and `max_steps` count the network's steps instead of this process's. A joiner begins
-            at the network's learning rate, and all hosts end together.
+            at the network's learning rate, and all hosts end together: with several optimizers where one would alone.
         log_to: as `Attachment.log_to` takes it; None: log nowhere.
 
     Raises:
@@ -60,11 +63,13 @@ class GossipCallback(Callback):  # type: ignore[misc]
         every: int | None = None,
         timeout: float | None = None,
         compare_frozen: bool = True,
+        exclude: Exclude = (),
+        modules: Sequence[nn.Module] = (),
         follow_clock: bool = False,
         log_to: Any = None,
     ) -> None:
-        self._compare_frozen, self._follow_clock, self._log_to = compare_frozen, follow_clock, log_to
-        self._batch_size, self._home, self._every, self._timeout = batch_size, home, every, timeout
+        self._modules, self._follow_clock, self._log_to, self._batch_size = modules, follow_clock, log_to, batch_size
+        self._options = Options(home=home, every=every, timeout=timeout, compare_frozen=compare_frozen, exclude=exclude)
         self._reported = 0
         """step of the last reported loss"""
         self._batch = self._samples = 0
@@ -86,16 +91,13 @@ class GossipCallback(Callback):  # type: ignore[misc]
                 do="use DDP or FSDP2; DeepSpeed is not supported",
             )
         self._batch, self._samples = self._batch_size or _batch_size(trainer.train_dataloader) or 0, 0
-        self._reported = trainer.global_step
+        self._reported, self._steps_each = trainer.global_step, StepsEach()
         # The wrapped model, because its wrapper decides whether it can be exchanged.
         self.peer = attach(
-            trainer.model,
+            beside(trainer.model, self._modules),
             trainer.optimizers,
-            home=self._home,
-            every=self._every,
             samples_per_step=self._batch * trainer.accumulate_grad_batches or None,
-            timeout=self._timeout,
-            compare_frozen=self._compare_frozen,
+            **self._options,
         )
         if self._log_to is not None:
             self.peer.log_to(self._log_to)
@@ -115,9 +117,13 @@ class GossipCallback(Callback):  # type: ignore[misc]
             self.peer.samples_per_step, self._samples = self._samples, 0
 
     def on_train_batch_end(self, trainer: Any, pl_module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
-        if self._follow_clock and self.peer is not None and 0 < trainer.max_steps <= self.peer.clock:
-            trainer.should_stop = True
         step = trainer.global_step
+        if self._follow_clock and self.peer is not None and step < trainer.max_steps and not trainer.should_stop:
+            each = 1.0 if pl_module.automatic_optimization else self._steps_each.look(step, self.peer.steps)
+            trainer.should_stop = trainer.max_steps <= self.peer.clock * each
+            if trainer.should_stop and trainer.is_global_zero:
+                counts = "" if each == 1.0 else f", which counts {each:.3g} for each step of the clock"
+                say_end(self.peer.steps, self.peer.clock, f"max_steps={trainer.max_steps}{counts}")
         loss = outputs.get("loss") if isinstance(outputs, dict) else outputs
         # Reading the loss waits for the device: no more often than the Trainer itself reads it.
         if self.peer is None or loss is None or step - self._reported < trainer.log_every_n_steps:

@@ -20,6 +20,7 @@ from gossipdp.errors import ConfigError
 from gossipdp.training import attach as training
 from gossipdp.training.adapters import missing
 from gossipdp.training.attachment import Attachment
+from gossipdp.training.tensors.excluded import Exclude
 from gossipdp.training.tensors.parts import Modules
 
 try:
@@ -39,13 +40,14 @@ def attach(
     samples_per_step: int | None = None,
     timeout: float | None = None,
     compare_frozen: bool = True,
+    exclude: Exclude = (),
 ) -> Attachment:
     """Train `model` together with the network whose daemon runs on this host. Call it in every worker.
 
     Detaches when the training function returns or raises, because Ray keeps the process for a while and then kills it.
 
     Args:
-        model, optimizer, every, samples_per_step, timeout, compare_frozen: as `gossipdp.attach` takes them.
+        model, optimizer, every, samples_per_step, timeout, compare_frozen, exclude: as `gossipdp.attach` takes them.
         home: as `gossipdp.attach` takes it. Workers have the environment in which Ray was started on this host. If
             GOSSIPDP_HOME is not set there, give the home here.
 
@@ -70,6 +72,7 @@ def attach(
             samples_per_step=samples_per_step,
             timeout=timeout,
             compare_frozen=compare_frozen,
+            exclude=exclude,
         )
     except ConfigError as error:
         if error.code != "GD-308":

@@ -22,7 +22,7 @@ from torch import Tensor
 from gossipdp.errors import ConfigError, MismatchError
 from gossipdp.protocol.schema import Schema
 from gossipdp.training.tensors.layout import Layout
-from gossipdp.training.tensors.schema import FROZEN_DIFFER, local
+from gossipdp.training.tensors.schema import FROZEN_DIFFER, FROZEN_DIFFER_PARTLY, local
 from gossipdp.training.tensors.streams import STAGED, dense
 
 __all__ = ["Comparison", "agree_on_model", "checksums", "replicas_differ"]
@@ -71,7 +71,7 @@ def _models_differ(models: Sequence[Schema], others: Sequence[int]) -> MismatchE
             "GD-301",
             "the ranks of one group hold different models",
             seen=f"{_named(others)} of {len(models)}; frozen parameter {min(apart).name} is another than on rank 0",
-            do=FROZEN_DIFFER,
+            do=FROZEN_DIFFER_PARTLY if set(models[0].frozen) & set(models[others[0]].frozen) else FROZEN_DIFFER,
         )
     pairs = zip_longest(models[0].entries, models[others[0]].entries)
     number, (mine, theirs) = next((number, pair) for number, pair in enumerate(pairs) if pair[0] != pair[1])

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import torch
 from torch import nn
@@ -20,6 +20,10 @@ __all__ = ["Held", "bare", "followed", "held", "of_torch", "refuse_strangers", "
 log = logging.getLogger("gossipdp.training")
 
 
+WRAPPERS: Final = ("AcceleratedOptimizer", "_FabricOptimizer", "LightningOptimizer")
+"""classes around a torch optimizer, which is their `optimizer`; the last two imitate its class"""
+
+
 class Held(NamedTuple):
     """A parameter of the model, and the optimizer that steps on it."""
 
@@ -30,13 +34,16 @@ class Held(NamedTuple):
 
 
 def bare(optimizer: object) -> torch.optim.Optimizer:
-    """The torch optimizer inside Accelerate's wrapper, on which no hook would fire; other torch optimizers as they are.
+    """The torch optimizer inside the wrapper of Accelerate, Fabric or Lightning, on which no hook would fire.
+
+    Other torch optimizers are returned as they are.
 
     Raises:
         ConfigError: GD-317, it is no torch optimizer, or steps on a copy of the parameters.
     """
     # By class name, because DeepSpeed's has `.optimizer` too, which steps on a flat copy of the parameters.
-    inner = getattr(optimizer, "optimizer", None) if type(optimizer).__name__ == "AcceleratedOptimizer" else optimizer
+    wrapped = any(kind.__name__ in WRAPPERS for kind in type(optimizer).__mro__)
+    inner = getattr(optimizer, "optimizer", None) if wrapped else optimizer
     if not _whole(inner) or "DeepSpeed" in type(inner).__name__:
         do = "train with DDP or FSDP2 (fully_shard) and a torch optimizer; DeepSpeed is not supported"
         if "DeepSpeed" not in type(inner).__name__ and (path := _inside(inner)):
@@ -142,7 +149,8 @@ def warn_unheld(model: nn.Module, optimizers: Sequence[torch.optim.Optimizer]) -
     if strangers:
         log.warning(
             "GD-319 the optimizer trains parameters that the attached model does not hold: %d, the first is %s; they "
-            "are not exchanged; do: attach every module that is trained: attach([model, loss], optimizer)",
+            "are not exchanged; do: attach every module that is trained: attach([model, loss], optimizer), or "
+            "GossipCallback(modules=[loss])",
             len(strangers),
             strangers[0],
         )

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "FROZEN_DIFFER",
+    "FROZEN_DIFFER_PARTLY",
     "Extent",
     "candidates",
     "exchanged",
@@ -47,20 +48,31 @@ DTYPES: Final[dict[torch.dtype, Dtype]] = {
 }
 
 FROZEN_DIFFER: Final = (
-    "load the same base on every host, in one dtype; where it is to differ: attach(..., compare_frozen=False)"
+    "load the same base on every host, in one dtype; if it is drawn at random, call torch.manual_seed with one number"
+    " on every host before it is made; where it is to differ: attach(..., compare_frozen=False)"
 )
-"""what to do about other frozen parameters than the network's"""
+FROZEN_DIFFER_PARTLY: Final = (
+    "a seed is missing, if these are drawn at random as LoRA's A is: call torch.manual_seed with one number on every"
+    " host before they are made; else load them from one file; where they are to differ:"
+    " attach(..., compare_frozen=False)"
+)
+"""what to do about other frozen parameters than the network's: about all of them, and about some"""
+
+
+WRAPPERS: Final = ("_orig_mod", "_checkpoint_wrapped_module", "_forward_module", "_original_module")
+"""what torch.compile, activation checkpointing and Lightning Fabric put into a name; Fabric's two are one module"""
 
 
 def unwrap(model: nn.Module) -> nn.Module:
-    """The user's module inside DDP, DataParallel or torch.compile, whose prefixes are no part of a name."""
+    """The user's module inside DDP, DataParallel, torch.compile or Fabric, whose prefixes are no part of a name."""
     while True:
         if isinstance(model, nn.DataParallel | nn.parallel.DistributedDataParallel):
             model = model.module
-        elif isinstance(inner := getattr(model, "_orig_mod", None), nn.Module):
-            model = inner
-        else:
+            continue
+        inner = getattr(model, "_forward_module", getattr(model, "_orig_mod", None))
+        if not isinstance(inner, nn.Module):
             return model
+        model = inner
 
 
 def resharded(model: nn.Module) -> nn.Module:
@@ -79,8 +91,8 @@ def resharded(model: nn.Module) -> nn.Module:
 
 
 def plain_name(name: str) -> str:
-    """`name` without the parts that torch.compile and activation checkpointing put into it."""
-    return ".".join(word for word in name.split(".") if word not in ("_orig_mod", "_checkpoint_wrapped_module"))
+    """`name` without the parts that wrappers put into it."""
+    return ".".join(word for word in name.split(".") if word not in WRAPPERS)
 
 
 class Extent(NamedTuple):

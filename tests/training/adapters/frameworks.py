@@ -68,3 +68,19 @@ class Line(nn.Module):
             raise self.error("CUDA out of memory.")
         y = self.linear(x)
         return {"loss": nn.functional.mse_loss(y, labels), "logits": y}
+
+
+class Tail(nn.Module):
+    """A loss with weights of its own, beside the model; a queue that must not be averaged."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.scale = nn.Parameter(torch.ones(()))
+        self.register_buffer("queue", torch.zeros(3))
+
+
+def exchanged(daemon: LedgerDaemon) -> list[str]:
+    """Names of what is averaged."""
+    daemon.pump()
+    assert daemon.schema is not None
+    return [entry.name for entry in daemon.schema.entries]

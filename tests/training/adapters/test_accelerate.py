@@ -7,7 +7,16 @@ import torch
 
 import gossipdp
 from gossipdp.runtime import link as links
-from tests.training.adapters.frameworks import Line, Rows, framework, handed_over, is_what_was_handed_over, seen
+from tests.training.adapters.frameworks import (
+    Line,
+    Rows,
+    Tail,
+    exchanged,
+    framework,
+    handed_over,
+    is_what_was_handed_over,
+    seen,
+)
 from tests.training.ledger_daemon import LedgerDaemon
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # those of the frameworks are their own affair
@@ -142,3 +151,12 @@ def test_accelerate__function_that_is_called_again_with_a_smaller_batch_attaches
     assert len(accelerator.trackers) == 1
     accelerator.end_training()
     assert seen(daemon, links.Reported)[-1].loss == 0.5
+
+
+def test_accelerate__excluded_tensors_are_not_exchanged(daemon: LedgerDaemon, accelerator_of: Any) -> None:
+    accelerator, tail = accelerator_of(), Tail()
+    optimizer = torch.optim.SGD(tail.parameters(), lr=0.1)
+    tail, optimizer = accelerator.prepare(tail, optimizer)
+    framework("accelerate").attach(accelerator, tail, optimizer, exclude=["queue"])
+    assert exchanged(daemon) == ["scale"]
+    accelerator.end_training()

@@ -8,7 +8,16 @@ from torch import nn
 
 from gossipdp.errors import ConfigError
 from gossipdp.runtime import link as links
-from tests.training.adapters.frameworks import Line, Rows, framework, handed_over, is_what_was_handed_over, seen
+from tests.training.adapters.frameworks import (
+    Line,
+    Rows,
+    Tail,
+    exchanged,
+    framework,
+    handed_over,
+    is_what_was_handed_over,
+    seen,
+)
 from tests.training.ledger_daemon import LedgerDaemon
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # those of the frameworks are their own affair
@@ -134,6 +143,37 @@ def test_hf__the_schedule_and_the_end_follow_the_networks_clock(daemon: LedgerDa
     assert handed_over(daemon)[0] == 6
 
 
+def test_hf__the_end_by_the_clock_is_the_trainers_own(
+    daemon: LedgerDaemon, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    from transformers import TrainerCallback
+
+    saved: list[tuple[int, bool]] = []
+
+    class Reports(TrainerCallback):  # type: ignore[misc]
+        def on_save(self, args: Any, state: Any, control: Any, **_: Any) -> None:  # as Ray's callback
+            saved.append((state.global_step, "eval_loss" in state.log_history[-1]))
+
+    daemon.clock = 1000
+    intervals = {"eval_strategy": "steps", "eval_steps": 100, "save_strategy": "steps", "save_steps": 100}
+    trainer = trainer_of(
+        Line(),
+        framework("hf").GossipCallback(follow_clock=True),
+        tmp_path,
+        max_steps=1006,
+        load_best_model_at_end=True,
+        **intervals,
+    )
+    trainer.add_callback(Reports())
+    trainer.train()
+    assert saved == [(6, True)], "a checkpoint after an evaluation"
+    assert trainer.state.best_model_checkpoint.endswith("checkpoint-6")
+    assert trainer.state.max_steps == 1006 and handed_over(daemon)[0] == 6
+    assert "ends at step 6 of its own: the network's clock is at step 1006" in caplog.text
+    trainer.train()
+    assert saved[1:] == [(1, True)] and "ends at step 1 of its own: the network's clock is at step 1007" in caplog.text
+
+
 def test_hf__a_schedule_that_depends_on_the_loss_cannot_follow_the_clock(daemon: LedgerDaemon, tmp_path: Path) -> None:
     callback = framework("hf").GossipCallback(follow_clock=True)
     settings = {"lr_scheduler_type": "reduce_lr_on_plateau", "eval_strategy": "steps", "eval_steps": 2}
@@ -169,3 +209,14 @@ def test_hf__the_last_step_of_an_epoch_counts_what_it_was_given(daemon: LedgerDa
     epochs = {"max_steps": -1, "num_train_epochs": 2}
     trainer_of(Line(), framework("hf").GossipCallback(), tmp_path, rows=27, **epochs).train()
     assert handed_over(daemon) == (6, 2 * (12 + 12 + 3)), "7 batches, the last of 3"
+
+
+def test_hf__further_modules_are_exchanged_and_excluded_tensors_are_not(daemon: LedgerDaemon, tmp_path: Path) -> None:
+    import torch
+
+    model, tail = Line(), Tail()
+    callback = framework("hf").GossipCallback(modules=[tail], exclude=["1.queue"])
+    trainer = trainer_of(model, callback, tmp_path)
+    trainer.optimizer = torch.optim.SGD([*model.parameters(), *tail.parameters()], lr=0.1)
+    trainer.train()
+    assert exchanged(daemon) == ["0.linear.weight", "0.linear.bias", "1.scale"]

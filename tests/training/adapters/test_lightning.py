@@ -8,7 +8,16 @@ import torch
 
 from gossipdp.errors import ConfigError
 from gossipdp.runtime import link as links
-from tests.training.adapters.frameworks import Line, Rows, framework, handed_over, is_what_was_handed_over, seen
+from tests.training.adapters.frameworks import (
+    Line,
+    Rows,
+    Tail,
+    exchanged,
+    framework,
+    handed_over,
+    is_what_was_handed_over,
+    seen,
+)
 from tests.training.ledger_daemon import LedgerDaemon
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # those of the frameworks are their own affair
@@ -165,9 +174,31 @@ def test_lightning__several_optimizers_are_one_step(daemon: LedgerDaemon, tmp_pa
     assert is_what_was_handed_over(module, daemon)
 
 
+def test_lightning__several_optimizers_end_with_the_clock_where_one_host_would(
+    daemon: LedgerDaemon, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    daemon.clock = 1000
+    callback, model = framework("lightning").GossipCallback(follow_clock=True), Line()
+    module = lightning_module(model, parts=[[model.linear.weight], [model.linear.bias]])
+    trainer = fit(module, callback, tmp_path, accumulate_grad_batches=1, max_steps=2010, max_epochs=1)
+    assert (callback.peer.steps, callback.peer.clock, trainer.global_step) == (5, 1005, 10)
+    assert "ends at step 5 of its own: the network's clock is at step 1005" in caplog.text
+    assert "max_steps=2010, which counts 2 for each step of the clock" in caplog.text
+
+
 def test_lightning__two_optimizers_of_one_parameter_are_gd_317(daemon: LedgerDaemon, tmp_path: Path) -> None:
     callback, model = framework("lightning").GossipCallback(), Line()
     module = lightning_module(model, parts=[model.parameters(), [model.linear.bias]])
     with pytest.raises(ConfigError, match="GD-317") as caught:
         fit(module, callback, tmp_path, accumulate_grad_batches=1)
     assert caught.value.seen == "SGD, SGD" and callback.peer is None and not seen(daemon, links.Attached)
+
+
+def test_lightning__further_modules_are_exchanged_and_excluded_tensors_are_not(
+    daemon: LedgerDaemon, tmp_path: Path
+) -> None:
+    model, tail = Line(), Tail()
+    module = lightning_module(model)
+    module.configure_optimizers = lambda: torch.optim.SGD([*model.parameters(), *tail.parameters()], lr=0.1)
+    fit(module, framework("lightning").GossipCallback(modules=[tail], exclude="*.queue"), tmp_path)
+    assert exchanged(daemon) == ["0.model.linear.weight", "0.model.linear.bias", "1.scale"]

@@ -8,7 +8,7 @@ import torch
 
 from gossipdp.errors import ConfigError
 from gossipdp.runtime import link as links
-from tests.training.adapters.frameworks import Line, framework, handed_over, seen
+from tests.training.adapters.frameworks import Line, Tail, exchanged, framework, handed_over, seen
 from tests.training.ledger_daemon import LedgerDaemon
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # those of the frameworks are their own affair
@@ -70,3 +70,10 @@ def test_ray__workers_on_several_hosts_are_told_what_to_do_with_ray(monkeypatch:
     with pytest.raises(ConfigError, match="GD-308") as caught:
         gossip.attach(model, torch.optim.SGD(model.parameters()))
     assert "STRICT_PACK" in caught.value.do and caught.value.seen == "2 ranks on a, b"
+
+
+def test_ray__excluded_tensors_are_not_exchanged(daemon: LedgerDaemon, monkeypatch: pytest.MonkeyPatch) -> None:
+    gossip, tail = framework("ray"), Tail()
+    monkeypatch.setattr(gossip.ray.train, "get_context", lambda: None)
+    with gossip.attach(tail, torch.optim.SGD(tail.parameters(), lr=0.1), exclude=["queue"]):
+        assert exchanged(daemon) == ["scale"]
