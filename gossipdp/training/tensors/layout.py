@@ -26,7 +26,8 @@ from gossipdp.training.tensors import arithmetic
 from gossipdp.training.tensors.arithmetic import Flat
 from gossipdp.training.tensors.blocks import encoded_elements
 from gossipdp.training.tensors.carried import CarriedState
-from gossipdp.training.tensors.frozen import frozen_digests
+from gossipdp.training.tensors.fitted import fitted_names
+from gossipdp.training.tensors.frozen import first_rank, frozen_digests
 from gossipdp.training.tensors.pinning import Pins
 from gossipdp.training.tensors.reference import Reference
 from gossipdp.training.tensors.schema import candidates, exchanged, extent, local, places, unwrap
@@ -70,7 +71,11 @@ class Layout:
         self.schema, self.tensors = exchanged(model, excluded)
         self._model = unwrap(model)
         self.reference = Reference(self.schema)
-        self.carried = CarriedState(self._model, self.tensors, excluded)
+        fitted = fitted_names(self._model)
+        self._fitted = {index for index, entry in enumerate(self.schema.entries) if entry.name in fitted}
+        """buffers that stay this replica's own, and are 0 in the vector"""
+        averaged = [tensor for index, tensor in enumerate(self.tensors) if index not in self._fitted]
+        self.carried = CarriedState(self._model, averaged, excluded)
         self._indices = {entry.name: index for index, entry in enumerate(self.schema.entries)}
         self._known = {name for name, _, _ in candidates(self._model)}
         """names that could be exchanged at attach"""
@@ -111,6 +116,14 @@ class Layout:
     def refer(self) -> None:
         """The buffers' values now are their reference, until the network's comes."""
         self.reference.take(self.tensors)
+        if self._fitted:
+            log.log(
+                logging.WARNING if first_rank() else logging.INFO,
+                "%d masks of pruning and vectors of spectral norm are not averaged, the first is %s: each host keeps "
+                "its own, and a joiner gets the network's with the model",
+                len(self._fitted),
+                self.schema.entries[min(self._fitted)].name,
+            )
 
     @torch.no_grad()
     def adopt(self, reference: Buffer) -> None:
@@ -183,6 +196,9 @@ class Layout:
             if not self._fits(index):
                 # A snapshot that is not the model must not be used: the daemon refuses NaN.
                 flat[start:stop].fill_(torch.nan)
+                continue
+            if index in self._fitted:
+                flat[start:stop].zero_()
                 continue
             held, residual = local(tensor), self.residual(index)
             # A forward pass changes buffers: they are copied before it. Parameters are copied beside it.
@@ -407,7 +423,8 @@ class Layout:
             self._find(index)
             first, last = self._starts[index], self._stops[index]
             lower, upper = max(start, first), min(start + length, last)
-            if lower < upper and (shards if self.extents[index].sharded else rest) and self._fits(index):
+            here = (shards if self.extents[index].sharded else rest) and index not in self._fitted
+            if lower < upper and here and self._fits(index):
                 for begin, end in cut(lower, upper, self.tensors[index]):
                     yield Piece(index, begin - first, end - first, begin - start, end - start)
 
