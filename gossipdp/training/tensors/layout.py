@@ -12,7 +12,7 @@ import logging
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
-from typing import Final, NamedTuple, TypeAlias
+from typing import Any, Final, NamedTuple, TypeAlias
 
 import numpy as np
 import torch
@@ -30,7 +30,7 @@ from gossipdp.training.tensors.fitted import fitted_names
 from gossipdp.training.tensors.frozen import first_rank, frozen_digests
 from gossipdp.training.tensors.pinning import Pins
 from gossipdp.training.tensors.reference import Reference
-from gossipdp.training.tensors.schema import candidates, exchanged, extent, local, places, unwrap
+from gossipdp.training.tensors.schema import DTYPES, candidates, exchanged, extent, local, places, unwrap
 from gossipdp.training.tensors.streams import STAGED, Fence, SideStreams
 
 __all__ = ["Layout", "Vector", "cut"]
@@ -81,6 +81,8 @@ class Layout:
         """names that could be exchanged at attach"""
         self._places = self._find_places()
         """module and key of each buffer"""
+        self._built = self._find_built()
+        """each place of a module or parameter, and what is there"""
         self._warned = False
         entries = self.schema.entries
         self.extents = [extent(tensor) for tensor in self.tensors]
@@ -185,8 +187,8 @@ class Layout:
         if changed and not self._warned and not rank:
             self._warned = True
             log.warning(
-                "GD-319 the model has changed since it was attached: %s is not exchanged; add, replace and unfreeze "
-                "parameters before attach, on every peer",
+                "GD-319 the model has changed since it was attached: %s; add, replace and unfreeze parameters before "
+                "attach, on every peer",
                 changed,
             )
         self._mend_buffers()
@@ -369,21 +371,60 @@ class Layout:
     def _devices(self) -> list[torch.device]:
         return sorted({tensor.device for tensor in self.tensors if tensor.is_cuda}, key=str)
 
+    def replaced(self) -> str:
+        """Follow parameters that others of their shape have replaced. Returns the first one's name, or "".
+
+        Call it at each step: as long as all places hold what they held, it costs no more than a look at each.
+        """
+        if all(held.get(key) is each for held, key, each in self._built):
+            return ""
+        before = [*self.tensors]
+        self._follow_changes()
+        self._built = self._find_built()
+        now = zip(self.schema.entries, before, self.tensors, strict=True)
+        return next((entry.name for entry, one, other in now if entry.kind == "parameter" and one is not other), "")
+
+    def _find_built(self) -> list[tuple[dict[str, Any], str, object]]:
+        """FSDP2 puts a gathered tensor in the place of a shard, and later puts the shard back: these are left out."""
+        return [
+            (held, key, each)
+            for module in self._model.modules()
+            for held in (module._modules, module._parameters)
+            for key, each in held.items()
+            if type(each) in (nn.Parameter, Tensor) or isinstance(each, nn.Module)
+        ]
+
     def _follow_changes(self) -> str:
-        """Find buffers of replaced modules. Returns the name of a tensor that should be exchanged and is not, or ""."""
+        """Find the tensors of replaced modules. Returns what is wrong then: a parameter is not exchanged, or gone."""
         changed = ""
+        known = {id(tensor) for tensor in self.tensors}
         self._places = self._find_places()
         for name, tensor, kind in candidates(self._model):
             index = self._indices.get(name)
             if index is None:
-                changed = changed or ("" if name in self._known or kind == "buffer" else name)
+                # Pruning and parametrizations give a parameter another name.
+                stranger = name not in self._known and kind == "parameter" and id(tensor) not in known
+                changed = changed or (f"{name} is not exchanged" if stranger else "")
                 continue
             self._find(index)
+            if kind == "parameter" and tensor is not self.tensors[index] and self._could_be(index, tensor):
+                self.tensors[index] = tensor
+                self._residuals.pop(index, None)
             # FSDP2 replaces a shard by the gathered tensor, and later puts the shard back.
             replaced = tensor is not self.tensors[index] and not self.extents[index].sharded
             if replaced or not self._fits(index):
-                changed = changed or name
+                changed = changed or f"{name} is not exchanged"
+        here = {id(tensor) for tensor in self._model.parameters()}
+        for index, entry in enumerate(self.schema.entries):
+            if entry.kind == "parameter" and not self.extents[index].sharded and id(self.tensors[index]) not in here:
+                gone = f"the {entry.name} that was attached is gone, and its last values hold the other hosts back"
+                return f"{changed}, and {gone}" if changed else gone
         return changed
+
+    def _could_be(self, index: int, tensor: Tensor) -> bool:
+        """True if `tensor` can be exchanged in the place of tensor `index`."""
+        fits = tensor.shape == self.schema.entries[index].shape and tensor.dtype in DTYPES
+        return fits and type(tensor) is nn.Parameter and tensor.layout is torch.strided and not tensor.is_meta
 
     def _find_places(self) -> dict[int, tuple[nn.Module, str]]:
         """Module and key of each buffer: after any forward pass another tensor may be there."""
