@@ -96,6 +96,7 @@ def _digest(tensor: Tensor) -> bytes:
     digest = hashlib.blake2b(about, digest_size=16, person=b"gossipdp frozen")
     for part in parts(tensor.detach()):
         # A single element counts as contiguous with any stride, but only stride 1 can be viewed as bytes.
-        flat = part.cpu().contiguous().as_strided((part.numel(),), (1,))
+        # numpy() keeps torch from resizing a storage for ever, so it gets a copy.
+        flat = part.to("cpu", copy=True).contiguous().as_strided((part.numel(),), (1,))
         digest.update(flat.view(torch.uint8).numpy().data)
     return digest.digest()

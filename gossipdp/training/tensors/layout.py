@@ -73,7 +73,7 @@ class Layout:
         self.reference = Reference(self.schema)
         fitted = fitted_names(self._model)
         self._fitted = {index for index, entry in enumerate(self.schema.entries) if entry.name in fitted}
-        """buffers that stay this replica's own, and are 0 in the vector"""
+        """buffers that stay this replica's own, and are 0 in the vector; also those whose shape changes later"""
         averaged = [tensor for index, tensor in enumerate(self.tensors) if index not in self._fitted]
         self.carried = CarriedState(self._model, averaged, excluded)
         self._indices = {entry.name: index for index, entry in enumerate(self.schema.entries)}
@@ -195,12 +195,12 @@ class Layout:
         self.streams.begin(self._devices())
         for index, first, start, stop in self.shares(rank, ranks):
             tensor = self.tensors[index]
+            if index in self._fitted:
+                flat[start:stop].zero_()
+                continue
             if not self._fits(index):
                 # A snapshot that is not the model must not be used: the daemon refuses NaN.
                 flat[start:stop].fill_(torch.nan)
-                continue
-            if index in self._fitted:
-                flat[start:stop].zero_()
                 continue
             held, residual = local(tensor), self.residual(index)
             # A forward pass changes buffers: they are copied before it. Parameters are copied beside it.
@@ -407,7 +407,10 @@ class Layout:
                 changed = changed or (f"{name} is not exchanged" if stranger else "")
                 continue
             self._find(index)
-            if kind == "parameter" and tensor is not self.tensors[index] and self._could_be(index, tensor):
+            if kind == "buffer":
+                self._leave_out(index, tensor)
+                continue
+            if tensor is not self.tensors[index] and self._could_be(index, tensor):
                 self.tensors[index] = tensor
                 self._residuals.pop(index, None)
             # FSDP2 replaces a shard by the gathered tensor, and later puts the shard back.
@@ -420,6 +423,16 @@ class Layout:
                 gone = f"the {entry.name} that was attached is gone, and its last values hold the other hosts back"
                 return f"{changed}, and {gone}" if changed else gone
         return changed
+
+    def _leave_out(self, index: int, buffer: Tensor) -> None:
+        """Average buffer `index` no more if it has another shape than at attach, as observers change theirs."""
+        if buffer.shape != self.schema.entries[index].shape and index not in self._fitted:
+            self._fitted.add(index)
+            log.warning(
+                "%s has another shape than at attach and is not averaged: each host keeps its own, and a joiner gets "
+                "the network's with the model",
+                self.schema.entries[index].name,
+            )
 
     def _could_be(self, index: int, tensor: Tensor) -> bool:
         """True if `tensor` can be exchanged in the place of tensor `index`."""

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import torch
 from torch import nn
+from torch.ao import quantization
 from torch.nn.utils import parametrizations, prune
 
 import gossipdp
@@ -225,3 +226,63 @@ def test_a_tensor_of_another_shape_spoils_the_snapshot_and_nothing_else(caplog: 
     before = model[0].weight.detach().clone()
     layout.add(0, torch.ones(layout.schema.size))
     assert not model[2].weight.any() and torch.equal(model[0].weight.detach(), before + 1.0)
+
+
+# -- buffers of another shape -----------------------------------------------------------------------------------
+
+
+def quantized() -> nn.Sequential:
+    """Its observers are per channel: buffers of one element get another shape in the first forward pass."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(6, 5), nn.ReLU(), nn.Linear(5, 4))
+    model.train()
+    model.qconfig = quantization.get_default_qat_qconfig("fbgemm")
+    found: nn.Sequential = quantization.prepare_qat(model)
+    return found
+
+
+def attached(model: nn.Module) -> Layout:
+    layout = Layout(model)
+    layout.refer()
+    layout.compare_frozen()
+    return layout
+
+
+def test_a_script_resizes_buffers_and_frozen_tensors_after_attach() -> None:
+    model = stack()
+    model[0].requires_grad_(False)
+    model.register_buffer("scale", torch.ones(1))
+    layout = attached(model)
+    flat(layout)
+    layout.carried.copy(now=True)
+    for tensor in [*model.buffers(), *model.parameters()]:
+        tensor.detach().resize_(100)
+
+
+@pytest.mark.filterwarnings("ignore:.*torch.ao.quantization is deprecated", "ignore:.*reduce_range will be deprecated")
+def test_buffers_that_get_another_shape_after_attach__are_averaged_no_more_and_reach_a_joiner(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    giver, joiner = quantized(), quantized()
+    layout, other = attached(giver), attached(joiner)
+    giver(torch.randn(8, 6))
+    assert giver[0].weight_fake_quant.scale.shape == (5,)
+    with caplog.at_level(logging.WARNING, "gossipdp.training"):
+        vector = flat(layout)
+        flat(layout)
+    assert caplog.text.count("0.weight_fake_quant.scale has another shape than at attach") == 1
+    assert np.isfinite(vector).all(), "the daemon takes the snapshot"
+    before = giver[0].weight_fake_quant.scale.clone()
+    layout.add(0, torch.ones(layout.schema.size))
+    assert torch.equal(giver[0].weight_fake_quant.scale, before)
+
+    other.adopt(layout.reference.data)
+    other.load(0, torch.from_numpy(vector))
+    state = layout.carried.copy(now=True)
+    assert state is not None
+    other.carried.load(b"".join(state))
+    joiner.apply(quantization.disable_observer)
+    assert torch.equal(joiner[0].weight_fake_quant.scale, before)
+    assert torch.equal(joiner[0].weight_fake_quant.zero_point, giver[0].weight_fake_quant.zero_point)
+    assert joiner(torch.randn(3, 6)).isfinite().all()
+    assert np.isfinite(flat(other)).all()
