@@ -54,6 +54,8 @@ class Exported(NamedTuple):
 def trained(checkpoint: Checkpoint, prefixes: Sequence[str] = ()) -> dict[str, Tensor]:
     """The tensors of `checkpoint` by name. A tied tensor stands under each of its names, one after another.
 
+    A buffer that is in the vector and in the state, such as a mask, is the state's: the vector holds its reference.
+
     Args:
         prefixes: removed from the names that begin with them, in turn.
 
@@ -68,8 +70,8 @@ def trained(checkpoint: Checkpoint, prefixes: Sequence[str] = ()) -> dict[str, T
         tensors.update(dict.fromkeys((entry.name, *entry.also), tensor))
     for name, kept in checkpoint.state().items():
         if kept.dtype != "C128":  # safetensors has no such type
-            data = bytes(kept.data)
-            tensors.setdefault(name, Tensor(kept.dtype, kept.shape, len(data), partial(iter, [data]), beside=True))
+            data, beside = bytes(kept.data), name not in tensors
+            tensors[name] = Tensor(kept.dtype, kept.shape, len(data), partial(iter, [data]), beside=beside)
     for prefix in prefixes:
         if not any(name.startswith(prefix) for name in tensors):
             raise MismatchError(

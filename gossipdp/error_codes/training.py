@@ -138,7 +138,8 @@ CODES: Final[Mapping[str, Code]] = {
     "GD-319": Code(
         "A trained parameter is not exchanged",
         "The model changed after `attach`, or the optimizer trains parameters that the attached model does not hold."
-        " The text names the first one. Training goes on.",
+        " The text names the first one. Training goes on. The last values of a parameter that is gone go on being"
+        " exchanged, and hold the other hosts back.",
         "add, replace and unfreeze parameters before `attach`, and attach every module that is trained",
     ),
     "GD-320": Code(

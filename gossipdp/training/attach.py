@@ -30,6 +30,7 @@ from gossipdp.training.ranks.group import ReplicaGroup
 from gossipdp.training.ranks.single import SingleReplica
 from gossipdp.training.reasons import tell
 from gossipdp.training.session import Session
+from gossipdp.training.tensors.copies import equal_copies, warn_copies
 from gossipdp.training.tensors.excluded import Exclude, excluded_names
 from gossipdp.training.tensors.master_weights import MasterWeights
 from gossipdp.training.tensors.optimizers import followed, of_torch, refuse_strangers, warn_unheld
@@ -83,9 +84,10 @@ def attach(
 ) -> Attachment:
     """Train `model` together with the network whose daemon runs on this host.
 
-    Waits for the network's model, loads it into `model`, and returns. Under torch.distributed call it on every rank,
-    after `init_process_group`. From then on, a GossipdpError that the script does not catch ends it with the error's
-    text, without a traceback, and with its exit code. docs/design/algorithms.md, section 1, gives the equations.
+    Waits for the network's model, loads it into `model`, and returns. Make copies, such as an EMA, after that. Under
+    torch.distributed call it on every rank, after `init_process_group`. From then on, a GossipdpError that the script
+    does not catch ends it with the error's text, without a traceback, and with its exit code.
+    docs/design/algorithms.md, section 1, gives the equations.
 
     Args:
         model: a module, bare, in DistributedDataParallel or torch.compile, or sharded by fully_shard (FSDP2). For
@@ -124,9 +126,10 @@ def attach(
     global _home
     _home = place = (default_home() if home is None else expanded(home)).absolute()
     layout = _layout(module, several, place, compare_frozen, exclude)
-    drawing, optimizers = _drawing_back(several), Optimizers(module, several, layout)
+    optimizers, drawing, copies = Optimizers(module, several, layout), _drawing_back(several), equal_copies(module)
     session, replica = _replica(layout, place, every, optimizers)
     attachment = Attachment(module, optimizers, layout, session, replica, samples, place, timeout)
+    warn_copies(copies)
     for error in drawing:
         log.warning("%s", error)
         tell(place, error)

@@ -574,6 +574,8 @@ class Attachment:
             self._losses.poll()
             self._session.stalled(self.stall_seconds)
             self._counter.step(optimizer, samples)
+            if name := self._layout.replaced():
+                self._replaced(name)
             if self._loads is not None and self._loads.take():
                 self._session.reloaded()
         if self._replica is not None:
@@ -585,6 +587,21 @@ class Attachment:
         if self._session is not None and self._last_step is not None:
             self._last_step.over()
         self.stall_seconds += time.perf_counter() - began
+
+    def _replaced(self, name: str) -> None:
+        """The script has replaced parameters of the model, as it loads weights."""
+        assert self._layout is not None
+        log.warning(
+            "%s was replaced after attach: the new tensor is exchanged in its place, and counts as loaded weights; do: "
+            "replace parameters before attach, on every host",
+            name,
+        )
+        if self._last_step is not None:
+            self._last_step = LastStep(self._layout.parameters())
+        if self._loads is not None:
+            self._loads.close()
+            self._loads = Loads(self._model)
+            self._loads.load()
 
     def _refuse_master_weights(self) -> NoReturn:
         """Leave before this step reaches the network."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 import sys
 import threading
 import weakref
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from types import FrameType
 from typing import Any, Final, Protocol, TypeAlias
@@ -39,8 +39,10 @@ class Removable(Protocol):
 class _Role:
     """The parameters of one optimizer that `attach` was given, and the optimizer that steps on them now."""
 
-    def __init__(self, optimizer: Optimizer, parameters: set[nn.Parameter]) -> None:
-        self.optimizer, self.parameters = optimizer, parameters
+    def __init__(self, optimizer: Optimizer, names: Mapping[nn.Parameter, str]) -> None:
+        self.optimizer = optimizer
+        self.parameters = names.keys() & set(_parameters(optimizer))
+        self.names = {names[each] for each in self.parameters}
         self.stepped = False
         """`optimizer` has stepped within the outermost step under way"""
         self.others: list[weakref.ref[Optimizer]] = []
@@ -76,8 +78,9 @@ class Boundaries:
     ) -> None:
         self._before, self._over, self._changed, self._stepping = before, over, changed, stepping
         self._step_begins, self._step_ends = begins, ends
-        trained = set(unwrap(model).parameters())
-        self._roles = [_Role(each, trained & set(_parameters(each))) for each in optimizers]
+        self._model = unwrap(model)
+        names = {parameter: name for name, parameter in self._model.named_parameters()}
+        self._roles = [_Role(each, names) for each in optimizers]
         self._known: weakref.WeakKeyDictionary[Optimizer, tuple[int, list[_Role]]] = weakref.WeakKeyDictionary()
         """per optimizer: number of its parameters, and its roles"""
         for each in optimizers:
@@ -176,8 +179,17 @@ class Boundaries:
         if known is None or known[0] != count:
             self._regrouped = known is not None and optimizer in self.followed
             held = set(_parameters(optimizer))
+            self._meet(held)
             known = self._known[optimizer] = count, [role for role in self._roles if role.parameters & held]
         return known[1]
+
+    def _meet(self, held: set[nn.Parameter]) -> None:
+        """Of these parameters, those that have replaced others of the same name belong to the others' roles."""
+        for name, parameter in self._model.named_parameters():
+            if parameter in held:
+                for role in self._roles:
+                    if name in role.names:
+                        role.parameters.add(parameter)
 
     def _is_inner(self, optimizer: Optimizer) -> bool:
         """True if the step that calls a hook is a part of another step, of this optimizer or of another.

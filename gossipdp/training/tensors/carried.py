@@ -1,15 +1,16 @@
 """What of a model is not exchanged: copied for the daemon with snapshots, and loaded where the model is loaded.
 
-It holds persistent buffers that the vector does not (integers, flags, complex numbers, excluded ones), excluded
-parameters, and what has moved since attach: frozen parameters, such as a teacher's, and buffers with infinite elements,
-such as an observer's ranges. All travel exactly. A few elements show whether a tensor has moved, so a frozen base model
-is never read or sent. Nothing here knows the daemon.
+It holds persistent buffers that are not averaged (integers, flags, complex numbers, excluded and `fitted` ones, and
+those that have another shape than at attach), excluded parameters, and what has moved since attach: frozen parameters,
+such as a teacher's, and buffers with infinite elements, such as an observer's ranges. All travel exactly. A few
+elements show whether a tensor has moved, so a frozen base model is never read or sent. Nothing here knows the daemon.
 """
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from typing import Final
 
 import torch
@@ -24,7 +25,7 @@ from gossipdp.training.tensors.reference import NAMES, as_bytes, tensor_of
 from gossipdp.training.tensors.schema import local, places, plain_name
 from gossipdp.training.tensors.streams import passed
 
-__all__ = ["CarriedState", "StateCopy"]
+__all__ = ["CarriedState", "StateCopy", "plain", "sample"]
 
 log = logging.getLogger("gossipdp.training")
 
@@ -74,11 +75,12 @@ class CarriedState:
 
     def __init__(self, model: nn.Module, exchanged: Sequence[Tensor], excluded: frozenset[str]) -> None:
         self._model, self._excluded = model, excluded
-        taken = {local(each).data_ptr() for each in exchanged}
-        self._kept = {name for name, each in _buffers(model) if _plain(each) and each.data_ptr() not in taken}
+        taken = {_ptr(each) for each in exchanged}
+        self._averaged = {name: each.shape for name, each in _buffers(model) if plain(each) and _ptr(each) in taken}
+        """shapes of the buffers that are averaged"""
         self._open = {name: ~(each.abs() <= LARGEST) for name, each in _buffers(model) if self._is_open(name, each)}
         """per exchanged buffer: the elements that are not exchanged, because they were infinite (`Reference`)"""
-        self._first = {name: _sample(each) for name, each in self._movable()}
+        self._first = {name: sample(each) for name, each in self._movable()}
         """a few elements of each frozen parameter and open buffer, at attach"""
         self._moved: set[str] = set()
         self._looking: list[tuple[list[str], Tensor, Callable[[], bool]]] = []
@@ -120,15 +122,18 @@ class CarriedState:
         except PayloadError as error:
             log.warning("the network's carried state cannot be read: %s", error)
             return
-        here = {**dict(self._buffers()), **dict(self._excluded_parameters()), **dict(self._movable())}
+        buffers = dict(_buffers(self._model))
+        here = {**buffers, **dict(self._excluded_parameters()), **dict(self._movable())}
         strange = sorted(found.keys() - here.keys())
         for name in found.keys() & here.keys():
             value, tensor = tensor_of(found[name]), here[name]
+            if value is not None and name in buffers:
+                _resize(tensor, value)
             if value is None or value.shape != tensor.shape or value.dtype != tensor.dtype:
                 strange.append(name)
                 continue
             value = value.to(tensor.device)
-            tensor.copy_(torch.where(self._open[name], value, tensor) if name in self._open else value)
+            tensor.copy_(torch.where(self._open[name], value, tensor) if self._is_as_open(name, tensor) else value)
             if name in self._first:
                 self._moved.add(name)
         if strange:
@@ -149,7 +154,7 @@ class CarriedState:
             for name in sorted(self._first.keys() & movable.keys() - self._moved):
                 by_device.setdefault(movable[name].device, []).append(name)
             for device, names in by_device.items():
-                flags = torch.stack([(_sample(movable[name]) != self._first[name].to(device)).any() for name in names])
+                flags = torch.stack([(sample(movable[name]) != self._first[name].to(device)).any() for name in names])
                 (copy,), ready = _copied([flags])
                 self._looking.append((names, copy, ready))
         if all(ready() for *_, ready in self._looking):
@@ -158,24 +163,31 @@ class CarriedState:
             self._looking.clear()
 
     def _buffers(self) -> Iterator[tuple[str, Tensor]]:
-        return ((name, each) for name, each in _buffers(self._model) if name in self._kept and _plain(each))
+        """Those that are not averaged, or no more because they have another shape."""
+        for name, each in _buffers(self._model):
+            if plain(each) and self._averaged.get(name) != each.shape:
+                yield name, each
 
     def _excluded_parameters(self) -> Iterator[tuple[str, Tensor]]:
         for name, parameter in self._model.named_parameters():
-            if plain_name(name) in self._excluded and _plain(parameter):
+            if plain_name(name) in self._excluded and plain(parameter):
                 yield plain_name(name), parameter
 
     def _is_open(self, name: str, buffer: Tensor) -> bool:
         """True if the buffer is exchanged, and some of its elements are infinite or NaN."""
-        exchanged = name not in self._kept and name not in self._excluded
-        return exchanged and _plain(buffer) and buffer.is_floating_point() and not bool((buffer.abs() <= LARGEST).all())
+        exchanged = name in self._averaged and name not in self._excluded
+        return exchanged and plain(buffer) and buffer.is_floating_point() and not bool((buffer.abs() <= LARGEST).all())
+
+    def _is_as_open(self, name: str, buffer: Tensor) -> bool:
+        """True if this buffer has open elements, in the shape that it had at attach."""
+        return name in self._open and self._open[name].shape == buffer.shape and plain(buffer)
 
     def _movable(self) -> Iterator[tuple[str, Tensor]]:
         """Frozen parameters and open buffers."""
-        yield from ((name, each) for name, each in _buffers(self._model) if name in self._open and _plain(each))
+        yield from ((name, each) for name, each in _buffers(self._model) if self._is_as_open(name, each))
         for name, parameter in self._model.named_parameters():
             name = plain_name(name)
-            if not parameter.requires_grad and name not in self._excluded and _plain(parameter):
+            if not parameter.requires_grad and name not in self._excluded and plain(parameter):
                 yield name, parameter
 
 
@@ -185,7 +197,18 @@ def _buffers(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
             yield name, buffer
 
 
-def _plain(tensor: Tensor) -> bool:
+def _ptr(tensor: Tensor) -> int:
+    return local(tensor).data_ptr()
+
+
+def _resize(buffer: Tensor, value: Tensor) -> None:
+    """Give a buffer of at most one element the shape of `value`, as observers do in a forward pass."""
+    if type(buffer) is Tensor and buffer.numel() <= 1 and buffer.shape != value.shape and buffer.dtype == value.dtype:
+        with suppress(RuntimeError):  # its storage may not be resizable
+            buffer.resize_(value.shape)
+
+
+def plain(tensor: Tensor) -> bool:
     """True if the tensor's own memory holds all its numbers: it is dense, not sharded, packed or empty."""
     kind = type(tensor) in (Tensor, nn.Parameter)
     return (
@@ -194,7 +217,7 @@ def _plain(tensor: Tensor) -> bool:
 
 
 @torch.no_grad()
-def _sample(tensor: Tensor) -> Tensor:
+def sample(tensor: Tensor) -> Tensor:
     """A few elements spread over the tensor, as bytes."""
     if tensor.is_contiguous():
         flat = tensor.detach().view(-1)

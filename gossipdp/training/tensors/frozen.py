@@ -22,7 +22,7 @@ from gossipdp.protocol.schema import MAX_BYTES, Frozen
 from gossipdp.training.tensors.schema import plain_name
 from gossipdp.training.tensors.streams import parts
 
-__all__ = ["frozen_digests"]
+__all__ = ["first_rank", "frozen_digests"]
 
 log = logging.getLogger("gossipdp.training")
 
@@ -55,13 +55,13 @@ def frozen_digests(
     odd = next((f"{name} is sharded, packed, or on no device" for name, each in frozen if not _plain(each)), "")
     if odd := odd or _oversized([name for name, _ in frozen], room):
         log.log(
-            logging.WARNING if _first() else logging.INFO,
+            logging.WARNING if first_rank() else logging.INFO,
             "frozen parameters are not compared with the network's: %s; compare_frozen=False keeps this quiet",
             odd,
         )
         return ()
     size = sum(each.numel() * each.element_size() for _, each in frozen)
-    if size > LONG and _first():
+    if size > LONG and first_rank():
         log.warning("reading %.1f GB of frozen parameters, to compare them with the network's", size / 1e9)
     for device in {each.device for _, each in frozen if each.is_cuda}:
         torch.cuda.synchronize(device)  # they may be written on a stream that other threads do not wait for
@@ -79,7 +79,7 @@ def _oversized(names: Sequence[str], room: int) -> str:
     return "" if len(set(names)) == len(names) else "two have one name"
 
 
-def _first() -> bool:
+def first_rank() -> bool:
     """True on the rank that logs for all."""
     return not (dist.is_available() and dist.is_initialized()) or dist.get_rank() == 0
 
@@ -96,6 +96,7 @@ def _digest(tensor: Tensor) -> bytes:
     digest = hashlib.blake2b(about, digest_size=16, person=b"gossipdp frozen")
     for part in parts(tensor.detach()):
         # A single element counts as contiguous with any stride, but only stride 1 can be viewed as bytes.
-        flat = part.cpu().contiguous().as_strided((part.numel(),), (1,))
+        # numpy() keeps torch from resizing a storage for ever, so it gets a copy.
+        flat = part.to("cpu", copy=True).contiguous().as_strided((part.numel(),), (1,))
         digest.update(flat.view(torch.uint8).numpy().data)
     return digest.digest()

@@ -12,7 +12,7 @@ import logging
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
-from typing import Final, NamedTuple, TypeAlias
+from typing import Any, Final, NamedTuple, TypeAlias
 
 import numpy as np
 import torch
@@ -26,10 +26,11 @@ from gossipdp.training.tensors import arithmetic
 from gossipdp.training.tensors.arithmetic import Flat
 from gossipdp.training.tensors.blocks import encoded_elements
 from gossipdp.training.tensors.carried import CarriedState
-from gossipdp.training.tensors.frozen import frozen_digests
+from gossipdp.training.tensors.fitted import fitted_names
+from gossipdp.training.tensors.frozen import first_rank, frozen_digests
 from gossipdp.training.tensors.pinning import Pins
 from gossipdp.training.tensors.reference import Reference
-from gossipdp.training.tensors.schema import candidates, exchanged, extent, local, places, unwrap
+from gossipdp.training.tensors.schema import DTYPES, candidates, exchanged, extent, local, places, unwrap
 from gossipdp.training.tensors.streams import STAGED, Fence, SideStreams
 
 __all__ = ["Layout", "Vector", "cut"]
@@ -70,12 +71,18 @@ class Layout:
         self.schema, self.tensors = exchanged(model, excluded)
         self._model = unwrap(model)
         self.reference = Reference(self.schema)
-        self.carried = CarriedState(self._model, self.tensors, excluded)
+        fitted = fitted_names(self._model)
+        self._fitted = {index for index, entry in enumerate(self.schema.entries) if entry.name in fitted}
+        """buffers that stay this replica's own, and are 0 in the vector; also those whose shape changes later"""
+        averaged = [tensor for index, tensor in enumerate(self.tensors) if index not in self._fitted]
+        self.carried = CarriedState(self._model, averaged, excluded)
         self._indices = {entry.name: index for index, entry in enumerate(self.schema.entries)}
         self._known = {name for name, _, _ in candidates(self._model)}
         """names that could be exchanged at attach"""
         self._places = self._find_places()
         """module and key of each buffer"""
+        self._built = self._find_built()
+        """each place of a module or parameter, and what is there"""
         self._warned = False
         entries = self.schema.entries
         self.extents = [extent(tensor) for tensor in self.tensors]
@@ -111,6 +118,14 @@ class Layout:
     def refer(self) -> None:
         """The buffers' values now are their reference, until the network's comes."""
         self.reference.take(self.tensors)
+        if self._fitted:
+            log.log(
+                logging.WARNING if first_rank() else logging.INFO,
+                "%d masks of pruning and vectors of spectral norm are not averaged, the first is %s: each host keeps "
+                "its own, and a joiner gets the network's with the model",
+                len(self._fitted),
+                self.schema.entries[min(self._fitted)].name,
+            )
 
     @torch.no_grad()
     def adopt(self, reference: Buffer) -> None:
@@ -172,14 +187,17 @@ class Layout:
         if changed and not self._warned and not rank:
             self._warned = True
             log.warning(
-                "GD-319 the model has changed since it was attached: %s is not exchanged; add, replace and unfreeze "
-                "parameters before attach, on every peer",
+                "GD-319 the model has changed since it was attached: %s; add, replace and unfreeze parameters before "
+                "attach, on every peer",
                 changed,
             )
         self._mend_buffers()
         self.streams.begin(self._devices())
         for index, first, start, stop in self.shares(rank, ranks):
             tensor = self.tensors[index]
+            if index in self._fitted:
+                flat[start:stop].zero_()
+                continue
             if not self._fits(index):
                 # A snapshot that is not the model must not be used: the daemon refuses NaN.
                 flat[start:stop].fill_(torch.nan)
@@ -353,21 +371,73 @@ class Layout:
     def _devices(self) -> list[torch.device]:
         return sorted({tensor.device for tensor in self.tensors if tensor.is_cuda}, key=str)
 
+    def replaced(self) -> str:
+        """Follow parameters that others of their shape have replaced. Returns the first one's name, or "".
+
+        Call it at each step: as long as all places hold what they held, it costs no more than a look at each.
+        """
+        if all(held.get(key) is each for held, key, each in self._built):
+            return ""
+        before = [*self.tensors]
+        self._follow_changes()
+        self._built = self._find_built()
+        now = zip(self.schema.entries, before, self.tensors, strict=True)
+        return next((entry.name for entry, one, other in now if entry.kind == "parameter" and one is not other), "")
+
+    def _find_built(self) -> list[tuple[dict[str, Any], str, object]]:
+        """FSDP2 puts a gathered tensor in the place of a shard, and later puts the shard back: these are left out."""
+        return [
+            (held, key, each)
+            for module in self._model.modules()
+            for held in (module._modules, module._parameters)
+            for key, each in held.items()
+            if type(each) in (nn.Parameter, Tensor) or isinstance(each, nn.Module)
+        ]
+
     def _follow_changes(self) -> str:
-        """Find buffers of replaced modules. Returns the name of a tensor that should be exchanged and is not, or ""."""
+        """Find the tensors of replaced modules. Returns what is wrong then: a parameter is not exchanged, or gone."""
         changed = ""
+        known = {id(tensor) for tensor in self.tensors}
         self._places = self._find_places()
         for name, tensor, kind in candidates(self._model):
             index = self._indices.get(name)
             if index is None:
-                changed = changed or ("" if name in self._known or kind == "buffer" else name)
+                # Pruning and parametrizations give a parameter another name.
+                stranger = name not in self._known and kind == "parameter" and id(tensor) not in known
+                changed = changed or (f"{name} is not exchanged" if stranger else "")
                 continue
             self._find(index)
+            if kind == "buffer":
+                self._leave_out(index, tensor)
+                continue
+            if tensor is not self.tensors[index] and self._could_be(index, tensor):
+                self.tensors[index] = tensor
+                self._residuals.pop(index, None)
             # FSDP2 replaces a shard by the gathered tensor, and later puts the shard back.
             replaced = tensor is not self.tensors[index] and not self.extents[index].sharded
             if replaced or not self._fits(index):
-                changed = changed or name
+                changed = changed or f"{name} is not exchanged"
+        here = {id(tensor) for tensor in self._model.parameters()}
+        for index, entry in enumerate(self.schema.entries):
+            if entry.kind == "parameter" and not self.extents[index].sharded and id(self.tensors[index]) not in here:
+                gone = f"the {entry.name} that was attached is gone, and its last values hold the other hosts back"
+                return f"{changed}, and {gone}" if changed else gone
         return changed
+
+    def _leave_out(self, index: int, buffer: Tensor) -> None:
+        """Average buffer `index` no more if it has another shape than at attach, as observers change theirs."""
+        if buffer.shape != self.schema.entries[index].shape and index not in self._fitted:
+            self._fitted.add(index)
+            log.warning(
+                "%s has another shape than at attach and is not averaged: each host keeps its own, and a joiner gets "
+                "the network's with the model",
+                self.schema.entries[index].name,
+            )
+
+    def _could_be(self, index: int, tensor: Tensor) -> bool:
+        """True if `tensor` can be exchanged in the place of tensor `index`."""
+        fits = tensor.shape == self.schema.entries[index].shape and tensor.dtype in DTYPES
+        return fits and type(tensor) is nn.Parameter and tensor.layout is torch.strided and not tensor.is_meta
 
     def _find_places(self) -> dict[int, tuple[nn.Module, str]]:
         """Module and key of each buffer: after any forward pass another tensor may be there."""
@@ -407,7 +477,8 @@ class Layout:
             self._find(index)
             first, last = self._starts[index], self._stops[index]
             lower, upper = max(start, first), min(start + length, last)
-            if lower < upper and (shards if self.extents[index].sharded else rest) and self._fits(index):
+            here = (shards if self.extents[index].sharded else rest) and index not in self._fitted
+            if lower < upper and here and self._fits(index):
                 for begin, end in cut(lower, upper, self.tensors[index]):
                     yield Piece(index, begin - first, end - first, begin - start, end - start)
 

@@ -13,7 +13,7 @@ from torch import nn
 from gossipdp.errors import MismatchError
 from gossipdp.training.tensors.schema import unwrap
 
-__all__ = ["Modules", "as_one"]
+__all__ = ["Modules", "as_one", "parts_of"]
 
 Modules: TypeAlias = nn.Module | list[nn.Module] | tuple[nn.Module, ...] | Mapping[str, nn.Module]
 """One module, or several in a list or by name. Parameter `weight` of the module under "head" is "head.weight"; of the
@@ -51,6 +51,11 @@ def as_one(model: Modules) -> nn.Module:
             do="attach one module, a list of modules, or a mapping from names without '.' to modules",
         )
     return _Parts(modules)
+
+
+def parts_of(model: nn.Module) -> list[nn.Module]:
+    """The modules that `as_one` was given, unwrapped."""
+    return [*model.children()] if isinstance(model, _Parts) else [unwrap(model)]
 
 
 def _fits(name: object, module: object) -> bool:

@@ -135,8 +135,9 @@ class Reference:
 
 
 def bytes_of(tensor: Tensor) -> memoryview:
-    """The elements of `tensor` in row-major order, as bytes on the CPU."""
-    flat = as_bytes(tensor).cpu()
+    """A copy of the elements of `tensor` in row-major order, as bytes on the CPU."""
+    # numpy() keeps torch from resizing a storage for ever, and this one is the script's.
+    flat = as_bytes(tensor).to("cpu", copy=True)
     return flat.numpy().data if flat.numel() else memoryview(b"")
 
 

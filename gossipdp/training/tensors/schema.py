@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from torch.distributed.tensor import DTensor
 
 __all__ = [
+    "DTYPES",
     "FROZEN_DIFFER",
     "FROZEN_DIFFER_PARTLY",
     "Extent",

@@ -225,17 +225,20 @@ def test_the_command_says_what_it_wrote_and_which_base_is_none(
 
 
 def carrying(tmp_path: Path) -> Checkpoint:
-    """A checkpoint of a model with a mask, a running mean that moved from 1 by 0.5, a flag and a moved teacher."""
+    """A checkpoint of a model with a mask, a running mean that moved from 1 by 0.5, a flag, a moved teacher and a unit vector."""
     mask, mean = np.float32([-np.inf, -1e9, np.finfo(np.float32).min, -0.0]), np.float64([1.0, 1e-300])
-    reference = header([("mask", "F32", (4,)), ("mean", "F64", (2,)), ("half", "BF16", (2,))])
+    reference = header([("mask", "F32", (4,)), ("mean", "F64", (2,)), ("half", "BF16", (2,)), ("u", "F32", (2,))])
     reference += mask.tobytes() + mean.tobytes() + np.uint16([0x3F80, 0x7F80]).tobytes()
-    state = header([("flag", "U8", ()), ("teacher", "F32", (2,))]) + b"\x01" + np.float32([2.0, 3.0]).tobytes()
+    reference += np.float32([1.0, 0.0]).tobytes()
+    state = header([("flag", "U8", ()), ("teacher", "F32", (2,)), ("u", "F32", (2,))])
+    state += b"\x01" + np.float32([2.0, 3.0, 0.6, 0.8]).tobytes()
     schema = Schema.of(
         [
             ("w", (3,), "float32", "parameter"),
             ("mask", (4,), "float32", "buffer"),
             ("mean", (2,), "float64", "buffer"),
             ("half", (2,), "bfloat16", "buffer"),
+            ("u", (2,), "float32", "buffer"),
         ],
         reference=bytes(16),
     )
@@ -263,15 +266,16 @@ def test_constants_are_exported_to_the_last_bit_averages_as_numbers_and_state_as
     assert found["mean"] == np.float64([1.5, 1e-300]).tobytes()
     assert found["half"] == np.uint16([0x4000, 0x7F80]).tobytes()
     assert found["flag"] == b"\x01" and found["teacher"] == np.float32([2.0, 3.0]).tobytes()
+    assert found["u"] == np.float32([0.6, 0.8]).tobytes(), "what is in both is the state's"
     assert found["w"] == np.float32([1.0, 2.0, 3.0]).tobytes()
 
 
 def test_state_that_the_base_does_not_have_is_left_out_of_a_directory(tmp_path: Path) -> None:
     saved = carrying(tmp_path)
     values = {"w": grid(3), "mask": grid(4), "mean": np.zeros(2), "teacher": grid(2)}
-    values["half"] = np.zeros(2, np.float32)
+    values["half"] = values["u"] = np.zeros(2, np.float32)
     base = base_of(tmp_path / "base", values)
     export.export_model(saved, tmp_path / "out", base)
     tensors = dict(safetensors.deserialize((tmp_path / "out" / "model.safetensors").read_bytes()))
-    assert set(tensors) == {"w", "mask", "mean", "half", "teacher"}
+    assert set(tensors) == {"w", "mask", "mean", "half", "u", "teacher"}
     assert bytes(tensors["teacher"]["data"]) == np.float32([2.0, 3.0]).tobytes()

@@ -7,6 +7,8 @@ import numpy as np
 import pytest
 import torch
 from torch import nn
+from torch.ao import quantization
+from torch.nn.utils import parametrizations, prune
 
 import gossipdp
 from gossipdp.training.tensors.layout import Layout
@@ -119,11 +121,6 @@ def grow(model: nn.Sequential, optimizer: torch.optim.Optimizer) -> str:
     return "3.weight"
 
 
-def replace(model: nn.Sequential, optimizer: torch.optim.Optimizer) -> str:
-    model[2].bias = nn.Parameter(model[2].bias.detach().clone())
-    return "2.bias"
-
-
 def train(model: nn.Module, optimizer: torch.optim.Optimizer, daemon: PumpedDaemon, steps: int) -> None:
     for _ in range(steps):
         optimizer.zero_grad()
@@ -136,7 +133,13 @@ def said(log: pytest.LogCaptureFixture) -> list[str]:
     return [record.getMessage() for record in log.records if "GD-319" in record.getMessage()]
 
 
-@pytest.mark.parametrize("change", [unfreeze, grow, replace])
+def widen_layer(model: nn.Sequential, optimizer: torch.optim.Optimizer) -> str:
+    model[2] = nn.Linear(5, 9)
+    optimizer.param_groups[0]["params"] = list(model.parameters())
+    return "2.weight"
+
+
+@pytest.mark.parametrize("change", [unfreeze, grow, widen_layer])
 def test_what_is_trained_and_not_exchanged_is_named_once(
     daemon: PumpedDaemon,
     caplog: pytest.LogCaptureFixture,
@@ -152,6 +155,50 @@ def test_what_is_trained_and_not_exchanged_is_named_once(
         train(model, optimizer, daemon, 8)
     (message,) = said(caplog)
     assert f"attached: {name} is not exchanged" in message
+    assert ("the 2.weight that was attached is gone" in message) == (change is widen_layer)
+
+
+def one_tensor(model: nn.Sequential) -> None:
+    model[2].bias = nn.Parameter(torch.zeros(4))
+
+
+def one_layer(model: nn.Sequential) -> None:
+    model[2] = nn.Linear(5, 4)
+
+
+def every_layer(model: nn.Sequential) -> None:
+    for place in range(3):
+        model[place] = stack()[place]
+
+
+@pytest.mark.parametrize("change", [one_tensor, one_layer, every_layer])
+def test_parameters_replaced_by_others_of_their_shape__count_as_loaded_and_take_the_places_of_those_before(
+    daemon: PumpedDaemon, caplog: pytest.LogCaptureFixture, change: Callable[[nn.Sequential], None]
+) -> None:
+    model = stack()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with gossipdp.attach(model, optimizer) as peer, caplog.at_level(logging.WARNING, "gossipdp.training"):
+        train(model, optimizer, daemon, 4)
+        change(model)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        train(model, optimizer, daemon, 20)
+        assert peer.steps >= 23, "the new optimizer is followed"
+        assert peer._layout is not None
+        assert all(one is other for one, other in zip(peer._layout.parameters(), model.parameters(), strict=True))
+    assert not said(caplog) and "was replaced after attach" in caplog.text
+    assert caplog.text.count("GD-325 the script loaded weights") == 1, "the daemon has said whether they become the model"
+
+
+def test_pruning_and_parametrizations_after_attach__what_is_exchanged_under_another_name_is_not_said_to_be_missing(
+    daemon: PumpedDaemon, caplog: pytest.LogCaptureFixture
+) -> None:
+    model = stack()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with gossipdp.attach(model, optimizer), caplog.at_level(logging.WARNING, "gossipdp.training"):
+        prune.l1_unstructured(model[0], "weight", amount=0.4)
+        parametrizations.spectral_norm(model[2])
+        train(model, optimizer, daemon, 8)
+    assert not caplog.text
 
 
 def test_what_is_frozen_later_or_tied_is_nothing_to_speak_of(caplog: pytest.LogCaptureFixture) -> None:
@@ -179,3 +226,63 @@ def test_a_tensor_of_another_shape_spoils_the_snapshot_and_nothing_else(caplog: 
     before = model[0].weight.detach().clone()
     layout.add(0, torch.ones(layout.schema.size))
     assert not model[2].weight.any() and torch.equal(model[0].weight.detach(), before + 1.0)
+
+
+# -- buffers of another shape -----------------------------------------------------------------------------------
+
+
+def quantized() -> nn.Sequential:
+    """Its observers are per channel: buffers of one element get another shape in the first forward pass."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(6, 5), nn.ReLU(), nn.Linear(5, 4))
+    model.train()
+    model.qconfig = quantization.get_default_qat_qconfig("fbgemm")
+    found: nn.Sequential = quantization.prepare_qat(model)
+    return found
+
+
+def attached(model: nn.Module) -> Layout:
+    layout = Layout(model)
+    layout.refer()
+    layout.compare_frozen()
+    return layout
+
+
+def test_a_script_resizes_buffers_and_frozen_tensors_after_attach() -> None:
+    model = stack()
+    model[0].requires_grad_(False)
+    model.register_buffer("scale", torch.ones(1))
+    layout = attached(model)
+    flat(layout)
+    layout.carried.copy(now=True)
+    for tensor in [*model.buffers(), *model.parameters()]:
+        tensor.detach().resize_(100)
+
+
+@pytest.mark.filterwarnings("ignore:.*torch.ao.quantization is deprecated", "ignore:.*reduce_range will be deprecated")
+def test_buffers_that_get_another_shape_after_attach__are_averaged_no_more_and_reach_a_joiner(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    giver, joiner = quantized(), quantized()
+    layout, other = attached(giver), attached(joiner)
+    giver(torch.randn(8, 6))
+    assert giver[0].weight_fake_quant.scale.shape == (5,)
+    with caplog.at_level(logging.WARNING, "gossipdp.training"):
+        vector = flat(layout)
+        flat(layout)
+    assert caplog.text.count("0.weight_fake_quant.scale has another shape than at attach") == 1
+    assert np.isfinite(vector).all(), "the daemon takes the snapshot"
+    before = giver[0].weight_fake_quant.scale.clone()
+    layout.add(0, torch.ones(layout.schema.size))
+    assert torch.equal(giver[0].weight_fake_quant.scale, before)
+
+    other.adopt(layout.reference.data)
+    other.load(0, torch.from_numpy(vector))
+    state = layout.carried.copy(now=True)
+    assert state is not None
+    other.carried.load(b"".join(state))
+    joiner.apply(quantization.disable_observer)
+    assert torch.equal(joiner[0].weight_fake_quant.scale, before)
+    assert torch.equal(joiner[0].weight_fake_quant.zero_point, giver[0].weight_fake_quant.zero_point)
+    assert joiner(torch.randn(3, 6)).isfinite().all()
+    assert np.isfinite(flat(other)).all()
