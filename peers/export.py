@@ -23,7 +23,7 @@ from gossipdp.errors import MismatchError
 from gossipdp.runtime.files import TEMPORARY, Files, bytes_of, replace_file, unwritable, write_file
 from gossipdp.runtime.progress import Progress, Say, silent
 from gossipdp.runtime.storage.checkpoint import SIZES, TENSORS, Checkpoint
-from peers.export_base import Base, Tensor
+from peers.export_base import Base, Part, Tensor
 
 __all__ = ["SHARD", "Exported", "export_file", "export_files", "export_model", "trained"]
 
@@ -163,6 +163,7 @@ def export_model(
         DataError: GD-601, GD-602, GD-609.
     """
     source, tensors = Base(base), trained(checkpoint, prefixes)
+    source.fit(name for name, tensor in tensors.items() if not tensor.beside)
     written = dict(source.tensors)
     changed = set()
     for name, tensor, others in _groups(tensors):
@@ -180,9 +181,14 @@ def export_model(
     dropped = [name for name in sorted(source.tensors.keys() - changed) if source.tied(name, changed)]
     for name in dropped:
         del written[name]
-    files = _shards(written, source.stem, shard)
-    _write_directory(out, files, source, _progress(written, out, say))
-    return Exported(len(changed), len(written) - len(changed), len(files), dropped)
+    folders = {part.folder: _shards(_inside(part, written), part.stem, shard) for part in source.parts}
+    _write_directory(out, folders, source, _progress(written, out, say))
+    return Exported(len(changed), len(written) - len(changed), sum(map(len, folders.values())), dropped)
+
+
+def _inside(part: Part, written: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """What is written of `part`, by the names in its files."""
+    return {name: written[part.folder + name] for name in part.tensors if part.folder + name in written}
 
 
 def _groups(tensors: Mapping[str, Tensor]) -> list[tuple[str, Tensor, list[str]]]:
@@ -203,7 +209,7 @@ def _differs(base: Base, name: str, tensor: Tensor, kept: str | None) -> Mismatc
         if later := next((at for at in range(1, len(words)) if ".".join(words[at:]) in base.tensors), 0):
             prefix = ".".join(words[:later]) + "."
             seen, do = f"{seen}, but {name.removeprefix(prefix)} is", f"--strip-prefix {prefix}"
-        elif longer := next((each for each in base.tensors if each.endswith(f".{name}")), ""):
+        elif longer := next((each for each in base.tensors if each.endswith((f".{name}", f"/{name}"))), ""):
             seen += f", but {longer} is"
     elif base.tensors[kept].shape != tensor.shape:
         seen = f"{name} has the shape {tensor.shape}, but {base.tensors[kept].shape} in {base.directory}"
@@ -234,8 +240,14 @@ def _index(files: Mapping[str, Mapping[str, Tensor]]) -> dict[str, Any]:
     return {"metadata": {"total_size": size}, "weight_map": dict(sorted(places.items()))}
 
 
-def _write_directory(out: Path, files: Mapping[str, Mapping[str, Tensor]], base: Base, progress: Progress) -> None:
-    """Write the whole directory, or nothing."""
+def _write_directory(
+    out: Path, folders: Mapping[str, Mapping[str, Mapping[str, Tensor]]], base: Base, progress: Progress
+) -> None:
+    """Write the whole directory, or nothing.
+
+    Args:
+        folders: files of weights, by folder and name.
+    """
     made, system = out.with_name(f"{TEMPORARY}{out.name}-{os.getpid()}"), Files()
     try:
         if out.exists() and (not out.is_dir() or any(out.iterdir())):
@@ -244,13 +256,20 @@ def _write_directory(out: Path, files: Mapping[str, Mapping[str, Tensor]], base:
             system.remove(made)
         system.make_directory(made)
         for path in base.beside():
-            shutil.copyfile(path, made / path.name)
-        if dtype := _one_dtype(tensor for group in files.values() for tensor in group.values()):
+            to = made / path.relative_to(base.directory)
+            to.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(path, to)
+        whole = folders.get("", {})
+        if dtype := _one_dtype(tensor for group in whole.values() for tensor in group.values()):
             _set_dtype(made / "config.json", base.config, dtype)
-        for name, group in files.items():
-            write_file(system, made / name, _file(group, progress))
-        if len(files) > 1:
-            (made / f"{base.stem}{INDEX}").write_text(_json(_index(files)))
+        for part in base.parts:
+            files, folder = folders[part.folder], made / part.folder
+            folder.mkdir(parents=True, exist_ok=True)
+            for name, group in files.items():
+                write_file(system, folder / name, _file(group, progress))
+            if len(files) > 1:
+                (folder / f"{part.stem}{INDEX}").write_text(_json(_index(files)))
+            system.sync_directory(folder)
         system.sync_directory(made)
         system.rename(made, out)
         system.sync_directory(out.parent)

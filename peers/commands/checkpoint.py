@@ -156,7 +156,8 @@ def checkpoint_verify(ctx: click.Context, path: str | None, as_json: bool) -> in
     help="Directory of save_pretrained for this model. It supplies everything that is not trained.",
 )
 @click.option("--strip-prefix", "prefixes", metavar="P", multiple=True,
-              help="Remove the prefix P, such as `module.`, from tensor names; repeatable.")  # fmt: skip
+              help="Remove the prefix P, such as `module.`, from tensor names; repeatable. One before all names of the "
+              "base goes anyway.")  # fmt: skip
 @click.option("--shard", metavar="GB", type=click.FloatRange(min=0, min_open=True), default=5.0, show_default=True,
               help="In a directory: at most this many 10^9 bytes of weights per file.")  # fmt: skip
 @set_option

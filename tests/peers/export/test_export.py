@@ -131,8 +131,8 @@ def test_adapters_of_peft_have_the_names_that_peft_saves(checkpoint: Save, tmp_p
 @pytest.mark.parametrize(
     ("trained", "seen", "do"),
     [
-        ({"module.h.w": (2, 3)}, "module.h.w is not in BASE, but h.w is", "--strip-prefix module."),
-        ({"_orig_mod.module.h.w": (2, 3)}, "but h.w is", "--strip-prefix _orig_mod.module."),
+        ({"module.h.w": (2, 3), "x.h.w": (2, 3)}, "module.h.w is not in BASE, but h.w is", "--strip-prefix module."),
+        ({"module.h.w": (2, 3), "module.g": (2,)}, "module.g is not in BASE", "save_original_format=False"),
         ({"w": (2, 3)}, "w is not in BASE, but h.w is", "save the trained model"),
         ({"value_head": (2,)}, "value_head is not in BASE", "save_original_format=False"),
         ({"h.w": (3, 2)}, "h.w has the shape (3, 2), but (2, 3) in BASE", "save the trained model"),
@@ -151,6 +151,66 @@ def test_a_base_of_another_model_is_gd_301(
     assert not (tmp_path / "out").exists()
 
 
+@pytest.mark.parametrize("prefix", ["module.", "_orig_mod.module.", "0."])
+def test_a_prefix_before_all_names_of_the_base_is_taken_off(checkpoint: Save, tmp_path: Path, prefix: str) -> None:
+    base = base_of(tmp_path / "base", {"h.w": grid(2, 3), "w": grid(2), "frozen": grid(4)})
+    saved = checkpoint(**{f"{prefix}h.w": grid(2, 3, start=7.0), f"{prefix}w": grid(2, start=9.0)})
+    assert export.export_model(saved, tmp_path / "out", base) == (2, 1, 1, [])
+    found = load_file(tmp_path / "out" / "model.safetensors")
+    assert (found["h.w"][0, 0], found["w"][0], found["frozen"][0]) == (7.0, 9.0, 0.0)
+
+
+def sentence_transformer(directory: Path) -> Path:
+    """As SentenceTransformer saves a model: the first part in the directory itself, two layers of the same names."""
+    base_of(directory, {"embed.weight": grid(4, 2), "linear.weight": grid(2, 2)}, dtype="float32")
+    parts = {"1_Pooling": {}, "2_Dense": {"linear.weight": grid(2, 3)}, "3_Dense": {"linear.weight": grid(2, 3)}}
+    for name, tensors in parts.items():
+        base_of(directory / name, tensors) if tensors else (directory / name).mkdir()
+        (directory / name / "config.json").write_text(f'{{"part": "{name}"}}')
+    listed = [{"name": name[0], "path": name, "type": "..."} for name in [*parts, "4_Normalize"]]
+    (directory / "modules.json").write_text(json.dumps([{"name": "0", "path": "", "type": "..."}, *listed]))
+    base_of(directory / "checkpoint-500", {"embed.weight": grid(4, 2)})
+    return directory
+
+
+@pytest.mark.parametrize("outer", ["", "0.", "model."])
+def test_a_base_of_parts_keeps_their_folders_and_names(checkpoint: Save, tmp_path: Path, outer: str) -> None:
+    base = sentence_transformer(tmp_path / "base")
+    trained = {
+        "0.auto_model.embed.weight": grid(4, 2, start=10.0),
+        "0.auto_model.linear.weight": grid(2, 2, start=20.0),
+        "3.linear.weight": grid(2, 3, start=30.0),
+    }
+    saved = checkpoint(**{outer + name: tensor for name, tensor in trained.items()})
+    out = tmp_path / "out"
+    assert export.export_model(saved, out, base) == (3, 1, 3, [])
+    names = {path.relative_to(out).as_posix() for path in out.rglob("*") if path.is_file()}
+    assert names == {
+        *("config.json", "modules.json", "model.safetensors", "1_Pooling/config.json"),
+        *(f"{part}/{name}" for part in ("2_Dense", "3_Dense") for name in ("config.json", "model.safetensors")),
+    }
+    found = {name: load_file(out / name) for name in names if name.endswith(".safetensors")}
+    assert (found["model.safetensors"]["embed.weight"] == trained["0.auto_model.embed.weight"]).all()
+    assert (found["model.safetensors"]["linear.weight"] == trained["0.auto_model.linear.weight"]).all()
+    assert (found["2_Dense/model.safetensors"]["linear.weight"] == grid(2, 3)).all()
+    assert (found["3_Dense/model.safetensors"]["linear.weight"] == trained["3.linear.weight"]).all()
+
+
+def test_a_pipeline_of_parts_is_a_base_for_modules_by_name(checkpoint: Save, tmp_path: Path) -> None:
+    base = tmp_path / "base"
+    for part in ("unet", "vae"):
+        base.mkdir(exist_ok=True)
+        base_of(base / part, {"conv.weight": grid(2, 2)}, stem="diffusion_pytorch_model")
+    (base / "model_index.json").write_text(json.dumps({"_class_name": "P", "unet": ["d", "U"], "vae": ["d", "V"]}))
+    saved = checkpoint(**{"unet.conv.weight": grid(2, 2, start=5.0)})
+    assert export.export_model(saved, tmp_path / "out", base) == (1, 1, 2, [])
+    found = [load_file(tmp_path / "out" / part / "diffusion_pytorch_model.safetensors") for part in ("unet", "vae")]
+    assert [each["conv.weight"][0, 0] for each in found] == [5.0, 0.0]
+    with pytest.raises(MismatchError, match="GD-301") as caught:
+        export.export_model(checkpoint(**{"conv.weight": grid(2, 2)}), tmp_path / "other", base)
+    assert "but unet/conv.weight is" in caught.value.seen, "one part alone is a base of its own"
+
+
 def test_two_tensors_that_peft_would_save_under_one_name_are_gd_301(checkpoint: Save, tmp_path: Path) -> None:
     base = base_of(tmp_path / "base", {"b.q.lora_A.weight": grid(2)}, stem="adapter_model")
     saved = checkpoint(b__q__lora_A__one__weight=grid(2), b__q__lora_A__two__weight=grid(2))
@@ -166,6 +226,10 @@ def test_two_tensors_that_peft_would_save_under_one_name_are_gd_301(checkpoint: 
         ({"pytorch_model.bin": b""}, "no weights in safetensors"),
         ({"a.safetensors": b"", "b.safetensors": b""}, "several models: a.safetensors, b.safetensors"),
         ({"model.safetensors": b"\xff" * 64}, "model.safetensors: header past"),
+        ({"modules.json": b"{}"}, "modules.json is not a JSON array"),
+        ({"modules.json": b'[{"name": "0"}]'}, "modules.json does not name parts"),
+        ({"modules.json": b'[{"name": "0", "path": "../x"}]'}, "../x is no folder of this directory"),
+        ({"model_index.json": b'{"/etc": []}'}, "/etc is no folder of this directory"),
         ({"model.safetensors": b"\x02\0\0\0\0\0\0\0{]"}, "model.safetensors: "),
         ({"model.safetensors.index.json": b"[]"}, "model.safetensors.index.json is not a JSON object"),
         ({"model.safetensors.index.json": b'{"weight_map": {}}'}, "does not name files of this directory"),
@@ -220,8 +284,8 @@ def test_the_command_says_what_it_wrote_and_which_base_is_none(
     ]
     assert peers.cli.main([*words[:-2], "--base", "nowhere"]) == 8
     assert capsys.readouterr().err.startswith("GD-609 nowhere cannot be the base of an export")
-    assert peers.cli.main(words[:-2]) == 6
-    assert "do:   --strip-prefix module." in capsys.readouterr().err
+    words[4] = "again"
+    assert peers.cli.main(words[:-2]) == 0, "the prefix that all names have is taken off anyway"
 
 
 def carrying(tmp_path: Path) -> Checkpoint:
