@@ -82,8 +82,9 @@ def attach(
     """Train `model` together with the network whose daemon runs on this host.
 
     Waits for the network's model, loads it into `model`, and returns. Make copies, such as an EMA, after that. Under
-    torch.distributed call it on every rank, after `init_process_group`. From then on, a GossipdpError that the script does not catch ends it with the error's
-    text, without a traceback, and with its exit code. docs/design/algorithms.md, section 1, gives the equations.
+    torch.distributed call it on every rank, after `init_process_group`. From then on, a GossipdpError that the script
+    does not catch ends it with the error's text, without a traceback, and with its exit code.
+    docs/design/algorithms.md, section 1, gives the equations.
 
     Args:
         model: a module, bare, in DistributedDataParallel or torch.compile, or sharded by fully_shard (FSDP2). For

@@ -186,7 +186,7 @@ def test_parameters_replaced_by_others_of_their_shape__count_as_loaded_and_take_
         assert peer._layout is not None
         assert all(one is other for one, other in zip(peer._layout.parameters(), model.parameters(), strict=True))
     assert not said(caplog) and "was replaced after attach" in caplog.text
-    assert caplog.text.count("GD-325 the script loaded weights") == 1, "the daemon has said whether they become the model"
+    assert caplog.text.count("GD-325 the script loaded weights") == 1, "the daemon has decided"
 
 
 def test_pruning_and_parametrizations_after_attach__what_is_exchanged_under_another_name_is_not_said_to_be_missing(
