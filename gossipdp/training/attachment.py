@@ -228,7 +228,10 @@ class Attachment:
         self._trackers: list[TrackerLog] = []
         self._losses = Losses()
         self.steps = 0
-        """steps since `attach`, and before the file that `load` read; with several optimizers, those of the last"""
+        """steps since `attach`, and before the file that `load` read; with several optimizers, those of the last, and
+        of one that takes a turn of more than 16 steps"""
+        self._partial = False
+        """an optimizer has stepped since the last step was over"""
         self.samples_per_step = samples_per_step
         """samples that one process takes per step; set it before a step that takes another number"""
         self._samples = 0
@@ -425,6 +428,8 @@ class Attachment:
         """Hand over the last steps and leave the network. Training may go on with the bare optimizer."""
         if not self._stop() or self._layout is None:
             return
+        if self._partial:
+            self._count(None)  # a loop that ends between the steps of two optimizers
         if self._replica is not None:
             self._replica.settle()
         if self._session is not None:
@@ -468,6 +473,7 @@ class Attachment:
             begins=self._optimizers.groups.begins,
             ends=self._optimizers.groups.ends,
             over=self._after_step,
+            partly=self._step_partly_over,
             changed=self._follow,
             stepping=stepping,
         )
@@ -561,19 +567,33 @@ class Attachment:
             loads.noticed = not last.stands()
         self._optimizers.before_step(optimizer)
 
-    def _after_step(self, optimizer: torch.optim.Optimizer | None) -> None:
+    def _step_partly_over(self) -> None:
+        """One of several optimizers has stepped."""
+        self._partial = True
+        if self._counter is not None:
+            self._counter.partly()
+        if self._session is not None and self._last_step is not None:
+            self._last_step.over()
+
+    def _count(self, optimizer: torch.optim.Optimizer | None) -> None:
+        """Count a step that `optimizer` has made last; None if it is not known."""
+        self._partial = False
         self.steps += 1
         samples = self.samples_per_step * self._world
         self._samples += samples
+        if self._counter is not None:
+            self._counter.step(optimizer, samples)
+
+    def _after_step(self, optimizer: torch.optim.Optimizer | None) -> None:
+        began = time.perf_counter()
+        if self._layout is not None and self._layout.undone():
+            self._refuse_master_weights()
+        self._count(optimizer)
         if self._layout is None:
             return
-        began = time.perf_counter()
-        if self._layout.undone():
-            self._refuse_master_weights()
-        if self._session is not None and self._counter is not None:
+        if self._session is not None:
             self._losses.poll()
             self._session.stalled(self.stall_seconds)
-            self._counter.step(optimizer, samples)
             if name := self._layout.replaced():
                 self._replaced(name)
             if self._loads is not None and self._loads.take():

@@ -2,7 +2,8 @@
 
 The optimizers given to `attach` are followed. A step within another optimizer's step over the same parameters is a part
 of that step: SAM steps its base. A new optimizer over the parameters of a followed one takes its place when it alone
-has stepped twice. A step made inside a backward pass is over when that pass is. Nothing here touches a tensor.
+has stepped twice. Optimizers that take turns count each for itself. A step made inside a backward pass is over when
+that pass is. Nothing here touches a tensor.
 """
 
 from __future__ import annotations
@@ -26,6 +27,9 @@ from gossipdp.training.tensors.schema import unwrap
 __all__ = ["Boundaries", "Removable"]
 
 Optimizer: TypeAlias = torch.optim.Optimizer
+TURN: Final = 16
+"""steps in a row after which each step of an optimizer counts, although the last optimizer has made none: the critic of
+a GAN makes fewer between two steps of its generator, and layers that are trained one after another make more"""
 _HOOKED: Final = torch.optim.Optimizer.profile_hook_step(lambda self: None).__code__
 """the code that torch runs as the `step` of every optimizer, hooks included"""
 
@@ -54,11 +58,13 @@ class Boundaries:
 
     Args:
         model: the attached model.
-        optimizers: in the order in which they step. A step is over when the last of them has stepped.
+        optimizers: in the order in which they step. A step is over when the last of them has stepped, or when one
+            steps more than `TURN` times in a row.
         before: called before an optimizer steps on their parameters.
         begins: called with the followed optimizers whose parameters an outermost step is about to change.
         ends: called with them after that step.
         over: called when a step is over, with the optimizer that made it; with None if the loop itself said so.
+        partly: called when an optimizer has stepped and the step is not over.
         changed: called with all followed optimizers when one has taken another's place, or has other parameters.
         stepping: set here while an optimizer steps on their parameters, and while `over` runs. A step that raises
             leaves it set until the next one ends.
@@ -73,11 +79,14 @@ class Boundaries:
         begins: Callable[[Sequence[Optimizer]], None],
         ends: Callable[[Sequence[Optimizer]], None],
         over: Callable[[Optimizer | None], None],
+        partly: Callable[[], None],
         changed: Callable[[tuple[Optimizer, ...]], None],
         stepping: threading.Event,
     ) -> None:
         self._before, self._over, self._changed, self._stepping = before, over, changed, stepping
-        self._step_begins, self._step_ends = begins, ends
+        self._step_begins, self._step_ends, self._partly = begins, ends, partly
+        self._in_a_row: tuple[weakref.ref[Optimizer] | None, int] = None, 0
+        """the optimizer that stepped last, and how many times in a row"""
         self._model = unwrap(model)
         names = {parameter: name for name, parameter in self._model.named_parameters()}
         self._roles = [_Role(each, names) for each in optimizers]
@@ -162,15 +171,24 @@ class Boundaries:
         for role in roles:
             if not role.stepped:
                 _note_other(role, optimizer)
-        counts = self._roles[-1].stepped
+        counts = self._in_turn(optimizer) or self._roles[-1].stepped
         for role in self._roles:
             role.stepped = False
         if counts and not self._by_hand:
             self._step_over(optimizer)
+        elif not self._by_hand and torch._C._current_graph_task_id() == -1:
+            self._partly()
         if self.followed != before or self._regrouped:
             self._regrouped = False
             self._keep()
             self._changed(self.followed)
+
+    def _in_turn(self, optimizer: Optimizer) -> bool:
+        """After a step of `optimizer`: True if it has taken a turn of more than `TURN` steps."""
+        last, times = self._in_a_row
+        times = times + 1 if last is not None and last() is optimizer else 1
+        self._in_a_row = weakref.ref(optimizer), times
+        return times > TURN and optimizer in self.followed
 
     def _roles_of(self, optimizer: Optimizer) -> list[_Role]:
         """The roles whose parameters `optimizer` holds."""

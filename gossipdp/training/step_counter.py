@@ -44,6 +44,10 @@ class StepCounter:
         if self._moments is not None:
             self._moments.stepped(steps)
 
+    def partly(self) -> None:
+        """One of several optimizers has stepped: what it has changed counts with the next step."""
+        self._uncounted.step_counted()
+
     def close(self) -> None:
         """End the watch."""
         self._uncounted.close()

@@ -12,6 +12,7 @@ from torch.utils.checkpoint import checkpoint
 import gossipdp
 from gossipdp.errors import ConfigError
 from gossipdp.training.attachment import Attachment
+from gossipdp.training.boundaries import TURN
 from tests.codecs.moments_reference import decoded
 from tests.training.ledger_daemon import LedgerDaemon, PumpedDaemon
 from tests.training.models import attach, equal, small, submits, train, vector
@@ -129,6 +130,54 @@ def test_a_step_that_raised_in_a_wrapper_is_not_counted_with_the_next_optimizers
     descend(model, last.step, times=1)
     assert peer.steps == 1
     peer.detach()
+
+
+# -- several ------------------------------------------------------------------------------------------------------
+
+
+def two(model: nn.Module) -> tuple[Optimizer, Optimizer]:
+    return sgd(model[0].parameters()), sgd(model[2].parameters())  # type: ignore[index]
+
+
+def test_optimizers_that_take_turns__steps_past_the_first_sixteen_of_a_turn_count(daemon: LedgerDaemon) -> None:
+    model = small()
+    first, last = two(model)
+    peer = attach(daemon, model, [first, last], every=4)  # type: ignore[arg-type]
+    descend(model, first.step, daemon.pump, times=TURN)
+    assert peer.steps == 0
+    descend(model, first.step, daemon.pump, times=8)
+    assert peer.steps == 8 and submits(daemon) == [(4, 4)] * 2
+    descend(model, last.step, daemon.pump, times=8)
+    assert peer.steps == 16 and submits(daemon) == [(4, 4)] * 4
+    peer.detach()
+
+
+@pytest.mark.parametrize("more", [1, 2, TURN])
+def test_a_critic_that_steps_more_often_than_its_generator__the_generators_steps_count(
+    daemon: LedgerDaemon, more: int
+) -> None:
+    model = small()
+    critic, generator = two(model)
+    peer = attach(daemon, model, [critic, generator], every=4)  # type: ignore[arg-type]
+    descend(model, *[critic.step] * more, generator.step, daemon.pump)
+    assert peer.steps == 6
+    peer.detach()
+
+
+@pytest.mark.parametrize("before", [4, 6])
+def test_a_loop_that_ends_between_the_steps_of_two_optimizers__what_one_has_stepped_is_handed_over(
+    daemon: LedgerDaemon, before: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    model = small()
+    critic, generator = two(model)
+    peer = attach(daemon, model, [critic, generator], every=4)  # type: ignore[arg-type]
+    descend(model, critic.step, generator.step, daemon.pump, times=before)
+    descend(model, critic.step, times=2)
+    peer.detach()
+    daemon.pump()
+    assert "not handed over" not in caplog.text
+    assert sum(steps for steps, _ in submits(daemon)) == peer.steps == before + 1
+    assert daemon.last is not None and np.array_equal(daemon.last, vector(model).astype(np.float32))
 
 
 # -- made anew ----------------------------------------------------------------------------------------------------

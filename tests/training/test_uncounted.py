@@ -33,7 +33,15 @@ def bounded(
     over: Callable[[torch.optim.Optimizer | None], None] = ignore,
 ) -> Boundaries:
     return Boundaries(
-        model, optimizers, before=ignore, begins=ignore, ends=ignore, over=over, changed=ignore, stepping=stepping
+        model,
+        optimizers,
+        before=ignore,
+        begins=ignore,
+        ends=ignore,
+        over=over,
+        partly=ignore,
+        changed=ignore,
+        stepping=stepping,
     )
 
 

@@ -435,9 +435,10 @@ class Layout:
             )
 
     def _could_be(self, index: int, tensor: Tensor) -> bool:
-        """True if `tensor` can be exchanged in the place of tensor `index`."""
-        fits = tensor.shape == self.schema.entries[index].shape and tensor.dtype in DTYPES
-        return fits and type(tensor) is nn.Parameter and tensor.layout is torch.strided and not tensor.is_meta
+        """True if `tensor` can be exchanged in the place of tensor `index`. A gathered tensor cannot, in a shard's."""
+        plain = type(tensor) is type(self.tensors[index]) is nn.Parameter
+        dense = tensor.layout is torch.strided and not tensor.is_meta and tensor.dtype in DTYPES
+        return plain and dense and tensor.shape == self.schema.entries[index].shape
 
     def _find_places(self) -> dict[int, tuple[nn.Module, str]]:
         """Module and key of each buffer: after any forward pass another tensor may be there."""

@@ -289,7 +289,7 @@ def test_the_command_says_what_it_wrote_and_which_base_is_none(
 
 
 def carrying(tmp_path: Path) -> Checkpoint:
-    """A checkpoint of a model with a mask, a running mean that moved from 1 by 0.5, a flag, a moved teacher and a unit vector."""
+    """Of a model with a mask, a running mean that moved from 1 by 0.5, a flag, a moved teacher and a unit vector."""
     mask, mean = np.float32([-np.inf, -1e9, np.finfo(np.float32).min, -0.0]), np.float64([1.0, 1e-300])
     reference = header([("mask", "F32", (4,)), ("mean", "F64", (2,)), ("half", "BF16", (2,)), ("u", "F32", (2,))])
     reference += mask.tobytes() + mean.tobytes() + np.uint16([0x3F80, 0x7F80]).tobytes()

@@ -8,6 +8,7 @@ import pytest
 import torch
 from torch import nn
 from torch.ao import quantization
+from torch.distributed.fsdp import fully_shard
 from torch.nn.utils import parametrizations, prune
 
 import gossipdp
@@ -186,7 +187,21 @@ def test_parameters_replaced_by_others_of_their_shape__count_as_loaded_and_take_
         assert peer._layout is not None
         assert all(one is other for one, other in zip(peer._layout.parameters(), model.parameters(), strict=True))
     assert not said(caplog) and "was replaced after attach" in caplog.text
-    assert caplog.text.count("GD-325 the script loaded weights") == 1, "the daemon has said whether they become the model"
+    assert caplog.text.count("GD-325 the script loaded weights") == 1, "the daemon has decided"
+
+
+def test_gathered_tensors_in_the_places_of_shards_after_an_evaluation__have_replaced_nothing(
+    group_of_one: None,
+) -> None:
+    model = nn.Sequential(nn.Linear(6, 5), nn.Tanh(), nn.Linear(5, 4))
+    fully_shard(model)
+    layout = Layout(model)
+    before = [*layout.tensors]
+    with torch.no_grad():
+        model(torch.ones(2, 6))
+    assert type(model[0].weight) is nn.Parameter, "gathered"
+    assert layout._follow_changes() == "" and not layout.replaced()
+    assert all(one is other for one, other in zip(before, layout.tensors, strict=True))
 
 
 def test_pruning_and_parametrizations_after_attach__what_is_exchanged_under_another_name_is_not_said_to_be_missing(
