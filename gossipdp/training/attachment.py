@@ -87,6 +87,10 @@ class LastStep:
             for one, other in zip(self._seen, now, strict=True)
         )
 
+    def written(self) -> bool:
+        """True if parameters have been written in place since the last step. Waits for the device."""
+        return bool(self._seen) and not self._moved() and not self.stands()
+
     def _moved(self) -> bool:
         """True if a parameter has other memory than before."""
         return self._addresses != [local(each).data_ptr() for each in self._some]
@@ -222,8 +226,6 @@ class Attachment:
         self._last_step = None if layout is None or layout.sharded else LastStep(layout.parameters())
         self._loads: Loads | None = None
         """while attached, in the process that talks to the daemon"""
-        self._stepped = False
-        """an optimizer has begun a step since `attach`"""
         self._counter: StepCounter | None = None
         self._trackers: list[TrackerLog] = []
         self._losses = Losses()
@@ -485,6 +487,7 @@ class Attachment:
             self._loads = Loads(self._model)
             if self._last_step is not None:
                 self._last_step.over()
+                self._loads.watch_first(self._last_step.written)
         if self._home is not None:
             open_attachments.add(
                 self._home, self, at_exit=Attachment._at_exit, leave_to_parent=Attachment._leave_to_parent
@@ -560,11 +563,10 @@ class Attachment:
             self._layout.before_step()
             self._layout.stepping()
         loads, last = self._loads, self._last_step
-        first, self._stepped = not self._stepped, True
-        # An evaluation with averaged weights puts back those of the last step. A load in place, as of
-        # torch.distributed.checkpoint, calls no hook: between `attach` and the first step, any write is one.
-        if loads is not None and last is not None and (loads.noticed or first):
-            loads.noticed = not last.stands()
+        if loads is not None:
+            loads.steps_begin()
+            if loads.noticed and last is not None and last.stands():
+                loads.undo()  # an evaluation with averaged weights puts back those of the last step
         self._optimizers.before_step(optimizer)
 
     def _step_partly_over(self) -> None:

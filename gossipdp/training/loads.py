@@ -11,6 +11,7 @@ from collections.abc import Callable
 from typing import Any
 
 from torch import nn
+from torch.utils.hooks import RemovableHandle
 
 from gossipdp.training.tensors.schema import unwrap
 
@@ -27,12 +28,35 @@ class Loads:
     def __init__(self, model: nn.Module) -> None:
         self.noticed = False
         """weights were loaded since the last `take`"""
+        self._model = model
+        self._first: RemovableHandle | None = None
         hook = _Hook(weakref.ref(self))
         self._hooks = [each.register_load_state_dict_post_hook(hook) for each in unwrap(model).modules()]
+
+    def watch_first(self, written: Callable[[], bool]) -> None:
+        """Look for a load that calls no hook, as of torch.distributed.checkpoint, once: at the first gradient.
+
+        Later a write may be the optimizer's own, such as a climb of SAM.
+
+        Args:
+            written: whether weights were written since the model was loaded.
+        """
+        trained = [each for each in unwrap(self._model).parameters() if each.requires_grad]
+        self._first = trained[0].register_post_accumulate_grad_hook(_FirstGradient(weakref.ref(self), written))
+
+    def steps_begin(self) -> None:
+        """An optimizer begins a step."""
+        if self._first is not None:
+            self._first.remove()
+            self._first = None
 
     def load(self) -> None:
         """Weights were loaded."""
         self.noticed = True
+
+    def undo(self) -> None:
+        """The weights are those of the last step again."""
+        self.noticed = False
 
     def take(self) -> bool:
         """Whether weights were loaded since the last call."""
@@ -41,9 +65,21 @@ class Loads:
 
     def close(self) -> None:
         """Notice no more loads."""
+        self.steps_begin()
         for hook in self._hooks:
             hook.remove()
         self._hooks.clear()
+
+
+class _FirstGradient:
+    def __init__(self, loads: weakref.ref[Loads], written: Callable[[], bool]) -> None:
+        self._loads, self._written = loads, written
+        self._called = False
+
+    def __call__(self, _parameter: nn.Parameter) -> None:
+        called, self._called = self._called, True
+        if not called and (loads := self._loads()) is not None and self._written():
+            loads.load()
 
 
 class _Hook:

@@ -50,7 +50,7 @@ def test_loaded_weights_give_way_to_the_networks_model(
     assert caplog.text.count("GD-325 the script loaded weights while other hosts train") == 1
 
 
-def test_write_in_place_before_the_first_step_is_a_load(daemon: LedgerDaemon) -> None:
+def test_write_in_place_before_the_first_backward_pass_is_a_load(daemon: LedgerDaemon) -> None:
     """As torch.distributed.checkpoint loads: it calls no hook of the module."""
     model, optimizer = attached(daemon)
     before = vector(model)
@@ -59,6 +59,14 @@ def test_write_in_place_before_the_first_step_is_a_load(daemon: LedgerDaemon) ->
             one.copy_(other)
     train_until_session(model, optimizer, daemon, 2)
     assert daemon.written.loaded and abs(vector(model) - before).max() < 0.05
+
+
+def test_parameters_that_have_moved_before_the_first_step_are_no_load(daemon: LedgerDaemon) -> None:
+    model, optimizer = attached(daemon)
+    for parameter in model.parameters():
+        parameter.data = parameter.data.clone()
+    train(model, optimizer, 5, daemon.pump)
+    assert daemon.session == 1
 
 
 def test_steps_of_several_optimizers_are_no_load(daemon: LedgerDaemon) -> None:

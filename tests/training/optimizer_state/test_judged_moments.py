@@ -70,6 +70,7 @@ def test_honest_moments_are_kept_at_the_first_gradient(
     again = model_of(5)
     fresh = adam(again)
     peer = attach(daemon, again, fresh)
+    caplog.clear()
     assert peer._optimizers.moments is not None
     parameters = list(again.parameters())
     loss_of(again, torch.Generator().manual_seed(1)).backward()
