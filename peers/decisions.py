@@ -87,7 +87,9 @@ def subject_of(words: str, members: Sequence[Mapping[str, Any]]) -> tuple[bytes,
         return bytes.fromhex(text), str(known.get(text, ""))
     found = [peer for peer, name in known.items() if name == words or (len(text) >= LEAST and peer.startswith(text))]
     if not found:
-        raise click.UsageError(f"{words!r} is no member's name, and no id begins with it; see `gossipdp members --all`")
+        near = [name for name in sorted({*known.values()}) if words and name.startswith(words)]
+        see = f"did you mean {' or '.join(near[:8])}?" if near else "see `gossipdp members --all`"
+        raise click.UsageError(f"{words!r} is no member's name, and no id begins with it; {see}")
     if len(found) > 1:
         several = ", ".join(f"{known[peer]} ({peer[:16]})" for peer in found[:8])
         raise click.UsageError(f"{words!r} means several members: {several}; give more digits of the id")

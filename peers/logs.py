@@ -90,11 +90,11 @@ def audit_file(home: Path) -> Path:
 
 
 def open_audit(home: Path) -> None:
-    """Write the audit log of this process to a file in `home`."""
+    """Write the audit log of this process to a file in `home`. `configure` comes first: its log tells of a full disk."""
     log = logging.getLogger(audit.LOGGER)
     for before in log.handlers:
         before.close()
-    file = LogFile(audit_file(home), StandardError(sys.stderr))
+    file = LogFile(audit_file(home), next(iter(logging.getLogger().handlers), StandardError(sys.stderr)))
     file.setFormatter(AuditLines())
     log.handlers[:] = [file]
 

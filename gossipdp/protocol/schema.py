@@ -241,20 +241,24 @@ class Schema:
     def first_difference(self, other: Schema) -> str:
         """The first difference between the network's schema (`self`) and this model's (`other`), as text; "" for none.
 
+        A parameter that only one of them trains is named as well, if the other lists it as frozen.
+
         Frozen parameters are compared if both schemas list them. References are not compared: a joiner takes over the
         network's.
         """
         for number, (mine, theirs) in enumerate(zip(self.entries, other.entries, strict=False)):
             if mine[:5] != theirs[:5]:
                 kind = mine.kind if mine.kind == theirs.kind else "tensor"
-                return f"{kind} {number}: {mine} in the network, {theirs} in this model"
+                text = f"{kind} {number}: {mine} in the network, {theirs} in this model"
+                return text + self._trained_difference(other)
         shared = min(len(self.entries), len(other.entries))
         if len(self.entries) == len(other.entries):
             return self._frozen_difference(other)
         longer, where = (self, "the network") if len(self.entries) > shared else (other, "this model")
         extra = longer.entries[shared]
         counts = f"{len(self.entries)} tensors in the network, {len(other.entries)} in this model"
-        return f"{counts}; the first that only {where} has is {extra.kind} {extra}"
+        text = f"{counts}; the first that only {where} has is {extra.kind} {extra}"
+        return text + self._trained_difference(other)
 
     def exclusion_difference(self, other: Schema) -> str:
         """The first tensor that only one of the two models excludes, as text; "" for none."""
@@ -265,6 +269,16 @@ class Schema:
         return f"attach(exclude=...): {apart[0]} is excluded in {where}" + (
             f", and so {len(apart)} in all" if len(apart) > 1 else ""
         )
+
+    def _trained_difference(self, other: Schema) -> str:
+        told = "; {} is {} in the network and {} here: set requires_grad before attach as on the other hosts"
+        sides = ((self, other, "frozen", "trained"), (other, self, "trained", "frozen"))
+        for frozen, trained, network, here in sides:
+            names = {each.name for each in frozen.frozen}
+            for entry in trained.entries:
+                if entry.name in names:
+                    return told.format(entry.name, network, here)
+        return ""
 
     def _frozen_difference(self, other: Schema) -> str:
         if not self.frozen or not other.frozen:

@@ -251,4 +251,11 @@ def _nothing_to(verb: str, store: Store) -> DataError:
 
 
 def _checkpoint_path(store: Store, text: str) -> Path:
-    return store.dir / text if "/" not in text else Path(text)
+    """Raises DataError GD-604 if no checkpoint has that name or path."""
+    from gossipdp.errors import DataError
+
+    path = store.dir / text if "/" not in text else Path(text)
+    if not path.is_dir():
+        do = "`gossipdp checkpoint list` names those of this home"
+        raise DataError("GD-604", f"there is no checkpoint {text}", seen=f"no folder {path}", do=do)
+    return path

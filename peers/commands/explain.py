@@ -23,7 +23,7 @@ def explain(code: str | None, as_json: bool) -> None:
         for name, entry in () if as_json else CODES.items():
             click.echo(f"{name}  {entry.title}")
         return
-    name = f"GD-{code.upper().removeprefix('GD-')}"
+    name = f"GD-{code.upper().removeprefix('GD').removeprefix('-')}"
     if name not in CODES:
         raise click.UsageError(f"there is no error code {code}; `gossipdp explain` lists all")
     entry = CODES[name]

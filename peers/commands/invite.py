@@ -2,13 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any, Final
 
 import click
+from click.core import ParameterSource
 
 from peers.options import DURATION, decides, json_option
 
 __all__ = ["invite"]
+
+USED: Final[Mapping[str, frozenset[str]]] = {
+    "": frozenset({"show"}),
+    "--for": frozenset({"name", "show", "expires", "uses", "key"}),
+    "--list": frozenset({"listed"}),
+    "--revoke": frozenset({"revoke", "reason", "key"}),
+}
+"""what the command does -> parameters that it uses, beside --json"""
 
 
 @click.command()
@@ -41,17 +52,28 @@ def invite(
     """
     if sum((name is not None, listed, revoke is not None)) > 1:
         raise click.UsageError("give one of --for, --list and --revoke")
+    _check_used(ctx, "--list" if listed else "--revoke" if revoke is not None else "--for" if name is not None else "")
     if listed:
         _list(ctx, as_json)
     elif revoke is not None:
-        _revoke(ctx, revoke, reason, key)
+        _revoke(ctx, revoke, reason, key, as_json)
     elif name is not None:
-        _for_host(ctx, name, expires, uses, key, show)
+        _for_host(ctx, name, expires, uses, key, show, as_json)
     else:
-        _for_all(ctx, show)
+        _for_all(ctx, show, as_json)
 
 
-def _for_all(ctx: click.Context, show: bool) -> None:
+def _check_used(ctx: click.Context, does: str) -> None:
+    """Raise UsageError if an option is given that would be ignored: an invite must not allow more than was asked for."""
+    for parameter in ctx.command.get_params(ctx):
+        key = parameter.name or ""
+        users = [each for each, used in USED.items() if key in used]
+        if users and does not in users and ctx.get_parameter_source(key) is ParameterSource.COMMANDLINE:
+            instead = f"with {does}" if does else f"without {' or '.join(users)}"
+            raise click.UsageError(f"{parameter.opts[0]} does nothing {instead}")
+
+
+def _for_all(ctx: click.Context, show: bool, as_json: bool) -> None:
     """Write the invite that holds the network's secret."""
     from gossipdp.errors import ConfigError, UnreachableError
     from peers import home as homes
@@ -74,11 +96,12 @@ def _for_all(ctx: click.Context, show: bool) -> None:
                 known = [*invites.read_invite(homes.read_text(path)).invite.seeds]
             except ConfigError:
                 raise unreachable from None
-    click.echo(f"{path} admits its holder to the network: handle it like a password.")
-    _tell_use(path, known, show)
+    _tell(f"{path} admits its holder to the network: handle it like a password.", path, known, show, as_json)
 
 
-def _for_host(ctx: click.Context, name: str, expires: float, uses: int, key: Path | None, show: bool) -> None:
+def _for_host(
+    ctx: click.Context, name: str, expires: float, uses: int, key: Path | None, show: bool, as_json: bool
+) -> None:
     """Write an invite for one host, or a few."""
     import re
     import time
@@ -102,7 +125,8 @@ def _for_host(ctx: click.Context, name: str, expires: float, uses: int, key: Pat
         seen, do = "its present secret is in every earlier invite", "`gossipdp keys rotate` first"
         raise ConfigError("GD-208", "this network has no secret that an invite could leave out", seen=seen, do=do)
     own = Identity.generate()
-    decision = counter.desk.about_invite(own.id, name, time.time() + expires, uses)
+    end = time.time() + expires
+    decision = counter.desk.about_invite(own.id, name, end, uses)
     counter.hand_in(decisions.encode(decision))
     seeds = [seed for seed in ask(counter.home, "invite", name=name)["seeds"] if seed][:MAX_SEEDS]
     config = homes.read_config(counter.home)
@@ -116,14 +140,14 @@ def _for_host(ctx: click.Context, name: str, expires: float, uses: int, key: Pat
         decision,
     )
     path = invites.write_host_invite(counter.home, made, config)
-    until = time.strftime("%Y-%m-%d %H:%M", time.localtime(time.time() + expires))
+    until = time.strftime("%Y-%m-%d %H:%M", time.localtime(end))
     hosts = "one host" if uses == 1 else f"{uses} hosts"
-    click.echo(f"{path} lets {hosts} in until {until}: handle it like a password.")
-    _tell_use(path, seeds, show)
+    said = f"{path} lets {hosts} in until {until}: handle it like a password."
+    _tell(said, path, seeds, show, as_json, name=name, expires=int(end), uses=uses)
 
 
-def _revoke(ctx: click.Context, name: str, reason: str, key: Path | None) -> None:
-    from peers import invites
+def _revoke(ctx: click.Context, name: str, reason: str, key: Path | None, as_json: bool) -> None:
+    from peers import invites, tables
     from peers.commands.deciding import Counter, called
 
     counter = Counter(ctx, key)
@@ -135,8 +159,11 @@ def _revoke(ctx: click.Context, name: str, reason: str, key: Path | None) -> Non
         counter.hand_in(counter.desk.revoked(bytes.fromhex(each["id"]), name, reason, each["expires"], each["uses"]))
         let_in = ", ".join(called(bytes.fromhex(peer), names.get(peer, "")) for peer in each["let_in"])
         then = f" {let_in} came in by it, and stays: see `gossipdp members ban`." if let_in else ""
-        click.echo(f"The invite for {name} is revoked.{then}")
+        if not as_json:
+            click.echo(f"The invite for {name} is revoked.{then}")
     (counter.home / invites.HOST_INVITES / name).unlink(missing_ok=True)
+    if as_json:
+        tables.print_json({"name": name, "let_in": [peer for each in found for peer in each["let_in"]]})
 
 
 def _list(ctx: click.Context, as_json: bool) -> None:
@@ -156,7 +183,15 @@ def _list(ctx: click.Context, as_json: bool) -> None:
         click.echo("There is no invite for a single host: `gossipdp invite --for NAME` writes one.")
 
 
-def _tell_use(path: Path, seeds: list[str], show: bool) -> None:
+def _tell(said: str, path: Path, seeds: Sequence[str], show: bool, as_json: bool, **about: Any) -> None:
+    """Print where an invite is and its use; with JSON also what is known `about` it."""
+    from peers import tables
+
+    if as_json:
+        text = {"invite": path.read_text().strip()} if show else {}
+        tables.print_json({"path": str(path), "seeds": list(seeds), **about, **text})
+        return
+    click.echo(said)
     if not seeds:
         click.echo(
             "No other peer can dial this one: set [network] seeds on the new host to a member that can be dialled.",

@@ -82,6 +82,8 @@ TRIAL: Final = """
 import json, sys
 import torch
 told = {"torch": torch.__version__, "gpus": [], "built": torch.version.cuda or torch.version.hip or ""}
+if told["built"]:
+    print("GPU", flush=True)
 for number in range(torch.cuda.device_count()):
     device = f"cuda:{number}"
     a = torch.ones(64, 64, device=device)
@@ -111,7 +113,10 @@ def torch(argv: Sequence[str] = (sys.executable, "-c", TRIAL), patience: float =
     """Import torch in a process of its own. Run a small kernel and a copy from pinned memory on each GPU."""
     try:
         ran = subprocess.run([*argv], capture_output=True, text=True, timeout=patience, check=False)
-    except subprocess.TimeoutExpired:
+    except subprocess.TimeoutExpired as slow:
+        if not slow.stdout:
+            do = "run `gossipdp doctor` again when the host is less busy; if it stays, see the disk that holds torch"
+            return yellow("torch", "torch-slow", f"not loaded within {patience:g} s, and no GPU tried", do)
         do = "see `nvidia-smi` and the kernel's log (dmesg): a GPU that hangs needs a reset, or the host a restart"
         return red("torch", "torch-hangs", f"no result of a small kernel within {patience:g} s", do)
     last = printable((ran.stderr.strip().splitlines() or [f"exit code {ran.returncode}"])[-1])[:200]

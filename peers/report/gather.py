@@ -162,7 +162,9 @@ def gather(places: Sequence[Path]) -> list[PeerRun]:
     if len(networks) > 1:
         seen = "; ".join(f"{name}, run {run[:8] or 'none'}" for name, run in networks)
         raise ConfigError("GD-315", "these homes belong to different runs", seen=seen, do="name homes of one run")
-    return found
+    # A flag of `up` may have named a peer: its home does not tell, and the other members do.
+    names = {member.id: member.name for peer in found for record in peer.records for member in record.members}
+    return [replace(peer, name=names.get(peer.id, peer.name)) for peer in found]
 
 
 def _peer(home: Path) -> PeerRun:

@@ -42,6 +42,8 @@ def test_words_that_mean_none_or_several_are_refused_with_what_there_is() -> Non
     for words in ("host9", "ab", "1234", "", "zz" * 32):
         with pytest.raises(click.UsageError, match="no member's name"):
             subject_of(words, ROWS)
+    with pytest.raises(click.UsageError, match=r"did you mean host1-2a127488\?"):
+        subject_of("host1", [{"id": "12" * 32, "name": "host1-2a127488"}, *ROWS[1:]])
     with pytest.raises(click.UsageError, match=r"several members: host1 \(ab.*host2 \(abcd"):
         subject_of("abab", [*ROWS, {"id": "abab" + "00" * 30, "name": "host2 (abcd"}])
 

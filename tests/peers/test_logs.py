@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from gossipdp.runtime.observability import audit
 from peers import daemon, logs, waits
 from peers.log_file import LogFile, log_file
 
@@ -107,6 +108,15 @@ def test_a_full_disk_is_told_once_and_stops_nothing(tmp_path: Path) -> None:
     file.close()
     assert (tmp_path / "log" / "peer.log").read_text() == "kept\nkept again\n"
     assert len(told) == 2
+
+
+def test_an_audit_log_that_cannot_be_written__a_line_with_time_and_peer(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    logs.configure("p1", "text")
+    logs.open_audit(tmp_path / "none")
+    audit.record("joined", name="host2")
+    assert re.match(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d.* p1: .*audit.jsonl cannot be written", capsys.readouterr().err)
 
 
 def test_a_bug_in_the_daemon_is_in_its_file_with_the_traceback(

@@ -37,7 +37,7 @@ WITHIN = 15.0
 """seconds within which a fault has to be named, if a CPU is free"""
 
 
-BUSY = {"disk-slow", "torch-hangs"}
+BUSY = {"disk-slow", "torch-slow", "torch-hangs"}
 """faults that a machine may have while other tests use it"""
 
 

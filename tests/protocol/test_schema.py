@@ -155,6 +155,11 @@ def test_the_first_difference_names_both_sides() -> None:
         "5 tensors in the network, 4 in this model; "
         "the first that only the network has is buffer norm.running_var (7,) float64"
     )
+    thawed = Schema.of([*TENSORS, ("embed.weight", (4,), "float32", "parameter")])
+    frozen = Schema.of(TENSORS, FROZEN)
+    told = "embed.weight is {} in the network and {} here: set requires_grad before attach"
+    assert told.format("frozen", "trained") in frozen.first_difference(thawed)
+    assert told.format("trained", "frozen") in thawed.first_difference(frozen)
     assert "only this model has is buffer" in Schema.of(TENSORS[:-1]).first_difference(network)
 
 

@@ -188,7 +188,7 @@ class Closing:
         agreement, agrees = self._agreement, self._agrees
         hopeless = bool(self._others) and self._made >= self._period and agreement.outliers >= self._reached
         over = self._begun and (agrees or self._step >= self.most or hopeless or not self._reached)
-        now = agreement.last if self._others else 0.0
+        now = 0.0 if self._begun and not self._others else agreement.last
         return Closeness(over, agrees, agreement.usual, now, self._exchanges, tuple(sorted(agreement.outliers)))
 
     @property

@@ -117,7 +117,7 @@ class Trainer:
                 fds.append(write_sealed([each]))
         except OSError as error:
             _close(fds)
-            return self.end(f"no memory for what is carried: {error.strerror}")
+            return self.end(f"what is carried cannot be shared: {error.strerror}")
         self._queue.append((encode(message), fds))
         self._flush()
 
@@ -285,8 +285,15 @@ def refusal(code: str, cause: str, seen: str, do: str) -> Refused:
 
 
 def no_memory(size: int, error: OSError) -> Refused:
+    """Why `size` elements cannot be shared: memory, open files, or something else that the system refuses."""
     seen = f"{8 * size / 2**20:.0f} MiB asked for: {error.strerror}"
-    return refusal("GD-502", "no memory to share with the training process", seen, "free memory, or raise its limit")
+    cause = "no memory to share with the training process"
+    match error.errno:
+        case errno.ENOMEM | errno.ENOSPC:
+            return refusal("GD-502", cause, seen, "free memory, or raise its limit")
+        case errno.EMFILE | errno.ENFILE:
+            return refusal("GD-104", cause, seen, "raise the daemon's limit of open files, as `ulimit -n 8192`")
+    return refusal("GD-505", cause, seen, "see `gossipdp doctor`, and the limits of the daemon")
 
 
 def _close(files: Sequence[int]) -> None:

@@ -119,3 +119,9 @@ def test_json() -> None:
 def test_an_unknown_code_is_a_usage_error() -> None:
     result = CliRunner().invoke(cli, ["explain", "GD-999"])
     assert result.exit_code == 2 and "lists all" in result.output
+
+
+@pytest.mark.parametrize("word", ["gd101", "GD101", "gd-101", "101"])
+def test_explain_takes_a_code_as_people_type_it(gossipdp: Run, word: str) -> None:
+    done = gossipdp("explain", word)
+    assert done.code == 0 and done.out.startswith("GD-101 ")

@@ -1,6 +1,7 @@
 """`gossipdp join`, `gossipdp invite`, and secrets."""
 
 import io
+import json
 import os
 import re
 import sys
@@ -245,3 +246,35 @@ def test_home_that_has_the_secret_shows_the_invite_to_nobody(
     NetworkSecret(secret.reveal()).replace(tmp_path / "j")
     gossipdp("join", f"@{founder}/invites/gpu2", "--home", tmp_path / "j")
     assert len(asked) == 2, "an older secret does not do"
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--expires", "2h"], "--expires does nothing without --for"),
+        (["--uses", "3", "--show"], "--uses does nothing without --for"),
+        (["--reason", "stolen"], "--reason does nothing without --revoke"),
+        (["--list", "--uses", "1"], "--uses does nothing with --list"),
+        (["--revoke", "gpu2", "--show"], "--show does nothing with --revoke"),
+    ],
+)
+def test_invite_with_an_option_that_would_be_ignored__is_two_and_writes_nothing(
+    gossipdp: Run, founder: Path, words: list[str], said: str
+) -> None:
+    before = (founder / "invite").stat().st_mtime_ns
+    done = gossipdp("invite", *words, "--home", founder)
+    assert done.code == 2 and said in done.err and not done.out
+    assert (founder / "invite").stat().st_mtime_ns == before and not (founder / "invites").exists()
+
+
+def test_invite_as_json__for_all_for_one_and_revoked(gossipdp: Run, founder: Path, monkeypatch: Any) -> None:
+    made = json.loads(gossipdp("invite", "--json", "--home", founder).out)
+    assert made == {"path": str(founder / "invite"), "seeds": ["10.0.0.1:4710"]}
+    shown = json.loads(gossipdp("invite", "--json", "--show", "--home", founder).out)
+    assert shown["invite"] == (founder / "invite").read_text().strip()
+    Office(monkeypatch, founder, {})
+    one = json.loads(gossipdp("invite", "--json", "--for", "gpu2", "--uses", "3", "--home", founder).out)
+    assert one["path"] == str(founder / "invites" / "gpu2") and one["uses"] == 3
+    assert one["expires"] == host_invite(founder).decision.invite.expires
+    revoked = json.loads(gossipdp("invite", "--json", "--revoke", "gpu2", "--home", founder).out)
+    assert revoked == {"name": "gpu2", "let_in": []}

@@ -3,9 +3,11 @@
 import errno
 import socket
 import struct
+import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -59,7 +61,6 @@ def test_port_is_taken__its_holder_is_named(listener: socket.socket) -> None:
 @pytest.mark.parametrize(
     ("script", "light", "fault", "said"),
     [
-        ("import time; time.sleep(60)", Light.RED, "torch-hangs", "no result"),
         ("raise ModuleNotFoundError(\"No module named 'torch'\")", Light.YELLOW, "no-torch", "not installed"),
         ("raise RuntimeError('CUDA driver \\x1b[2J too old')", Light.RED, "torch-fails", "CUDA driver"),
         ('print(\'{"torch": "2.13.0", "built": "12.8", "gpus": []}\')', Light.YELLOW, "no-gpu", "finds no GPU"),
@@ -71,13 +72,25 @@ def test_port_is_taken__its_holder_is_named(listener: socket.socket) -> None:
             "H100 (70 of 80 GB free)",
         ),
     ],
-    ids=["hangs", "missing", "fails", "no-gpu", "cpu", "gpu"],
+    ids=["missing", "fails", "no-gpu", "cpu", "gpu"],
 )
 def test_trial_of_torch(script: str, light: Light, fault: str, said: str) -> None:
-    finding = host.torch(
-        (sys.executable, "-I", "-S", "-c", script), patience=0.5 if fault == "torch-hangs" else PATIENT
-    )
+    finding = host.torch((sys.executable, "-I", "-S", "-c", script), patience=PATIENT)
     assert (finding.light, finding.fault) == (light, fault) and said in finding.said and "\x1b" not in finding.said
+
+
+@pytest.mark.parametrize(
+    ("before", "light", "fault"), [(None, Light.YELLOW, "torch-slow"), (b"GPU\n", Light.RED, "torch-hangs")]
+)
+def test_trial_of_torch_that_ends_too_late__blames_a_gpu_only_if_one_was_tried(
+    monkeypatch: pytest.MonkeyPatch, before: bytes | None, light: Light, fault: str
+) -> None:
+    def late(argv: Any, *, timeout: float, **_: Any) -> Any:
+        raise subprocess.TimeoutExpired(argv, timeout, output=before)
+
+    monkeypatch.setattr(subprocess, "run", late)
+    finding = host.torch()
+    assert (finding.light, finding.fault) == (light, fault) and ("GPU that hangs" in finding.do) == bool(before)
 
 
 def test_trial_of_torch_runs_here() -> None:

@@ -59,6 +59,12 @@ def test_counters_are_added_up_over_the_lives_of_a_daemon(home: Path) -> None:
     assert grown["curves"][0]["points"][-1] == (340.0, pytest.approx(10.0))
 
 
+def test_peer_that_a_flag_has_named__is_called_as_the_other_members_call_it(founder: Path) -> None:
+    (plain,) = gather([founder])
+    keep(founder, [record(10.0, members=(MemberRecord(plain.id, "peer1", 1, 1, 2.0, 10),))])
+    assert [peer.name for peer in gather([founder])] == ["peer1"]
+
+
 def test_loss_of_a_member_without_a_home__against_its_own_samples_where_they_grow(founder: Path) -> None:
     def told(loss: float | None, samples: int | None) -> tuple[MemberRecord, ...]:
         return (MemberRecord("bbbbbbbb", "b", 1, 1, loss, samples),)

@@ -77,6 +77,10 @@ def test_the_usual_distance_of_a_short_run_is_the_largest_of_the_first_cycle():
     assert machine.closeness.before == 0.9, "the first cycle is over"
 
 
+def test_before_the_closing_begins_no_distance_is_measured():
+    assert math.isnan(Closing(A, Random(1), PATIENCE).closeness.now)
+
+
 def test_a_distance_beyond_the_bound_is_no_distance_of_the_others():
     machine = closing(A, B, C, D)
     walk(machine, [FAR, NEAR])

@@ -1,5 +1,6 @@
 """Processes that attach: admitted, refused or silent, and where the error leads in a home without a daemon."""
 
+import errno
 import os
 import socket
 from pathlib import Path
@@ -108,18 +109,28 @@ def test_descriptors_do_not_leak(server: links.LinkServer, tmp_path: Path) -> No
     assert len(os.listdir("/proc/self/fd")) <= before
 
 
-def test_no_memory_is_refused_with_gd_502(
-    server: links.LinkServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("number", "code", "do"),
+    [
+        (errno.ENOSPC, "GD-502", "free memory"),
+        (errno.ENOMEM, "GD-502", "free memory"),
+        (errno.EMFILE, "GD-104", "limit of open files"),
+        (errno.EPERM, "GD-505", "gossipdp doctor"),
+    ],
+)
+def test_memory_that_cannot_be_shared_is_refused_with_what_is_missing(
+    server: links.LinkServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int, code: str, do: str
 ) -> None:
     def full(self: Allocation) -> bool:
-        raise OSError(28, "No space left on device")
+        raise OSError(number, os.strerror(number))
 
     monkeypatch.setattr(Allocation, "step", full)
     link = links.Link.connect(tmp_path)
     link.hello(SCHEMA)
-    assert pump(server) == [links.Detached("refused: GD-502")]
+    assert pump(server) == [links.Detached(f"refused: {code}")]
     (refused,) = link.receive()
-    assert isinstance(refused, links.Refused) and refused.code == "GD-502" and "No space left" in refused.seen
+    assert isinstance(refused, links.Refused) and refused.code == code and do in refused.do
+    assert os.strerror(number) in refused.seen
     assert len(server.filenos()) == 1
 
 
