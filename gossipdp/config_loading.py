@@ -128,6 +128,9 @@ def _parse(text: str, file: str) -> tuple[dict[str, Any], dict[str, int]]:
         raise ConfigError(
             "GD-310", f"{file}:{number} is not valid TOML", seen=what, do="put texts in quotes, and one key on a line"
         ) from None
+    except RecursionError:
+        do = "write sections, and in them one key on a line"
+        raise ConfigError("GD-310", f"{file} is not valid TOML", seen="it is nested too deep", do=do) from None
 
 
 def _lines(text: str) -> dict[str, int]:

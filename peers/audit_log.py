@@ -27,7 +27,7 @@ def read(home: Path, last: int) -> list[dict[str, Any]]:
 def _record(line: bytes) -> dict[str, Any] | None:
     try:
         record = json.loads(line)
-    except ValueError:
+    except (ValueError, RecursionError):
         return None
     whole = isinstance(record, dict) and isinstance(record.get("time"), int | float) and "event" in record
     return record if whole else None

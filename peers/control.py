@@ -307,7 +307,7 @@ def ask(home: Path, verb: str, *, timeout: float = 10.0, **args: Any) -> dict[st
             raise _absent(home, error) from None
     try:
         answer = msgspec.json.decode(reply, type=_Answer)
-    except (msgspec.MsgspecError, ValueError):
+    except (msgspec.MsgspecError, ValueError, RecursionError):
         raise UnreachableError(
             "GD-105",
             "the daemon of this home broke off its answer",

@@ -30,7 +30,7 @@ def read_about(home: Path, name: str = FINAL) -> dict[str, Any] | None:
     """What final.json in the folder `name` says; None without one. The run of a home without final files goes on."""
     try:
         found = json.loads((home / name / ABOUT).read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+    except (OSError, ValueError, RecursionError):
         return None
     return found if isinstance(found, dict) else None
 

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
-
-import psutil
+import os
 
 from gossipdp.runtime.free_memory import limit
 
@@ -14,7 +13,7 @@ __all__ = ["keep_memory", "usable"]
 
 def usable() -> int:
     """Bytes that this process may use: the machine's memory, or the limit of its container."""
-    machine, container = int(psutil.virtual_memory().total), limit()
+    machine, container = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"), limit()
     return machine if container is None else min(machine, container)
 
 

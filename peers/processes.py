@@ -19,6 +19,8 @@ from pathlib import Path
 
 import psutil
 
+from gossipdp.runtime.all_processes import each_process
+
 __all__ = ["LOOK", "MARK", "Ending", "Guard", "adopt", "bury", "family", "orphans", "ticks", "tie"]
 
 log = logging.getLogger("gossipdp.supervisor")
@@ -45,7 +47,10 @@ def adopt() -> bool:
     """
     with contextlib.suppress(OSError, AttributeError):
         _LIBRARY.prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
-    return os.getpid() != 1 and not psutil.Process().children()
+    try:
+        return os.getpid() != 1 and not psutil.Process().children()
+    except psutil.Error:  # without /proc no orphan can be found
+        return False
 
 
 def tie(parent: int) -> None:
@@ -101,7 +106,7 @@ def family(mark: str, leaders: Collection[int] = ()) -> list[psutil.Process]:
     living: dict[int, psutil.Process] = {}
     children: defaultdict[int, list[int]] = defaultdict(list)
     found = set(leaders)
-    for process in psutil.process_iter():
+    for process in each_process():
         with contextlib.suppress(psutil.Error), process.oneshot():
             children[process.ppid()].append(process.pid)
             if process.status() != psutil.STATUS_ZOMBIE:

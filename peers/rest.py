@@ -18,6 +18,7 @@ from typing import Final, NamedTuple
 
 import psutil
 
+from gossipdp.runtime.all_processes import each_process
 from peers.child import Policy
 from peers.processes import LOOK, Ending, family
 from peers.supervisor_file import DAEMON, GUARD, SUPERVISOR, TRAINING, Recorded, read
@@ -142,7 +143,7 @@ def _family(recorded: Recorded, part: str, group: Sequence[psutil.Process] = ())
 def _group(leader: int) -> list[psutil.Process]:
     """The members of the process group of `leader`, which may be dead."""
     found = []
-    for process in psutil.process_iter():
+    for process in each_process():
         with contextlib.suppress(OSError):
             if os.getpgid(process.pid) == leader:
                 found.append(process)

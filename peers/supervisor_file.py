@@ -113,7 +113,7 @@ def read(home: Path) -> Recorded | None:
             recorded = msgspec.json.decode(file.read(SIZE), type=Recorded)
             here = (_boot(), _place(file.fileno())) == (recorded.boot, recorded.place)
             here = here and os.fstat(file.fileno()).st_uid == os.geteuid()
-    except (OSError, ValueError):  # msgspec's errors are ValueErrors
+    except (OSError, ValueError, RecursionError):  # msgspec's errors are ValueErrors
         return None
     return recorded if here and recorded.mark else None
 

@@ -248,3 +248,8 @@ def test_removed_key_with_a_value_that_changes_nothing_is_passed_over_and_named(
 def test_removed_key_with_another_value_is_refused_with_what_to_do(text: str) -> None:
     with pytest.raises(ConfigError, match=r"GD-312 peer\.toml:2: exchange\.\w+ = .* does not have\n  do:   remove"):
         load(f"[exchange]\n{text}\n", file="peer.toml")
+
+
+def test_toml_that_is_nested_too_deep__is_no_valid_toml() -> None:
+    with pytest.raises(ConfigError, match="GD-310 run.toml is not valid TOML\n  seen: it is nested too deep"):
+        load(f"[network]\nname = {'[' * 20_000}{']' * 20_000}\n", file="run.toml", presets={})

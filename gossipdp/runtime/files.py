@@ -121,7 +121,7 @@ def load_state(path: Path, kind: type[T]) -> T | None:
         return msgspec.json.decode(read_bounded(path, MAX_STATE), type=kind)
     except FileNotFoundError:
         return None
-    except (OSError, ValueError) as error:  # msgspec's errors are ValueErrors
+    except (OSError, ValueError, RecursionError) as error:  # msgspec's errors are ValueErrors
         raise DataError(
             "GD-603", f"{path} cannot be read", seen=str(error), do="move it away; the peer writes a new one"
         ) from None

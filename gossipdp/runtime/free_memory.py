@@ -14,6 +14,7 @@ from typing import Final, Literal, NamedTuple
 
 import psutil
 
+from gossipdp.runtime.all_processes import each_process
 from gossipdp.runtime.control_groups import CGROUP, ROOT, levels
 from gossipdp.runtime.files import read_bounded
 
@@ -63,7 +64,7 @@ def limit(cgroup: Path = CGROUP, root: Path = ROOT) -> int | None:
 def holders(free: Free, most: int = 2) -> Sequence[tuple[int, str, int]]:
     """The processes with the most memory beside this one: process id, name, and bytes that no other process shares."""
     found, ours = [], _group_of(os.getpid())
-    for process in psutil.process_iter() if free.others != "none" else ():
+    for process in each_process() if free.others != "none" else ():
         with contextlib.suppress(psutil.Error, OSError):
             memory = process.memory_info()
             if process.pid != os.getpid() and (free.others == "machine" or _group_of(process.pid) == ours):

@@ -21,6 +21,7 @@ import psutil
 from gossipdp.protocol.wire.messages import printable
 from gossipdp.runtime.descriptors import ENOUGH, shares
 from gossipdp.runtime.files import Files
+from gossipdp.runtime.free_memory import free_memory
 from gossipdp.runtime.memory_need import MemoryPlan
 from gossipdp.runtime.room import Room
 from peers.doctor.findings import Finding, fine, grey, red, yellow
@@ -156,8 +157,9 @@ def files(limits: tuple[int, int] | None = None) -> Finding:
 def memory(room: Room, plan: MemoryPlan, parameters: int) -> Finding:
     """Whether a model of `parameters` parameters fits; 0 if the size is not known."""
     if not parameters:
-        free = psutil.virtual_memory().available
-        return grey("memory", f"{free / 1e9:.1f} GB available; --parameters N tells whether a model fits")
+        free = free_memory()
+        said = "how much is free is not known" if free is None else f"{free.bytes / 1e9:.1f} GB available"
+        return grey("memory", f"{said}; --parameters N tells whether a model fits")
     if (short := room.shortage(parameters, 0, attaches=True)) is not None:
         return red("memory", "no-memory", " ".join(short.seen.split()), short.do)
     return fine("memory", f"{parameters:,} parameters need {plan.need(parameters).total / 1e9:.1f} GB, which are there")
@@ -195,6 +197,6 @@ def _holder(number: int) -> str:
         pids = sorted({each.pid for each in found if each.status == psutil.CONN_LISTEN and each.pid})
         if pids:
             return ", ".join(f"{printable(psutil.Process(pid).name())} (process {pid})" for pid in pids)
-    except psutil.Error:
+    except (psutil.Error, OSError):
         pass
     return "another program, of another user"

@@ -94,7 +94,7 @@ def _told(lines: Iterable[str]) -> Iterator[tuple[float, str, str]]:
                     yield float(said["time"]), str(said["code"])[:6], _short(text)
             elif (match := LINE.match(line)) is not None:
                 yield datetime.fromisoformat(match[1]).timestamp(), match[2], _short(match[3])
-        except (ValueError, TypeError, AttributeError):
+        except (ValueError, TypeError, AttributeError, RecursionError):
             continue
 
 

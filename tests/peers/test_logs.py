@@ -15,8 +15,9 @@ from pathlib import Path
 import pytest
 
 from gossipdp.runtime.observability import audit
-from peers import daemon, logs, waits
+from peers import audit_log, daemon, finished, logs, waits
 from peers.log_file import LogFile, log_file
+from peers.report import gather
 
 
 def test_a_json_line_has_peer_code_and_exchange(capsys: pytest.CaptureFixture[str]) -> None:
@@ -175,3 +176,12 @@ def test_a_long_call_is_told_and_a_short_one_is_not(monkeypatch: pytest.MonkeyPa
         events[1].wait()
     assert told == ["waiting for the disk, for 6 s", "waiting for the disk, for 41 s"]
     assert not [thread for thread in threading.enumerate() if thread.name == "gossipdp-waits"]
+
+
+def test_json_in_a_home_that_is_nested_too_deep__is_passed_over(tmp_path: Path) -> None:
+    deep = "[" * 100_000 + "]" * 100_000
+    for folder, name in (("log", "audit.jsonl"), ("final", "final.json")):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / name).write_text(deep)
+    assert audit_log.read(tmp_path, 1) == [] and finished.read_about(tmp_path) is None
+    assert not list(gather._told(['{"code": ' + deep]))

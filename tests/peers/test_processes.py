@@ -5,10 +5,13 @@ import os
 import signal
 import subprocess
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import psutil
 import pytest
 
+from gossipdp.runtime.free_memory import Free, holders
+from peers import memory, processes
 from peers.processes import MARK, UNDYING, Ending, family
 
 Start = Callable[..., subprocess.Popen[bytes]]
@@ -102,3 +105,12 @@ def test_what_cannot_be_killed_is_given_up(monkeypatch: pytest.MonkeyPatch) -> N
     ending = Ending("stuck", lambda: [me], 100.0, 0.0)
     assert ending.look(100.0) and ending.look(100.0 + UNDYING - 0.1)
     assert not ending.look(100.0 + UNDYING)
+
+
+def test_processes_of_a_host_whose_proc_is_hidden__are_none_to_see(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(psutil, "PROCFS_PATH", str(tmp_path / "hidden"))
+    monkeypatch.setattr(processes, "_LIBRARY", None)
+    assert family("a mark") == [] and not processes.orphans([]) and not processes.adopt()
+    assert list(holders(Free(1, 2, "this machine"))) == [] and memory.usable() > 1 << 20

@@ -86,3 +86,9 @@ def test_decision_that_cannot_be_read_takes_no_other_with_it(tmp_path: Path) -> 
     (tmp_path / FILE).write_text(f"[[1,99],{text[1:]}")
     decisions, _, notice = load_decisions(tmp_path)
     assert decisions == [ban(b"a" * 32)] and "1 of 2 decisions" in notice
+
+
+def test_state_file_that_is_nested_too_deep__cannot_be_read(tmp_path: Path) -> None:
+    (tmp_path / "x").write_text("[" * 20_000 + "]" * 20_000)
+    with pytest.raises(DataError, match="GD-603"):
+        load_state(tmp_path / "x", list)

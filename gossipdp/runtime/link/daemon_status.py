@@ -43,5 +43,5 @@ def ask_status(home: Path, within: float = 5.0) -> dict[str, Any] | None:
                     break
                 reply += piece
         return msgspec.json.decode(bytes(reply), type=_Answer).reply
-    except (OSError, ValueError):  # msgspec's errors are ValueErrors
+    except (OSError, ValueError, RecursionError):  # msgspec's errors are ValueErrors
         return None

@@ -176,7 +176,7 @@ def _decode(prefix: str, text: str, kind: type[T]) -> T:
         raise _damaged("the checksum does not fit")
     try:
         return msgspec.msgpack.decode(body, type=kind)
-    except (msgspec.MsgspecError, ValueError):
+    except (msgspec.MsgspecError, ValueError, RecursionError):
         raise _damaged("the content is not that of an invite") from None
 
 

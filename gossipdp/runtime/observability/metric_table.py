@@ -51,6 +51,7 @@ FAMILIES: Final = (
     _counter("samples_total", "Samples submitted by the training process."),
     _gauge("network_samples_per_second", "Samples a second of all live members, as they report them."),
     _gauge("loss", "Training loss last reported."),
+    _gauge("eval_loss", "Evaluation loss last reported."),
     _counter("training_stall_seconds_total", "Time the training process spent in gossipdp."),
     _gauge("training_attached", "1 while a training process is attached."),
     _counter("sessions_total", "Training processes that attached, by result: ok or a code.", "result"),

@@ -299,6 +299,7 @@ class Metrics:
             stall=status.stall_seconds,
             on=status.training,
         )
+        self._gauges["eval_loss"].set(status.eval_loss)
         _, network_rate = status.samples_per_second()
         self._gauges["network_samples_per_second"].set(math.nan if network_rate is None else network_rate)
         if status.exchanged_bytes:

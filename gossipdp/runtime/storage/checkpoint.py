@@ -312,7 +312,7 @@ def _told(path: Path) -> Iterator[None]:
     except _LaterFormat as error:
         cause = f"checkpoint {path} was written by a later version of gossipdp"
         raise DataError("GD-601", cause, seen=str(error), do="upgrade gossipdp on this host") from None
-    except (FileNotFoundError, ValueError, SafetensorError) as error:
+    except (FileNotFoundError, ValueError, RecursionError, SafetensorError) as error:
         raise _damaged(path, str(error)) from None
     except OSError as error:
         raise unreadable(f"checkpoint {path}", error) from None

@@ -121,6 +121,7 @@ def status() -> types.SimpleNamespace:
         samples=1200,
         samples_per_second=lambda: (40.0, 160.0),
         loss=1.5,
+        eval_loss=1.25,
         stall_seconds=0.25,
         training=True,
         exchanged_bytes=500,

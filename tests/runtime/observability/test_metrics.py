@@ -107,7 +107,7 @@ def test_update_reads_states_and_totals_of_the_peer(metrics: Metrics) -> None:
     assert value(metrics, "received_bytes_total", peer=peer, lane="control") == 70
     plain = {"round": 3, "clock_steps": 150, "steps_total": 150, "samples_total": 1200, "loss": 1.5, "links": 1}
     plain |= {"training_stall_seconds_total": 0.25, "compression_ratio": 8.0, "queue_jobs": 3, "consensus_ratio": 1.25}
-    plain |= {"network_samples_per_second": 160.0}
+    plain |= {"network_samples_per_second": 160.0, "eval_loss": 1.25}
     assert {name: value(metrics, name) for name in plain} == plain
 
 
@@ -118,7 +118,7 @@ def test_total_that_fell__counted_on_from_zero(metrics: Metrics) -> None:
 
 
 def test_gauge_without_a_value_is_nan(metrics: Metrics) -> None:
-    for name in ("loss", "consensus_distance", "queue_bytes", "checkpoint_last_success_timestamp_seconds"):
+    for name in ("loss", "eval_loss", "consensus_distance", "queue_bytes", "checkpoint_last_success_timestamp_seconds"):
         assert math.isnan(value(metrics, name) or 0.0)
 
 
