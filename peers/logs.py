@@ -90,7 +90,7 @@ def audit_file(home: Path) -> Path:
 
 
 def open_audit(home: Path) -> None:
-    """Write the audit log of this process to a file in `home`. `configure` comes first: its log tells of a full disk."""
+    """Write the audit log of this process to a file in `home`. `configure` comes first: it tells of a full disk."""
     log = logging.getLogger(audit.LOGGER)
     for before in log.handlers:
         before.close()

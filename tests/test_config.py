@@ -251,5 +251,5 @@ def test_removed_key_with_another_value_is_refused_with_what_to_do(text: str) ->
 
 
 def test_toml_that_is_nested_too_deep__is_no_valid_toml() -> None:
-    with pytest.raises(ConfigError, match="GD-310 run.toml is not valid TOML\n  seen: it is nested too deep"):
+    with pytest.raises(ConfigError, match=r"GD-310 run\.toml is not valid TOML\n  seen: it is nested too deep"):
         load(f"[network]\nname = {'[' * 20_000}{']' * 20_000}\n", file="run.toml", presets={})

@@ -64,7 +64,7 @@ def invite(
 
 
 def _check_used(ctx: click.Context, does: str) -> None:
-    """Raise UsageError if an option is given that would be ignored: an invite must not allow more than was asked for."""
+    """Raise UsageError if an option is given that would be ignored: an invite allows no more than was asked."""
     for parameter in ctx.command.get_params(ctx):
         key = parameter.name or ""
         users = [each for each, used in USED.items() if key in used]

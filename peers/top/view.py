@@ -24,6 +24,11 @@ WRAPPED: Final = 4
 PANES: Final = 6
 """lines of each pane below the members, at most"""
 
+NAME: Final = 12
+"""characters of a partner's name, at least, in a line about an exchange"""
+FIGURES: Final = 72
+"""characters of such a line without the name"""
+
 
 class View:
     """One look at the network.
@@ -60,9 +65,9 @@ class View:
         ]
         below = [*self._pane("notices", self._notices(width)), _keys(choice, width)]
         if choice.opened and rows:
-            exchanges = self._exchanges(str(rows[at].get("id")))
+            exchanges = self._exchanges(width, str(rows[at].get("id")))
             return Group(*head, *_pairs(rows[at]), *self._pane("exchanges with it", exchanges), *below)
-        below = [*self._pane("exchanges", self._exchanges()), *below]
+        below = [*self._pane("exchanges", self._exchanges(width)), *below]
         room = max(FEWEST, height - len(head) - len(below) - WRAPPED)
         first = max(0, min(at - room // 2, len(rows) - room))
         table, _ = rich_table(COLUMNS, rows[first : first + room], width, at - first)
@@ -79,20 +84,30 @@ class View:
         told.truncate(2 * width, overflow="ellipsis")
         return told
 
-    def _exchanges(self, partner: str = "") -> list[Text]:
+    def _exchanges(self, width: int, partner: str = "") -> list[Text]:
+        room = min(max(NAME, width - FIGURES), max(map(len, self._names.values()), default=NAME))
         return [
-            Text(self._exchange(each), style="" if each.get("chunks") else "yellow", no_wrap=True, overflow="ellipsis")
+            Text(
+                self._exchange(each, room),
+                style="" if each.get("chunks") else "yellow",
+                no_wrap=True,
+                overflow="ellipsis",
+            )
             for each in self._status.get("recent_exchanges") or ()
             if partner in ("", each.get("partner"))
         ]
 
-    def _exchange(self, told: Mapping[str, Any]) -> str:
+    def _exchange(self, told: Mapping[str, Any], room: int) -> str:
         partner = str(told.get("partner"))
         name = self._names.get(partner, partner[:8])
+        if len(name) > room:  # the end of a default name tells hosts apart
+            name = f"…{name[1 - room :]}"
         chunks = f"{told.get('chunks')} of {told.get('of')} chunks" if told.get("chunks") else "mixed nothing"
         sizes = f"{quantity(told.get('received_bytes') or 0, 'B')} in, {quantity(told.get('sent_bytes') or 0, 'B')} out"
         when = f"{spoken(told.get('ago') or 0.0)} ago"
-        return f"{when:>9}  {name:<12.12} {told.get('result', ''):<5} {chunks}, {sizes}, {told.get('seconds', 0):.1f} s"
+        return (
+            f"{when:>9}  {name:<{room}} {told.get('result', ''):<5} {chunks}, {sizes}, {told.get('seconds', 0):.1f} s"
+        )
 
     def _notices(self, width: int) -> list[Text]:
         told = reversed(self._status.get("notices") or [])

@@ -177,7 +177,9 @@ def test_what_lasts_tells_how_far_it_is_on_standard_error(
 
 
 @pytest.mark.parametrize("words", [("export", "x.safetensors", "--checkpoint", "nope"), ("verify", "nope")])
-def test_checkpoint_that_is_not_there__is_not_called_damaged(gossipdp: Run, saved: Path, words: tuple[str, ...]) -> None:
+def test_checkpoint_that_is_not_there__is_not_called_damaged(
+    gossipdp: Run, saved: Path, words: tuple[str, ...]
+) -> None:
     done = gossipdp("checkpoint", *words, "--home", saved)
     assert done.code == 8 and done.err.startswith("GD-604 there is no checkpoint nope\n") and "damaged" not in done.err
 
