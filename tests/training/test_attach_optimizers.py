@@ -49,6 +49,14 @@ class Shell(Optimizer):
         self.inner, self.param_groups = optimizer, optimizer.param_groups
 
 
+class HalfShell(Optimizer):
+    """As Magma of pytorch_optimizer: has hooks of its steps, and none of the others."""
+
+    def __init__(self, optimizer: Optimizer) -> None:
+        self.base, self.param_groups = optimizer, optimizer.param_groups
+        self._optimizer_step_pre_hooks = self._optimizer_step_post_hooks = {}  # type: ignore[assignment]
+
+
 class Noam:
     """A schedule around an optimizer, as in the annotated transformer."""
 
@@ -108,6 +116,7 @@ def post_local(model: nn.Module) -> Any:
 
 HINTS: dict[str, Callable[[nn.Module], Any]] = {
     "optimizer.inner": lambda model: Shell(sgd(model)),
+    "optimizer.base": lambda model: HalfShell(sgd(model)),
     "optimizer.optimizer": lambda model: Noam(sgd(model)),
     "optimizer.all": lambda model: Several(sgd(model[0]), sgd(model[2])),  # type: ignore[index]
     "optimizer.wrapped.optimizer": lambda model: Outer(Noam(sgd(model))),

@@ -24,6 +24,10 @@ WRAPPERS: Final = ("AcceleratedOptimizer", "_FabricOptimizer", "LightningOptimiz
 """classes around a torch optimizer, which is their `optimizer`; the last two imitate its class"""
 
 
+HOOKS: Final = tuple(f"_optimizer_{each}_hooks" for each in ("step_pre", "step_post", "load_state_dict_post"))
+"""attributes that `Optimizer.__init__` makes, and that `attach` needs"""
+
+
 class Held(NamedTuple):
     """A parameter of the model, and the optimizer that steps on it."""
 
@@ -59,8 +63,8 @@ def bare(optimizer: object) -> torch.optim.Optimizer:
 
 
 def _whole(optimizer: object) -> bool:
-    """True if torch calls hooks at its steps. A subclass that never called Optimizer.__init__ has none."""
-    return isinstance(optimizer, torch.optim.Optimizer) and hasattr(optimizer, "_optimizer_step_post_hooks")
+    """True if torch calls hooks at its steps. A subclass that never called Optimizer.__init__ has not all of them."""
+    return isinstance(optimizer, torch.optim.Optimizer) and all(hasattr(optimizer, each) for each in HOOKS)
 
 
 def _inside(wrapper: object, depth: int = 3) -> str:
