@@ -27,6 +27,12 @@ def test_a_drawn_block_becomes_its_picture_and_a_changed_one_stays_text() -> Non
     assert "```text\n" + block in changed and "pictures" not in changed
 
 
+def test_every_block_is_drawn() -> None:
+    """If this fails, run `python docs/site/drawings.py MERMAID.JS`, which its head explains."""
+    blocks = [block for page in SITE.parent.rglob("*.md") for block in drawings.BLOCK.findall(page.read_text("utf-8"))]
+    assert {drawings.name(block) for block in blocks} == {each.name for each in drawings.FOLDER.glob("*.svg")}
+
+
 def test_pictures_load_nothing_and_hold_no_script() -> None:
     pictures = list((SITE / "static" / "drawings").glob("*.svg"))
     assert pictures
