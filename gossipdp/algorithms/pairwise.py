@@ -58,6 +58,9 @@ MOST_A_ROUND = 8.0
 several tau, because faster peers meet it often. The limit stops a partner that lies in every exchange"""
 PLAUSIBLE = 32.0
 """usual distances that may lie between two replicas in the closing: one may have trained on for as many rounds"""
+ROUNDING = 2.0**-21
+"""difference in the closing that counts as none, relative to the model: a few roundings of fp32, as where training has
+converged and the usual distance is smaller still"""
 FINER = 2.0**-4
 """share of the range that the closing predicts: movements of many rounds cancel, and a longer difference escalates by
 four bits"""
@@ -226,7 +229,7 @@ class Pairwise:
         if math.isinf(self.clip):
             return math.inf
         if self._widened is not None:
-            return self._widened * self._plausible(chunk)
+            return max(self._widened * self._plausible(chunk), self._rounding(chunk))
         tau = self.clip * self._usual(chunk)
         left = MOST_A_ROUND * tau - float(self._brought[chunk])
         return max(0.0, min(tau / min(MOST_SHARED, 1 + int(self._mixed[chunk])), left))
@@ -238,6 +241,10 @@ class Pairwise:
             # Without a step of its own a peer does not know how far the others get. Its model is a copy.
             step = NORM_SHARE * math.sqrt(squared(self.ledger.a[self.ledger.span(chunk)]))
         return PLAUSIBLE * max(self._usual(chunk), step)
+
+    def _rounding(self, chunk: int) -> float:
+        """A difference of this chunk that the arithmetic alone may leave."""
+        return ROUNDING * math.sqrt(squared(self.ledger.a[self.ledger.span(chunk)]))
 
     def _outer_step(self, job: jobs.OuterStep) -> jobs.Stepped:
         """Take the ledger's outer step, and learn from its length."""
@@ -378,7 +385,7 @@ class Pairwise:
             True,
             True,
             share,
-            distance2=norm2,
+            distance2=0.0 if self._widened is not None and math.sqrt(norm2) <= self._rounding(chunk) else norm2,
             blocks=side.blocks,
             escalated=side.escalated,
             escalation_bytes=side.escalation_bytes,

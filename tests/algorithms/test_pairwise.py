@@ -229,6 +229,25 @@ def test_plausible_difference_is_mixed_whole_and_a_longer_one_not_at_all(share):
     assert turn.share == 0.0 and moved == [0.0, 0.0]
 
 
+def test_difference_of_the_size_of_roundings_counts_as_none_however_short_the_last_steps_were():
+    """Training that has converged: its steps, and so the usual distance, are shorter than roundings of the model."""
+    one, two = Replica(1, 256, clip=1.5), Replica(2, 256, clip=1.5)
+    for each in (one, two):
+        each.ledger.a[:] = 1.0
+        each.settle()
+        each.x[:] = 1.0
+        each.x[0] += np.spacing(np.float32(1.0))
+        each.outer(1.0, 0.0)
+        each.settle()
+        each.run(jobs.Widen(2.0**-10))
+    two.ledger.a[:] += np.spacing(np.float32(1.0))
+    [turn] = exchange(one, two)
+    assert turn.share == 1.0 and turn.distance2 == 0.0
+    two.ledger.a[:] += np.float32(1e-4)
+    [turn] = exchange(one, two)
+    assert turn.share == 0.0 and turn.distance2 > 0.0, "a longer one counts as ever"
+
+
 def test_partner_too_far_away_does_not_make_the_next_grid_coarse():
     turn, one, *_ = meet(1e6, codec="modulo16")
     assert turn.share == 0.0 and one.algorithm.range.max() < 1.0
