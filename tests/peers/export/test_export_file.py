@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import safetensors
-from safetensors.numpy import load_file
+from safetensors.numpy import load_file, save
 
 from gossipdp.errors import DataError, MismatchError
 from gossipdp.protocol.schema import Schema
@@ -100,6 +100,29 @@ def test_tied_weight__every_name_is_written_with_numbers_of_its_own(tied: Checkp
     tensors = dict(safetensors.deserialize((tmp_path / "model.safetensors").read_bytes()))
     assert set(tensors) == {"embed.weight", "head.weight", "again.weight", "bias"}
     assert {bytes(tensors[name]["data"]) for name in ("embed.weight", *TIED["embed.weight"])} == {grid(12).tobytes()}
+
+
+def test_state_of_a_module_with_two_names_has_both__modules_that_tie_a_weight_are_two(tmp_path: Path) -> None:
+    also = {name: (f"net.1.{name.rpartition('.')[2]}",) for name in ("norm.mean", "norm.mask")}
+    schema = Schema.of(
+        [
+            ("embed.weight", (4, 3), "float32", "parameter"),
+            ("norm.mean", (2,), "float32", "buffer"),
+            ("norm.mask", (2,), "float32", "buffer"),
+        ],
+        also={**TIED, **also},  # type: ignore[arg-type]
+    )
+    counts = {name: np.array(5, np.int64) for name in ("norm.count", "embed.count")}
+    state = np.frombuffer(save({**counts, "norm.mask": np.array([0.0, 1.0], np.float32)}), np.uint8)
+    store = Store(tmp_path / "c")
+    arrays = {"anchor": grid(schema.size).ravel(), "state": state}
+    saved = store.verify(store.save(arrays, meta(schema.digest.hex()), schema.to_bytes()))
+    export.export_file(export.trained(saved), tmp_path / "model.safetensors")
+    found = load_file(tmp_path / "model.safetensors")
+    both = {f"{module}.{key}" for module in ("norm", "net.1") for key in ("mean", "mask", "count")}
+    assert set(found) == {"embed.weight", *TIED["embed.weight"], "embed.count", *both}
+    assert found["norm.mask"].tolist() == found["net.1.mask"].tolist() == [0.0, 1.0]
+    assert found["net.1.count"] == 5
 
 
 @pytest.mark.parametrize("saved", [["embed.weight"], ["head.weight"], ["embed.weight", "again.weight"]])
