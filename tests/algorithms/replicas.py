@@ -22,6 +22,8 @@ class Replica:
         self.buffers = np.zeros((2, size), np.float32)
         self.ledger.bind((self.buffers[0], self.buffers[1]))
         self.applied = 0
+        self.numbers = itertools.count(1)
+        """of the exchanges that it begins: the codec's rounding depends on them"""
 
     @property
     def a(self):
@@ -50,16 +52,13 @@ class Replica:
             self.run(jobs.OuterStep(chunk, lr, momentum, self.applied, part))
 
 
-COUNTER = itertools.count(1)
-
-
 def exchange(i, j, codec="fp32", weight=0.5, pull=0.0, within=True):
     """Exchange all chunks between two replicas; i is the initiator. Returns the responder's turns.
 
     Args:
         within: False as between peers of which one knows no blocks of tensors.
     """
-    number, mixed = next(COUNTER), []
+    number, mixed = next(i.numbers), []
     for chunk in range(i.ledger.chunks):
         key = jobs.ChunkKey(i.id, number, chunk)
         turn = i.run(jobs.Begin(key, codec, i.id < j.id, within))

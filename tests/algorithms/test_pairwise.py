@@ -9,7 +9,7 @@ from gossipdp.algorithms.pairwise import NORM_SHARE, PLAUSIBLE
 from gossipdp.codecs import CODECS
 from gossipdp.protocol import jobs
 from simulations.simulator.settings import pairwise
-from tests.algorithms.replicas import COUNTER, Replica, exchange, replicas
+from tests.algorithms.replicas import Replica, exchange, replicas
 from tests.algorithms.test_pairwise_bound import Trainee
 
 # -- 2: the mean equations ----------------------------------------------------------------------------------------
@@ -63,7 +63,7 @@ def test_ranges_follow_distance_and_own_movement():
 
 def test_step_taken_while_a_chunk_is_open_is_still_allowed_for_next_time():
     i, j = replicas(2, size=256)
-    key = jobs.ChunkKey(i.id, next(COUNTER), 0)
+    key = jobs.ChunkKey(i.id, next(i.numbers), 0)
     turn = j.run(jobs.Answer(key, "fp32", False, i.run(jobs.Begin(key, "fp32", True)).buffers[0]))
     turn = i.run(jobs.Decode(key, turn.buffers, True))
     i.x[:] = i.ledger.a + np.float32(2.0)

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from gossipdp.codecs import CODECS
 from gossipdp.protocol import jobs
-from tests.algorithms.replicas import COUNTER, bounded, exchange
+from tests.algorithms.replicas import bounded, exchange
 
 
 @pytest.mark.parametrize("codec", list(CODECS))
@@ -20,7 +20,7 @@ def test_hostile_initiator_moves_the_anchor_by_at_most_gamma_tau(codec, size, in
     i.ledger.a[:] = np.random.default_rng(1).standard_normal(256) * size
     i.algorithm.range[:] = size
     before, tau = j.a, j.algorithm._bound(0)
-    key = jobs.ChunkKey(i.id, next(COUNTER), 0)
+    key = jobs.ChunkKey(i.id, next(i.numbers), 0)
     turn = j.run(jobs.Answer(key, codec, False, i.run(jobs.Begin(key, codec, True)).buffers[0]))
     for first in (True, False, False, False, False):
         turn = i.run(jobs.Decode(key, turn.buffers, first))
@@ -36,7 +36,7 @@ def test_hostile_responder_moves_the_initiator_by_at_most_gamma_tau(share):
     i, j = bounded()
     j.ledger.a[:] = 100.0
     before, tau = i.a, i.algorithm._bound(0)
-    key = jobs.ChunkKey(i.id, next(COUNTER), 0)
+    key = jobs.ChunkKey(i.id, next(i.numbers), 0)
     turn = j.run(jobs.Answer(key, "fp32", False, i.run(jobs.Begin(key, "fp32", True)).buffers[0]))
     i.run(jobs.Decode(key, turn.buffers, True))
     turn = i.run(jobs.Mix(key, (), share, 0.5, 0.0))
@@ -53,7 +53,7 @@ FRAMES = st.lists(st.binary(max_size=1100), min_size=1, max_size=6)
 def test_arbitrary_payloads_are_refused_or_bounded_and_never_raise(codec, ranges, codes):
     i, j = bounded()
     before, tau = j.a, j.algorithm._bound(0)
-    key = jobs.ChunkKey(i.id, next(COUNTER), 0)
+    key = jobs.ChunkKey(i.id, next(i.numbers), 0)
     turn = j.run(jobs.Answer(key, codec, False, ranges[0]))
     if not turn.refused:
         turn = j.run(jobs.DecodeAndMix(key, tuple(codes), 1.0, 0.5, 0.0))
@@ -74,7 +74,7 @@ def test_honest_frames_with_poison_in_them_are_refused_or_bounded(codec, byte):
     for begin in (0.0, 0.5):
         i, j = bounded()
         before, tau = j.a, j.algorithm._bound(0)
-        key = jobs.ChunkKey(i.id, next(COUNTER), 0)
+        key = jobs.ChunkKey(i.id, next(i.numbers), 0)
         turn = j.run(jobs.Answer(key, codec, False, i.run(jobs.Begin(key, codec, True)).buffers[0]))
         for first in (True, False, False, False, False):
             turn = i.run(jobs.Decode(key, turn.buffers, first))
@@ -94,7 +94,7 @@ def test_honest_frames_with_poison_in_them_are_refused_or_bounded(codec, byte):
 @pytest.mark.parametrize("codec", ["fp32", "fp16", "bf16"])
 def test_payload_that_is_not_finite_is_refused(codec, poison):
     i, j = bounded()
-    key = jobs.ChunkKey(i.id, next(COUNTER), 0)
+    key = jobs.ChunkKey(i.id, next(i.numbers), 0)
     kind = {"fp32": "<f4", "fp16": "<f2"}.get(codec)
     values = np.zeros(256, np.float32)
     values[7] = poison

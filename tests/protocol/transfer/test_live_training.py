@@ -34,6 +34,8 @@ class Surviving(Returning):
         while pending := [job for job in self.asked if not isinstance(job, jobs.Restore)]:
             self.asked.remove(pending[0])
             result = jobs.Checked(finite) if isinstance(pending[0], jobs.Found | jobs.Check) else None
+            if isinstance(pending[0], jobs.Attach):
+                result = jobs.Replaced(0.0, 1.0)
             if isinstance(pending[0], jobs.OuterStep):
                 result = jobs.Stepped(1.0, 1.0)
             self.peer.job_done(
