@@ -58,8 +58,8 @@ MOST_A_ROUND = 8.0
 several tau, because faster peers meet it often. The limit stops a partner that lies in every exchange"""
 PLAUSIBLE = 32.0
 """usual distances that may lie between two replicas in the closing: one may have trained on for as many rounds"""
-ROUNDING = 2.0**-21
-"""difference in the closing that counts as none, relative to the model: a few roundings of fp32, as where training has
+ROUNDING = 2.0**-23
+"""difference in the closing that counts as none, relative to the model: two roundings of fp32, as where training has
 converged and the usual distance is smaller still"""
 FINER = 2.0**-4
 """share of the range that the closing predicts: movements of many rounds cancel, and a longer difference escalates by
