@@ -1,4 +1,4 @@
-"""The status page of more members than a handful, in a real browser: nothing overlaps, and nothing is cut."""
+"""The status page of a network in a real browser: nothing overlaps, nothing is cut, and hosts can be told apart."""
 
 import json
 from pathlib import Path
@@ -12,7 +12,7 @@ from tests.runtime.observability.page.network_of_many import NetworkOfMany
 
 pytestmark = pytest.mark.needs("chromium")
 
-WIDTHS = (1400, 390)
+WIDTHS = (1400, 1280, 500, 390)
 BOXES = """
 Array.from(document.querySelectorAll(%s), each => {
   const box = each.getBoundingClientRect();
@@ -34,9 +34,9 @@ def overlap(one: Box, other: Box) -> bool:
 
 
 @pytest.mark.parametrize("width", WIDTHS)
-@pytest.mark.parametrize("count", [2, 5, 12, 24])
-def test_picture__names_are_whole_and_lie_on_nothing(tmp_path: Path, count: int, width: int) -> None:
-    with NetworkOfMany(count) as network, Browser(tmp_path, width=width) as browser:
+@pytest.mark.parametrize(("count", "cloud"), [(2, False), (4, False), (5, True), (12, True), (24, False)])
+def test_picture__names_are_whole_and_lie_on_nothing(tmp_path: Path, count: int, cloud: bool, width: int) -> None:
+    with NetworkOfMany(count, cloud=cloud) as network, Browser(tmp_path, width=width) as browser:
         browser.open(network.url)
         until("the members are drawn", lambda: len(boxes(browser, "#picture .node")) == count)
         (picture,) = boxes(browser, "#picture")
@@ -89,3 +89,106 @@ def test_losses_against_samples__each_member_over_its_own(tmp_path: Path) -> Non
         told = browser.run("document.getElementById('loss').getAttribute('aria-label')")
         assert all(f"{name[:4]}" in told for name in network.names) and "no value yet" not in told
         assert browser.complaints == []
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+def test_default_names_of_cloud_hosts__whole_in_lists_and_told_apart_in_the_picture(tmp_path: Path, width: int) -> None:
+    with NetworkOfMany(4, cloud=True) as network, Browser(tmp_path, width=width) as browser:
+        browser.open(network.url)
+        until("the loss is drawn", lambda: len(boxes(browser, "#loss .u-series")) == 6)
+        assert [box[0] for box in boxes(browser, "#members td:first-child")] == network.names
+        assert {box[0] for box in boxes(browser, "#contribution .who")} == set(network.names)
+        assert {box[0] for box in boxes(browser, "#exchanges td.name")} == set(network.names[1:])
+        for place in ("#picture text", "#loss .u-series th"):
+            told = [box[0] for box in boxes(browser, place)]
+            assert all(sum(host in text for text in told) == 1 for host in ("200", "31-201", "202", "31-203")), told
+        for card in boxes(browser, "section"):
+            inside = [box for box in boxes(browser, "section *") if overlap(box, card)]
+            assert all(card[1] <= box[1] and box[3] <= card[3] for box in inside)
+        assert browser.complaints == []
+
+
+def test_names_in_little_room__what_tells_them_apart_stays(tmp_path: Path) -> None:
+    names = {
+        "a": "node-7",
+        "b": "rack-of-berlin-01-x",
+        "c": "rack-of-berlin-02-x",
+        "d" * 9: "W" * 20,
+        "e" * 9: "W" * 20,
+    }
+    script = f"""
+    (async () => {{
+      const {{ shortened }} = await import("./text.js");
+      return Object.fromEntries(shortened(new Map(Object.entries({json.dumps(names)})), 10));
+    }})()
+    """
+    with NetworkOfMany(2) as network, Browser(tmp_path) as browser:
+        browser.open(network.url)
+        until("the page is there", lambda: boxes(browser, "h1"))
+        assert browser.run(script) == {
+            "a": "node-7", "b": "…erlin-01…", "c": "…erlin-02…", "d" * 9: "d" * 8, "e" * 9: "e" * 8,
+        }  # fmt: skip
+
+
+NOTICE = "GD-101 10.0.0.2:4710: no peer met there: refused"
+
+
+@pytest.mark.parametrize(
+    ("state", "title", "way"),
+    [
+        ("healthy", "Earlier notices", "If it comes again: open the port"),
+        ("degraded", "What wants attention", "What to do: open the port"),
+    ],
+)
+def test_notices_of_a_healthy_peer__told_as_earlier_ones(tmp_path: Path, state: str, title: str, way: str) -> None:
+    verdict = {"state": state, "text": f"{state}: so it is", "do": []}
+    told = {"notices": [NOTICE], "notices_ago": {NOTICE: 240.0}, "do": {"GD-101": "open the port"}}
+    with NetworkOfMany(2, verdict=verdict, **told) as network, Browser(tmp_path) as browser:
+        browser.open(network.url)
+        until("the notice is shown", lambda: boxes(browser, "#notices li"))
+        assert [box[0] for box in boxes(browser, "#notices-title, #notices span")] == [
+            title,
+            f"{NOTICE} (4 min ago)",
+            way,
+        ]
+
+
+@pytest.mark.parametrize("reports", [False, True])
+def test_loss_that_no_peer_reports__the_page_tells_how_to(tmp_path: Path, reports: bool) -> None:
+    with NetworkOfMany(2, reports=reports) as network, Browser(tmp_path) as browser:
+        browser.open(network.url)
+        until("the plots are drawn", lambda: boxes(browser, "#stall canvas"))
+        shown = [box[0] for box in boxes(browser, "#loss-told:not([hidden])")]
+        assert [" ".join(text.split()) for text in shown] == ([] if reports else [HINT])
+        assert len(boxes(browser, "#loss-drawn:not([hidden])")) == reports
+        assert browser.complaints == []
+
+
+HINT = (
+    "No peer has reported a loss yet. A training script reports it with peer.report(loss=loss). "
+    "Others see it with that peer's next round."
+)
+
+
+def test_no_time_lost__the_axis_begins_at_zero(tmp_path: Path) -> None:
+    with NetworkOfMany(2) as network, Browser(tmp_path) as browser:
+        browser.open(network.url)
+        until("the plots are drawn", lambda: boxes(browser, "#stall canvas"))
+        script = """
+        (async () => {
+          const { Plot } = await import("./plots.js");
+          const plot = new Plot(document.getElementById("stall"), { unit: "%" });
+          plot.show([[1, 2, 3], [0, 0, 0]], [{ name: "time lost" }]);
+          await new Promise((drawn) => setTimeout(drawn));
+          return plot.made.scales.y.min;
+        })()
+        """
+        assert browser.run(script) == 0
+
+
+def test_cursor_away_from_a_plot__its_legend_has_the_last_values(tmp_path: Path) -> None:
+    with NetworkOfMany(2) as network, Browser(tmp_path) as browser:
+        browser.open(network.url)
+        until("the loss is drawn", lambda: boxes(browser, "#loss .u-value"))
+        until("values are told", lambda: boxes(browser, "#agreement .u-value")[1][0] != "--")
+        assert [box[0] for box in boxes(browser, "#agreement .u-value")] == ["last", "1.50", "0.0100"]

@@ -22,6 +22,13 @@ export function recordOf(status, members, time) {
   };
 }
 
+/** Whether any peer has reported a loss. */
+export function knowsLoss(records) {
+  return records.some(
+    (record) => isKnown(record.loss) || isKnown(record.eval_loss) || record.members.some((member) => isKnown(member[4])),
+  );
+}
+
 /** Training losses of members, this host first, and its evaluation, against time or each against its own samples. */
 export function losses(records, me, bySamples) {
   const names = new Map();
@@ -32,12 +39,13 @@ export function losses(records, me, bySamples) {
     return { samples: found?.[5], loss: lossOf(record, found) };
   });
   const found = ids.map((id) => ({
+    id,
     name: names.get(id),
     mine: id === me,
     points: told(id, (record, member) => member?.[4] ?? (id === me ? record.loss : null)),
   }));
   const evaluation = told(me, (record) => record.eval_loss);
-  if (evaluation.length) found.push({ name: "evaluation here", evaluation: true, points: evaluation });
+  if (evaluation.length) found.push({ id: "evaluation", name: "evaluation here", evaluation: true, points: evaluation });
   return found;
 }
 

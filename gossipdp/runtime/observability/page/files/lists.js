@@ -1,11 +1,11 @@
 // Figures, tables and lists of the page.
-import { element, fixed, isKnown, milliseconds, named, printable, quantity, spoken, stateOf } from "./text.js";
+import { element, fixed, isKnown, milliseconds, printable, quantity, spoken, stateOf } from "./text.js";
 
 const GONE = 3600; // seconds after which a member that failed or left is not shown
 const MOST = 200; // rows of members
 
 const MEMBER_COLUMNS = [
-  ["name", "This host is first", (member) => named(member.name)],
+  ["name", "This host is first", (member) => printable(member.name), "name"],
   ["state", "alive; idle: alive, does not train; suspect: silent; failed; left", stateOf],
   ["round", "Rounds that it has made, in all its lives", (member) => member.round ?? "–", "number"],
   ["loss", "Its training loss, last reported", (member) => fixed(member.loss ?? NaN, 4), "number"],
@@ -17,7 +17,7 @@ const MEMBER_COLUMNS = [
 ];
 const EXCHANGE_COLUMNS = [
   ["ended", "", (exchange) => `${spoken(exchange.ago)} ago`, "number"],
-  ["with", "", (exchange, names) => names.get(exchange.partner) ?? exchange.partner.slice(0, 8)],
+  ["with", "", (exchange, names) => names.get(exchange.partner) ?? exchange.partner.slice(0, 8), "name"],
   ["result", "", (exchange) => exchange.result],
   ["mixed", "Chunks of the model that were averaged", (exchange) => (exchange.chunks ? `${exchange.chunks} of ${exchange.of}` : "nothing"), "number"],
   ["received", "", (exchange) => quantity(exchange.received_bytes, "B"), "number minor"],
@@ -81,14 +81,18 @@ export function showContribution(list, members) {
       const track = element("span", "", { class: "track" });
       track.append(bar);
       const share = `${quantity(member.steps)} (${Math.round((100 * member.steps) / all)} %)`;
-      item.append(element("span", named(member.name), { class: "who" }), track, element("span", share, { class: "share" }));
+      item.append(element("span", printable(member.name), { class: "who" }), track, element("span", share, { class: "share" }));
       return item;
     }),
   );
 }
 
-/** Notices, each with what to do, and what to do about the verdict, whose text names its causes. */
-export function showNotices(panel, list, status) {
+/**
+ * Notices, each with what to do, and what to do about the verdict, whose text names its causes. A healthy peer's are
+ * over, or do not hinder it.
+ */
+export function showNotices(panel, title, list, status) {
+  const healthy = status.verdict?.state === "healthy";
   const advice = status.do ?? {};
   const ago = (notice) => (isKnown(status.notices_ago?.[notice]) ? ` (${spoken(status.notices_ago[notice])} ago)` : "");
   const told = [...(status.notices ?? [])]
@@ -99,10 +103,12 @@ export function showNotices(panel, list, status) {
     ...[...ways, ...told].map(([text, way]) => {
       const item = element("li");
       if (text) item.append(element("span", text));
-      if (way) item.append(element("span", `What to do: ${printable(way, 400)}`, { class: "do" }));
+      if (way) item.append(element("span", `${healthy ? "If it comes again" : "What to do"}: ${printable(way, 400)}`, { class: "do" }));
       return item;
     }),
   );
+  title.textContent = healthy ? "Earlier notices" : "What wants attention";
+  panel.classList.toggle("earlier", healthy);
   panel.hidden = list.childElementCount === 0;
 }
 

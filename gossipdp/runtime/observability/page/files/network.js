@@ -1,12 +1,12 @@
 // The picture of the network: members on a circle, links of this host, and exchanges as they happen.
-import { element, named, printable, stateOf } from "./text.js";
+import { element, printable, shortened, stateOf } from "./text.js";
 
 const SVG = "http://www.w3.org/2000/svg";
 const CENTRE = { x: 240, y: 200 };
 const RADIUS = 150;
-const NARROW = 420; // pixels below which names beside the picture need a part of its width
-const NARROWER = { across: 104, letters: 10 };
-const WIDER = { across: RADIUS, letters: 12 };
+const GAP = 12; // between a dot and its name
+const LETTER = 10; // width of a letter of a name, mostly
+const LETTERS = { least: 10, most: 20 }; // of a name
 const MOST = 64; // members drawn
 const LABELLED = 24; // most members with names beside them
 const SPREAD = 10; // by which names near the top and the bottom are moved apart
@@ -49,23 +49,34 @@ export class Picture {
   /** members: rows of the answer to `members`, this host first. linked: ids of members with a link to this host. */
   draw(members, linked) {
     const drawn = members.slice(0, MOST);
-    const form = this.svg.clientWidth < NARROW ? NARROWER : WIDER;
-    const places = new Map(drawn.map((member, at) => [member.id, place(at, drawn.length, form.across)]));
+    const size = drawn.length <= 12 ? 17 : drawn.length <= LABELLED ? 12 : 7;
+    const half = this.half();
+    const beside = half - size - GAP;
+    const letters = Math.max(LETTERS.least, Math.min(LETTERS.most, Math.floor((beside - RADIUS) / LETTER)));
+    const across = Math.min(RADIUS, beside - LETTER * letters);
+    const names = shortened(new Map(drawn.map((member) => [member.id, member.name])), letters);
+    const places = new Map(drawn.map((member, at) => [member.id, place(at, drawn.length, across)]));
     const me = places.get((drawn.find((member) => member.me) ?? {}).id);
     this.links.replaceChildren();
     this.nodes.replaceChildren();
-    const size = drawn.length <= 12 ? 17 : drawn.length <= LABELLED ? 12 : 7;
     this.svg.classList.toggle("crowded", drawn.length > 12);
     for (const member of drawn) {
       const at = places.get(member.id);
       if (me && !member.me && linked.has(member.id)) this.links.append(link(me, at, member));
-      this.nodes.append(node(member, at, size, drawn.length <= LABELLED ? form.letters : 0));
+      const made = this.nodes.appendChild(node(member, at, size));
+      if (drawn.length <= LABELLED) fit(made.appendChild(label(names.get(member.id), at, size)), half);
       this.light(member, me, at);
     }
     const links = drawn.filter((member) => linked.has(member.id)).length;
     const left = members.length - drawn.length;
     this.told.textContent =
       `${members.length} members, ${links} linked to this host.` + (left ? ` ${left} more are not drawn.` : "");
+  }
+
+  /** Half of the width that is seen. The picture is as high as its box, or as wide. */
+  half() {
+    const { clientWidth: wide, clientHeight: high } = this.svg;
+    return wide && high ? Math.max(CENTRE.x, (CENTRE.y * wide) / high) : CENTRE.x;
   }
 
   /** Light the line to a member with which an exchange has ended since the last look. */
@@ -94,21 +105,31 @@ function link(me, at, member) {
   return shape("line", { x1: me.x, y1: me.y, x2: at.x, y2: at.y, class: lately ? "link lately" : "link" });
 }
 
-/** letters: of the name beside the dot, at most; 0 for none. */
-function node(member, at, size, letters) {
+function node(member, at, size) {
   const state = stateOf(member);
   const name = printable(member.name);
   const made = shape("g", { class: "node" }, `${name}${member.me ? " (this host)" : ""}: ${MEANINGS[state] ?? state}`);
   const kind = Object.hasOwn(MEANINGS, state) ? state : "unknown";
   made.append(shape("circle", { cx: at.x, cy: at.y, r: size, class: `dot ${kind}${member.me ? " me" : ""}` }));
-  if (letters) {
-    const side = Math.abs(Math.cos(at.angle)) < 0.2 ? "middle" : Math.cos(at.angle) > 0 ? "start" : "end";
-    const gap = size + 12;
-    const x = side === "middle" ? at.x : at.x + (side === "start" ? gap : -gap);
-    const y = side !== "middle" ? at.y + 5 + SPREAD * Math.sin(at.angle) : at.y + (Math.sin(at.angle) > 0 ? gap + 10 : -gap);
-    const label = shape("text", { x, y, "text-anchor": side });
-    label.textContent = named(member.name, letters);
-    made.append(label);
-  }
   return made;
+}
+
+/** The name beside a dot. */
+function label(name, at, size) {
+  const side = Math.abs(Math.cos(at.angle)) < 0.2 ? "middle" : Math.cos(at.angle) > 0 ? "start" : "end";
+  const gap = size + GAP;
+  const x = side === "middle" ? at.x : at.x + (side === "start" ? gap : -gap);
+  const y = side !== "middle" ? at.y + 5 + SPREAD * Math.sin(at.angle) : at.y + (Math.sin(at.angle) > 0 ? gap + 10 : -gap);
+  const made = shape("text", { x, y, "text-anchor": side });
+  made.textContent = name;
+  return made;
+}
+
+/** Press a name of wide letters together, so that it ends inside the picture. */
+function fit(text, half) {
+  if (text.getAttribute("text-anchor") === "middle") return;
+  const room = half - Math.abs(text.getAttribute("x") - CENTRE.x) - 1;
+  if (text.getComputedTextLength() <= room) return;
+  text.setAttribute("textLength", room);
+  text.setAttribute("lengthAdjust", "spacingAndGlyphs");
 }

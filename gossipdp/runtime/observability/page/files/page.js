@@ -1,15 +1,16 @@
 // Asks the daemon once a second while the page is visible, and shows what it answers.
-import { agreement, losses, recordOf, stalls, traffic } from "./course.js";
+import { agreement, knowsLoss, losses, recordOf, stalls, traffic } from "./course.js";
 import { recent, showContribution, showExchanges, showFigures, showMembers, showNotices } from "./lists.js";
 import { Picture } from "./network.js";
 import { Plot, joined } from "./plots.js";
-import { named, printable, spoken } from "./text.js";
+import { printable, shortened, spoken } from "./text.js";
 
 const EVERY = 1000; // milliseconds between two looks
 const HISTORY_EVERY = 10; // looks between two requests for the history
 const PLOT_EVERY = 5; // looks between two drawings of the plots
 const PATIENCE = 8000; // milliseconds for an answer
 const MOST = 6000; // records kept before all are asked for again
+const LEGEND = 20; // letters of a name below a plot, at most
 
 const at = (id) => document.getElementById(id);
 const picture = new Picture(at("picture"), at("picture-told"), at("legend"));
@@ -55,7 +56,7 @@ async function extend() {
 }
 
 function show(status, members) {
-  const names = new Map(members.map((member) => [member.id, named(member.name)]));
+  const names = new Map(members.map((member) => [member.id, printable(member.name)]));
   const name = printable(status.name);
   document.title = `${status.verdict.state}: ${name}, ${printable(status.network)} - gossipdp`;
   at("network").textContent = printable(status.network);
@@ -65,7 +66,7 @@ function show(status, members) {
   at("state").textContent = state;
   at("told").textContent = printable(rest.join(":").trim(), 400);
   showFigures(at("figures"), status);
-  showNotices(at("notices-panel"), at("notices"), status);
+  showNotices(at("notices-panel"), at("notices-title"), at("notices"), status);
   picture.draw(members, new Set(status.links));
   showMembers(at("members"), at("members-more"), members);
   showContribution(at("contribution"), members);
@@ -78,8 +79,14 @@ function draw() {
   const now = Date.now() / 1000;
   const kept = records.filter((record) => record.time < now);
   const all = [...kept, recordOf(latest.status, latest.members, now)];
+  at("loss-told").hidden = knowsLoss(all);
+  at("loss-drawn").hidden = !knowsLoss(all);
   const found = losses(all, latest.status.id.slice(0, 8), bySamples);
-  const lines = found.map(({ name, mine, evaluation }) => ({ name: named(name, 16), strong: mine, dashed: evaluation }));
+  const names = shortened(new Map(found.map(({ id, name }) => [id, name])), LEGEND);
+  const own = found.findIndex(({ mine }) => mine);
+  const lines = found.map(({ id, mine, evaluation }, at) => ({
+    name: names.get(id), colour: evaluation && own >= 0 ? own : at, strong: mine, dotted: evaluation,
+  }));
   plots.loss.show(joined(found.map(({ points }) => points)), lines, !bySamples);
   plots.agreement.show(agreement(all), [{ name: "ratio", strong: true }, { name: "distance" }]);
   plots.traffic.show(traffic(all), [{ name: "received" }, { name: "sent" }]);

@@ -24,7 +24,7 @@ export class Plot {
     matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => this.made?.redraw());
   }
 
-  /** data: columns, the first one is x. lines: name of each, and optionally dashed or strong. */
+  /** data: columns, the first one is x. lines: name of each, and optionally number of its colour, dotted or strong. */
   show(data, lines, overTime = true) {
     const key = JSON.stringify([lines, overTime]);
     if (key !== this.key) {
@@ -43,14 +43,17 @@ export class Plot {
   }
 
   options(lines, overTime) {
-    const number = (_, value) => (isKnown(value) ? quantity(value, this.unit) : "–");
+    const number = (plot, value, series, at) => {
+      const told = at === null ? plot.data[series].findLast(isKnown) : value;
+      return isKnown(told) ? quantity(told, this.unit) : "–";
+    };
+    const time = uPlot.fmtDate("{YYYY}-{MM}-{DD} {HH}:{mm}:{ss}");
+    const place = (_, value) => (isKnown(value) ? (overTime ? time(new Date(1000 * value)) : quantity(value)) : "last");
     const ticks = (_, values) => values.map((value) => (value === null ? "" : quantity(value, this.unit)));
     const plain = (_, values) => values.map((value) => (value === null ? "" : String(Number(value.toPrecision(3)))));
     const line = () => css("--line");
     const axis = { stroke: () => css("--muted"), grid: { stroke: line, width: 1 }, ticks: { stroke: line, width: 1 } };
-    const x = overTime
-      ? { label: "time", value: "{YYYY}-{MM}-{DD} {HH}:{mm}:{ss}" }
-      : { label: "samples", value: (_, value) => (isKnown(value) ? quantity(value) : "–") };
+    const x = { label: overTime ? "time" : "samples", value: place };
     const right = { ...axis, scale: "right", side: 1, size: 62, values: plain, grid: { show: false } };
     return {
       width: this.box.clientWidth || 300,
@@ -66,13 +69,13 @@ export class Plot {
     };
   }
 
-  line({ name, dashed = false, strong = false }, at, number) {
-    const colour = () => css(`--line-${at % COLOURS}`);
+  line({ name, colour, dotted = false, strong = false }, at, number) {
+    const hue = colour ?? at;
     return {
       label: name,
-      stroke: colour,
+      stroke: () => css(`--line-${hue % COLOURS}`),
       width: strong ? 2.5 : 1.5,
-      dash: dashed || at >= COLOURS ? [6, 4] : undefined,
+      dash: dotted ? [2, 3] : hue >= COLOURS ? [6, 4] : undefined,
       spanGaps: true,
       scale: name === this.second ? "right" : "y",
       value: number,
@@ -90,7 +93,7 @@ export function joined(curves) {
 function bounds(_, low, high) {
   if (low === null || high === null) return [0, 1];
   const air = 0.08 * (high - low || Math.abs(high) || 1);
-  return [low >= 0 && low < 0.4 * high ? 0 : low - air, high + air];
+  return [low >= 0 && low <= 0.4 * high ? 0 : low - air, high + air];
 }
 
 /** Times on the axis: days, minutes or seconds, as the distance between them needs. */

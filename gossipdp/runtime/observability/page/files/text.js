@@ -41,11 +41,33 @@ export function printable(name, most = 64) {
   return letters.length > most ? `${letters.slice(0, most - 1).join("")}…` : clean;
 }
 
-/** A member's name with at most `most` characters: without its middle, since names of one network differ at their ends. */
-export function named(name, most = 20) {
-  const letters = Array.from(printable(name));
-  const tail = Math.floor(most / 2);
-  return letters.length > most ? `${letters.slice(0, most - tail - 1).join("")}…${letters.slice(-tail).join("")}` : letters.join("");
+/**
+ * The names of one network by id, each with at most `most` letters. A longer name keeps the part in which it differs
+ * from the name that is most like it. Names that look the same are given as the begins of their ids.
+ */
+export function shortened(names, most) {
+  const whole = Array.from(names, ([id, name]) => [id, Array.from(printable(name))]);
+  const parts = whole.map(([id, name]) => {
+    const alike = whole.map(([other, letters]) => (other === id ? 0 : shared(name, letters)));
+    return [id, part(name, Math.max(...alike), most)];
+  });
+  const same = (text) => parts.filter(([, each]) => each === text).length > 1;
+  return new Map(parts.map(([id, text]) => [id, same(text) ? id.slice(0, 8) : text]));
+}
+
+/** How many letters two names have in common at their begin. */
+function shared(one, other) {
+  const at = one.findIndex((letter, index) => letter !== other[index]);
+  return at < 0 ? one.length : at;
+}
+
+/** `most` letters of a name: its begin, or those up to the end of the word with the letter at `index`. */
+function part(name, index, most) {
+  if (name.length <= most) return name.join("");
+  const rest = name.slice(index).findIndex((letter) => !/[\p{L}\p{N}]/u.test(letter));
+  const end = Math.min(rest < 0 ? name.length : index + rest, index + most - 2);
+  if (end < most) return `${name.slice(0, most - 1).join("")}…`;
+  return end < name.length ? `…${name.slice(end - most + 2, end).join("")}…` : `…${name.slice(1 - most).join("")}`;
 }
 
 /** A live member that does not train is idle. */
