@@ -1,6 +1,7 @@
 """Report of the demo: figures, marks and text.
 
-Every figure comes from the peers' answers and files of this run. No process may be started here.
+Every figure comes from the peers' answers and files of this run. Those of `gossipdp report` are computed there. No
+process may be started here.
 """
 
 from __future__ import annotations
@@ -11,14 +12,16 @@ import operator
 import platform
 import textwrap
 import time
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from gossipdp.runtime.observability import history
 from peers import home as homes
 from peers.demo.options import Options
 from peers.report import write as run_report
+from peers.report.gather import Totals, bytes_per_parameter, totals_of
+from peers.report.page import colours
 from peers.tables import TERMINAL_WIDTH
 
 if TYPE_CHECKING:
@@ -45,11 +48,13 @@ def draw(out: Path, summary: Mapping[str, Any]) -> bool:
 
     figure = matplotlib.figure.Figure(figsize=(8, 4), dpi=120, layout="tight")
     axes = figure.subplots()
-    for name in [*(f"peer{number}" for number in range(1, summary["peers"] + 1)), "alone"]:
+    paints = colours()
+    for number, name in enumerate([*(f"peer{number}" for number in range(1, summary["peers"] + 1)), "alone"]):
         lone = name == "alone"
         steps, losses = _validations(out / f"{name}.jsonl")
         label = "trained alone" if lone else name
-        axes.plot(steps, losses, "o-", label=label, color="black" if lone else None, markersize=3, linewidth=1.3)
+        paint = "black" if lone else paints[number % len(paints)]
+        axes.plot(steps, losses, "o-", label=label, color=paint, markersize=3, linewidth=1.3)
     final = [loss for loss in summary["validation_loss"]["replicas"] if loss is not None]
     if final:
         label = f"final model of all peers: {sum(final) / len(final):.3f}"
@@ -111,9 +116,7 @@ def summarize(processes: Sequence[Process], options: Options, seconds: float) ->
     print("evaluating every replica, their average and the lone one on held-out files ...", flush=True)
     peers = [process for process in processes if process.home is not None]
     statuses = [process.status for process in peers]
-    exchanges: Counter[str] = Counter()
-    for status in statuses:
-        exchanges.update(status.get("exchanges", {}))
+    totals = [totals_of(history.read(process.home / history.FILE)) for process in peers if process.home is not None]
     stalls = [share for process in peers if (share := _stall_share(process)) is not None]
     summary = {
         "peers": len(peers),
@@ -122,12 +125,15 @@ def summarize(processes: Sequence[Process], options: Options, seconds: float) ->
         "every": options.every,
         "batch": options.batch,
         "seconds": round(seconds, 1),
-        "rounds": max((status.get("round", 0) for status in statuses), default=0),
-        "exchanges": dict(exchanges),
+        "rounds": max((each.rounds for each in totals), default=0),
+        "exchanges": {
+            "mixed": sum(each.exchanges for each in totals),
+            "mixed nothing": sum(each.failed for each in totals),
+        },
         "validation_loss": _validation_loss(processes, options.size),
         "closing": _closing([process.final() for process in peers]),
-        **_traffic(statuses),
-        "received_bytes": [status.get("received_bytes", 0) for status in statuses],
+        **_traffic(statuses, totals),
+        "received_bytes": [each.received for each in totals],
         "stall_share": _ratio(sum(stalls), len(stalls), 6),
         "machine": _machine(),
     }
@@ -175,17 +181,18 @@ def _closing(finals: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     }
 
 
-def _traffic(statuses: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+def _traffic(statuses: Sequence[Mapping[str, Any]], totals: Sequence[Totals]) -> dict[str, Any]:
     """Bytes per parameter, measured and by the codec's formula, and shares of escalated blocks."""
 
     def total(key: str) -> float:
         return sum(status.get(key) or 0 for status in statuses)
 
     medians = sorted(status["escalated_median"] for status in statuses if status.get("escalated_median") is not None)
+    measured, formula = bytes_per_parameter(totals)
     return {
         "bytes_per_parameter_per_exchange": {
-            "measured": _ratio(total("exchanged_bytes"), total("exchanged_parameters"), 4),
-            "formula": _ratio(total("formula_bytes"), total("exchanged_parameters"), 4),
+            "measured": measured,
+            "formula": formula,
         },
         "escalated_blocks": {
             "share": _ratio(total("escalated_blocks"), total("blocks"), 4),
@@ -247,7 +254,8 @@ def write(summary: dict[str, Any], out: Path) -> None:
     """
     (out / "summary.json").write_text(json.dumps(summary, indent=2, allow_nan=False) + "\n")
     files = ["summary.json", "report.txt", *(["loss.png"] if draw(out, summary) else []), "logs"]
-    if places := [place for place in sorted((out / "homes").glob("*")) if homes.network_of(place)]:
+    found = sorted((out / "homes").glob("*"), key=lambda place: (len(place.name), place.name))  # peer2 before peer10
+    if places := [place for place in found if homes.network_of(place)]:
         run_report.write(places, out / "run.html", time.time())
         files.insert(0, "run.html")
     text = f"{_text(summary)}\n{out}/: {', '.join(files)}\n"
@@ -262,7 +270,7 @@ def _text(summary: dict[str, Any]) -> str:
     closing = summary["closing"]
     left = _shown(closing["relative_distance"], ".0e")
     closed = f"{closing['peers']} peers in {closing['exchanges']} exchanges; {left} of their usual distance left"
-    exchanges = ", ".join(f"{count} {result}" for result, count in sorted(summary["exchanges"].items()))
+    exchanges = ", ".join(f"{count} {result}" for result, count in summary["exchanges"].items() if count)
     median = _shown(escalated["median_exchange"], ".1%")
     rows = [
         (

@@ -11,7 +11,8 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any, Final
 
-from gossipdp.config import agreed
+from gossipdp.config import Config, agreed
+from gossipdp.config_loading import load
 from gossipdp.error_codes import CODES
 from gossipdp.errors import ConfigError
 from gossipdp.protocol.wire.messages import printable, short
@@ -21,9 +22,10 @@ from gossipdp.runtime.observability.history import EVERY, FILE, Record, read
 from gossipdp.runtime.storage.store import Store
 from peers import home as homes
 from peers.finished import read_about
+from peers.invites import read_invite
 from peers.log_file import FILES, log_file
 
-__all__ = ["Event", "PeerRun", "Totals", "events", "gather", "grown"]
+__all__ = ["Event", "PeerRun", "Totals", "bytes_per_parameter", "events", "gather", "grown", "totals_of"]
 
 
 LINE: Final = re.compile(r"(\S+) (?:WARNING|ERROR  ) [^:]*: (?:.*?)(GD-[0-9]{3})\b[ :]*(.*)")
@@ -112,6 +114,7 @@ class Totals:
     """Figures of one peer over all lives of its daemon.
 
     away: seconds between its lives. stall: seconds of training spent in gossipdp.
+    exchanged, formula: bytes received in exchanges, counted and by the codecs' formulas. parameters: mixed in them.
     """
 
     seconds: float
@@ -125,6 +128,9 @@ class Totals:
     received: int
     exchanges: int
     failed: int
+    exchanged: float
+    formula: float
+    parameters: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,7 +154,12 @@ class PeerRun:
 
     @property
     def totals(self) -> Totals:
-        return _totals(self.records)
+        return totals_of(self.records)
+
+    @property
+    def loss(self) -> float | None:
+        """The training loss that was reported last."""
+        return next((record.loss for record in reversed(self.records) if record.loss is not None), None)
 
 
 def gather(places: Sequence[Path]) -> list[PeerRun]:
@@ -180,12 +191,21 @@ def _peer(home: Path) -> PeerRun:
         id=short(identity.id),
         network=known.name,
         run=(load_run(home / homes.RUN) or b"").hex(),
-        settings=agreed(config),
+        settings=_settings(home, config),
         records=read(home / FILE),
         events=events(home),
         checkpoints=[path.name for path in store.list()],
         final=read_about(home) or {},
     )
+
+
+def _settings(home: Path, config: Config) -> dict[str, Any]:
+    """The settings in force: HOME/invite also has those of flags, which `config` lacks."""
+    try:
+        invited = read_invite(homes.read_text(homes.invite_file(home))).settings
+    except ConfigError:
+        return agreed(config)
+    return agreed(load(invited, file="invite", presets=homes.presets()))
 
 
 def grown(records: Sequence[Record], value: Callable[[Record], float], *, by_life: bool = True) -> list[float]:
@@ -204,9 +224,10 @@ def grown(records: Sequence[Record], value: Callable[[Record], float], *, by_lif
     return totals
 
 
-def _totals(records: Sequence[Record]) -> Totals:
+def totals_of(records: Sequence[Record]) -> Totals:
+    """The figures of a peer with this history. The report and the demo tell them alike."""
     if not records:
-        return Totals(0.0, 0.0, 0, 0, 0, 0, 0.0, 0, 0, 0, 0)
+        return Totals(0.0, 0.0, 0, 0, 0, 0, 0.0, 0, 0, 0, 0, 0.0, 0.0, 0.0)
     gaps = [b.time - a.time for a, b in pairwise(records) if a.life != b.life and b.time - a.time > GAP]
     return Totals(
         seconds=records[-1].time - records[0].time,
@@ -221,4 +242,17 @@ def _totals(records: Sequence[Record]) -> Totals:
         received=int(grown(records, lambda record: record.received)[-1]),
         exchanges=int(grown(records, lambda record: record.exchanges)[-1]),
         failed=int(grown(records, lambda record: record.failed)[-1]),
+        exchanged=grown(records, lambda record: record.exchanged)[-1],
+        formula=grown(records, lambda record: record.formula)[-1],
+        parameters=grown(records, lambda record: record.parameters)[-1],
+    )
+
+
+def bytes_per_parameter(totals: Sequence[Totals]) -> tuple[float | None, float | None]:
+    """Bytes received for each parameter of an exchange, counted and by the formula; None without an exchange."""
+    whole = sum(each.parameters for each in totals)
+    if not whole:
+        return None, None
+    return round(sum(each.exchanged for each in totals) / whole, 4), round(
+        sum(each.formula for each in totals) / whole, 4
     )

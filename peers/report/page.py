@@ -10,15 +10,15 @@ from datetime import UTC, datetime
 from importlib import resources
 from importlib.resources.abc import Traversable
 from string import Template
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from gossipdp.protocol.wire.messages import printable
 from gossipdp.runtime.observability.health import spoken
 from gossipdp.runtime.observability.history import Record
-from peers.report.gather import PeerRun, grown
+from peers.report.gather import PeerRun, bytes_per_parameter, grown
 from peers.tables import quantity
 
-__all__ = ["MOST", "figures", "page"]
+__all__ = ["MOST", "colours", "figures", "page"]
 
 
 POINTS: Final = 400
@@ -26,6 +26,22 @@ POINTS: Final = 400
 CURVES: Final = 64
 """curves of one figure, at most"""
 Point = tuple[float, float]
+
+
+class Curve(NamedTuple):
+    """One curve. A peer has the same colour in all figures."""
+
+    name: str
+    points: list[Point]
+    colour: int
+    """number of a colour, see `colours`"""
+    dotted: bool = False
+
+
+def colours() -> list[str]:
+    """The colours of curves on light paper, in their order. The demo draws its picture in them too."""
+    light = _read(SHARED / "plots.css").partition("@media")[0]
+    return re.findall(r"--line-[0-9]: (#[0-9a-f]{6});", light)
 
 
 def figures(peers: Sequence[PeerRun]) -> list[dict[str, Any]]:
@@ -42,48 +58,49 @@ def figures(peers: Sequence[PeerRun]) -> list[dict[str, Any]]:
     return [figure for figure in drawn if figure["curves"]]
 
 
-def _figure(title: str, x: str, unit: str, curves: Iterable[tuple[str, list[Point]]]) -> dict[str, Any]:
-    kept = [(name, _thinned(points)) for name, points in curves if len(points) > 1][:CURVES]
-    return {"title": title, "x": x, "unit": unit, "curves": [{"name": name, "points": points} for name, points in kept]}
+def _figure(title: str, x: str, unit: str, curves: Iterable[Curve]) -> dict[str, Any]:
+    kept = [curve._replace(points=_thinned(curve.points)) for curve in curves if len(curve.points) > 1][:CURVES]
+    return {"title": title, "x": x, "unit": unit, "curves": [curve._asdict() for curve in kept]}
 
 
-def _losses(peers: Sequence[PeerRun], along: Callable[[Record], float]) -> list[tuple[str, list[Point]]]:
+def _losses(peers: Sequence[PeerRun], along: Callable[[Record], float]) -> list[Curve]:
     curves = []
-    for peer in peers:
-        curves.append((peer.name, [(along(each), each.loss) for each in peer.records if each.loss is not None]))
+    for colour, peer in enumerate(peers):
+        trained = [(along(each), each.loss) for each in peer.records if each.loss is not None]
         tested = [(along(each), each.eval_loss) for each in peer.records if each.eval_loss is not None]
-        curves.append((f"{peer.name}, evaluation", tested))
+        curves.append(Curve(peer.name, trained, colour))
+        curves.append(Curve(f"{peer.name}, evaluation", tested, colour, dotted=True))
     return curves + _told_by_others(peers, by_samples=along is _samples)
 
 
-def _told_by_others(peers: Sequence[PeerRun], *, by_samples: bool) -> list[tuple[str, list[Point]]]:
+def _told_by_others(peers: Sequence[PeerRun], *, by_samples: bool) -> list[Curve]:
     """Losses of members whose homes are not given, as the first peer heard of them."""
     own = {peer.id for peer in peers}
-    curves: dict[str, tuple[str, list[Point]]] = {}
+    curves: dict[str, Curve] = {}
     for record in peers[0].records:
         for member in record.members:
             x = member.samples if by_samples else record.time
             if member.id in own or member.loss is None or x is None:
                 continue
-            points = curves.setdefault(member.id, (member.name, []))[1]
+            points = curves.setdefault(member.id, Curve(member.name, [], len(peers) + len(curves))).points
             if not points or x > points[-1][0]:  # between two reports its samples stand
                 points.append((x, member.loss))
     return list(curves.values())
 
 
-def _each(peers: Sequence[PeerRun], value: Callable[[Record], float | None]) -> list[tuple[str, list[Point]]]:
+def _each(peers: Sequence[PeerRun], value: Callable[[Record], float | None]) -> list[Curve]:
     return [
-        (peer.name, [(each.time, told) for each in peer.records if (told := value(each)) is not None]) for peer in peers
+        Curve(peer.name, [(each.time, told) for each in peer.records if (told := value(each)) is not None], colour)
+        for colour, peer in enumerate(peers)
     ]
 
 
-def _grown(
-    peers: Sequence[PeerRun], value: Callable[[Record], float], *, by_life: bool = True
-) -> list[tuple[str, list[Point]]]:
+def _grown(peers: Sequence[PeerRun], value: Callable[[Record], float], *, by_life: bool = True) -> list[Curve]:
     curves = []
-    for peer in peers:
+    for colour, peer in enumerate(peers):
         totals = grown(peer.records, value, by_life=by_life)
-        curves.append((peer.name, [(each.time, total) for each, total in zip(peer.records, totals, strict=True)]))
+        points = [(each.time, total) for each, total in zip(peer.records, totals, strict=True)]
+        curves.append(Curve(peer.name, points, colour))
     return curves
 
 
@@ -162,10 +179,13 @@ def _summary(peers: Sequence[PeerRun], made: float, version: str) -> str:
         when = f"{_when(begin)} to {_when(end)}, {spoken(end - begin)}"
     final = first.final
     how = f"finished at clock {final.get('clock')}" if final else "not finished, or its final model is elsewhere"
-    lines = (
+    lines = [
         f"Network {first.network}, run {first.run[:8] or 'without an id'}: {when}; {how}.",
         f"Homes of {len(peers)} of its peers are in this report, made {_when(made)} by gossipdp {version}.",
-    )
+    ]
+    measured, formula = bytes_per_parameter([peer.totals for peer in peers])
+    if measured is not None:
+        lines.append(f"Bytes/parameter/exchange received: {measured:.3f} measured, {formula:.3f} by the formula.")
     return "".join(f"<p>{_text(line)}</p>" for line in lines)
 
 
@@ -177,20 +197,18 @@ PEER_HEAD: Final = (
 
 def _peer_row(peer: PeerRun) -> Sequence[object]:
     totals = peer.totals
-    loss = next((record.loss for record in reversed(peer.records) if record.loss is not None), None)
-    share = f" ({totals.stall / totals.seconds:.1%})" if totals.seconds else ""
     return (
         peer.name,
         peer.id,
         totals.rounds,
         totals.steps,
         totals.samples,
-        "-" if loss is None else f"{loss:.4g}",
+        "-" if peer.loss is None else f"{peer.loss:.4g}",
         totals.exchanges,
         totals.failed,
         quantity(totals.received, "B"),
         quantity(totals.sent, "B"),
-        f"{spoken(totals.stall)}{share}",
+        spoken(totals.stall),
         totals.lives,
         spoken(totals.away) if totals.away else "-",
         len(peer.checkpoints),
@@ -198,12 +216,14 @@ def _peer_row(peer: PeerRun) -> Sequence[object]:
 
 
 def _members(peers: Sequence[PeerRun]) -> str:
-    """Who trained how much, as the last record of each home tells."""
+    """Who trained how much: the peers of these homes, and other members as the last record of a home tells."""
+    own = {peer.id: (peer.name, peer.totals.steps, peer.totals.rounds, peer.loss) for peer in peers if peer.records}
     told: dict[str, tuple[str, int, int, float | None]] = {}
     for peer in peers:
         for member in peer.records[-1].members if peer.records else ():
             if member.id not in told or told[member.id][1] < member.steps:
                 told[member.id] = (member.name, member.steps, member.rounds, member.loss)
+    told |= own
     whole = sum(steps for _, steps, _, _ in told.values()) or 1
     rows = [
         (name, key, steps, f"{steps / whole:.1%}", rounds, "-" if loss is None else f"{loss:.4g}")

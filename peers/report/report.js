@@ -7,6 +7,6 @@ for (const { title, x, unit, curves } of JSON.parse(document.getElementById("dat
   const box = element("div", "", { class: "plot", role: "img" });
   section.append(element("h3", title), box);
   document.getElementById("figures").append(section);
-  const lines = curves.map(({ name }) => ({ name: printable(name), dotted: name.endsWith(", evaluation") }));
+  const lines = curves.map(({ name, colour, dotted }) => ({ name: printable(name), colour, dotted }));
   new Plot(box, { unit }).show(joined(curves.map(({ points }) => points)), lines, x === "time");
 }

@@ -15,6 +15,7 @@ import pytest
 
 import peers.cli
 from gossipdp.errors import HardwareError
+from gossipdp.runtime.observability.history import FILE, read
 from peers import logs, supervisor
 from peers.child import Backoff, Policy
 from peers.child import Child as Command
@@ -23,6 +24,7 @@ from peers.demo import main as demos
 from peers.demo.main import MARKER, Demo, FolderError, claimed
 from peers.demo.options import SIZES, Options
 from peers.demo.process import Process
+from peers.report.gather import totals_of
 
 ROOT = Path(peers.cli.__file__).parents[1]
 
@@ -330,6 +332,11 @@ def test_two_peers_and_one_alone__the_summary_has_what_is_promised(tmp_path: Pat
     summary = json.loads((out / "summary.json").read_text())
     losses, sent = summary["validation_loss"], summary["bytes_per_parameter_per_exchange"]
     assert summary["peers"] == 2 and summary["rounds"] > 0
+    runs = [totals_of(read(out / "homes" / name / FILE)) for name in ("peer1", "peer2")]
+    assert summary["received_bytes"] == [run.received for run in runs]
+    page = (out / "run.html").read_text()
+    assert f"received: {sent['measured']:.3f} measured, {sent['formula']:.3f} by the formula." in page
+    assert all(f"<tr><td>{name}</td>" in page for name in ("peer1", "peer2"))
     assert len(losses["replicas"]) == 2
     assert all(1.0 < loss < 5.0 for loss in (*losses["replicas"], losses["average"], losses["alone"]))
     assert set(sent) == {"measured", "formula"} and 0.0 <= summary["stall_share"] < 1.0

@@ -4,20 +4,24 @@ import copy
 import io
 import json
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import msgspec
 import pytest
 import torch
 from rich.console import Console
 from safetensors.torch import save_file
 
+from gossipdp.runtime.observability.history import FILE, Record
 from peers.demo import table as demo_table
 from peers.demo.options import Options
 from peers.demo.process import Process
 from peers.demo.report import MARKS, judge, summarize, write
 from peers.jobs import byte_gpt
+from peers.report.page import colours
 
 SUMMARY: dict[str, Any] = {
     "peers": 2,
@@ -25,7 +29,7 @@ SUMMARY: dict[str, Any] = {
     "steps": 40,
     "seconds": 12.3,
     "rounds": 4,
-    "exchanges": {"lost": 1, "done": 6},
+    "exchanges": {"mixed": 6, "mixed nothing": 1},
     "validation_loss": {"replicas": [1.70, 1.70], "average": 1.70, "alone": 1.80},
     "closing": {"peers": 2, "exchanges": 4, "relative_distance": 3.2e-05},
     "bytes_per_parameter_per_exchange": {"measured": 0.58, "formula": 0.57},
@@ -44,10 +48,17 @@ def judged(**changed: Any) -> dict[str, Any]:
 
 def status(**more: Any) -> dict[str, Any]:
     return {
-        "id": "aa", "state": "ready", "round": 4, "exchanges": {"done": 3}, "exchanged_bytes": 600_000,
-        "exchanged_parameters": 1_000_000.0, "formula_bytes": 590_000.0, "blocks": 1000, "escalated_blocks": 30,
-        "escalated_median": 0.02, "received_bytes": 700_000, "sent_bytes": 650_000, **more,
+        "id": "aa", "state": "ready", "round": 4, "blocks": 1000, "escalated_blocks": 30, "escalated_median": 0.02,
+        "received_bytes": 700_000, "sent_bytes": 650_000, **more,
     }  # fmt: skip
+
+
+def record(**more: Any) -> Record:
+    """The last record of a peer's history."""
+    made = Record(
+        time=1.9e9, life=1, round=4, exchanges=3, exchanged=600_000, formula=590_000.0, parameters=1e6, received=700_000
+    )
+    return msgspec.structs.replace(made, **more)
 
 
 def curve(process: Process, number: int = 1) -> None:
@@ -65,8 +76,8 @@ def curves(out: Path, peers: int) -> None:
         curve(Process(name, out, None, child), number)
 
 
-def a_run(out: Path, statuses: list[dict[str, Any]], seeds: list[int]) -> list[Process]:
-    """Peers with these answers, and weights from `seeds`. The last one is the lone replica."""
+def a_run(out: Path, statuses: list[dict[str, Any]], seeds: list[int], records: Sequence[Record] = ()) -> list[Process]:
+    """Peers with these answers and last records, and weights from `seeds`. The last one is the lone replica."""
     processes = []
     for number, seed in enumerate(seeds, 1):
         lone = number == len(seeds)
@@ -77,6 +88,8 @@ def a_run(out: Path, statuses: list[dict[str, Any]], seeds: list[int]) -> list[P
         process.weights.parent.mkdir(parents=True, exist_ok=True)
         save_file(byte_gpt.build_model("0.25M", seed).state_dict(), process.weights)
         curve(process, number)
+        if process.home is not None and records:
+            (process.home / FILE).write_bytes(msgspec.json.encode(records[number - 1]) + b"\n")
         process.log.write_text(
             f'12:00:00 supervisor started\n{{"steps": 40, "stall_share": {number / 100}}}\nleaving\n'
         )
@@ -95,15 +108,15 @@ def few_windows(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("few_windows")
 def test_summary_of_two_peers_and_one_alone(tmp_path: Path) -> None:
-    more = status(round=5, exchanges={"done": 4, "lost": 1}, exchanged_bytes=400_000, escalated_median=0.04)
-    processes = a_run(tmp_path, [status(), more], [0, 0, 7])
+    records = [record(), record(round=5, exchanges=4, failed=1, exchanged=400_000)]
+    processes = a_run(tmp_path, [status(), status(escalated_median=0.04)], [0, 0, 7], records)
     summary = summarize(processes, Options(peers=2, steps=40), 12.34)
     losses = summary["validation_loss"]
     assert losses["replicas"] == [losses["average"]] * 2 and losses["alone"] != losses["average"]
     assert all(5.0 < loss < 6.0 for loss in (losses["average"], losses["alone"])), "ln 256 is that of a fresh model"
     assert summary["bytes_per_parameter_per_exchange"] == {"measured": 0.5, "formula": 0.59}
     assert summary["escalated_blocks"] == {"share": 0.03, "median_exchange": 0.04}
-    assert summary["exchanges"] == {"done": 7, "lost": 1} and summary["rounds"] == 5
+    assert summary["exchanges"] == {"mixed": 7, "mixed nothing": 1} and summary["rounds"] == 5
     assert summary["stall_share"] == 0.015, "the mean of the peers; the lone one has no daemon to wait for"
     assert (summary["peers"], summary["size"], summary["steps"], summary["every"], summary["batch"]) == (
         2, "0.25M", 40, 30, 4
@@ -200,7 +213,7 @@ def test_report_has_every_figure__fits_80_columns__and_is_written_as_printed(
         "0.0110",
         "1.800",
         "3e-05",
-        "4; 6 done, 1 lost",
+        "4; 6 mixed, 1 mixed nothing",
         "0.580",
         "0.570",
         "2.0%",
@@ -227,6 +240,7 @@ def test_picture_is_of_this_runs_processes_alone(tmp_path: Path, monkeypatch: py
     assert list(axes.lines[0].get_xdata()) == [20, 40]
     assert list(axes.lines[2].get_ydata()) == pytest.approx([2.3, 1.7])
     assert list(axes.lines[3].get_ydata()) == [1.7, 1.7]
+    assert [line.get_color() for line in axes.lines[:3]] == [*colours()[:2], "black"], "those of the run's report"
     assert (tmp_path / "loss.png").read_bytes().startswith(b"\x89PNG")
     assert "loss.png" in (tmp_path / "report.txt").read_text()
 

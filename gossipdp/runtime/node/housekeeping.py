@@ -80,6 +80,11 @@ class Housekeeping:
             self._notices.notice("GD-602", text, now)
         self._remember_members(now)
 
+    def end(self, now: float) -> None:
+        """The daemon ends: the history gets its last record."""
+        if text := self._history.look(self._status, now, last=True):
+            self._notices.notice("GD-602", text, now)
+
     def _remember_members(self, now: float) -> None:
         members = self._peer.membership.restart_contacts()
         addresses = {member.id: member.addresses for member in members}

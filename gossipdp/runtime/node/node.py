@@ -413,3 +413,5 @@ class Node:
         unsent = self._transport.queued_bytes > 0 and now < self._stopping_at + GOODBYE
         over = now >= (stuck_at if self.saving else self._stopping_at)
         self._finished = over and not unsent and not self._ending.writing
+        if self._finished:
+            self._housekeeping.end(now)

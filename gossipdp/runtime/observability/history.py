@@ -1,7 +1,7 @@
-"""The history of a run: one record about every ten seconds, in HOME/history.jsonl, within a bound.
+"""The history of a run: one record about every ten seconds and one at the daemon's end, in HOME/history.jsonl.
 
-The newest records are kept as they come. Of older ones every second is dropped each time that the bound is reached, so
-a long run keeps its whole course, ever coarser. The file holds JSON lines: a reader that meets a torn line skips it.
+The newest records are kept as they come. Of older ones every second is dropped each time that a bound is reached, so a
+long run keeps its whole course, ever coarser. The file holds JSON lines: a reader that meets a torn line skips it.
 """
 
 from __future__ import annotations
@@ -52,11 +52,12 @@ class Record(msgspec.Struct, frozen=True, kw_only=True):
     """One look at a peer and its network.
 
     time: seconds since 1970.
-    life: incarnation of the daemon; sent, received, exchanges and failed count from its start.
+    life: incarnation of the daemon; what is counted here but rounds, steps, samples and stall counts from its start.
     distance: consensus distance, RMS per parameter. ratio: consensus ratio.
     stall: seconds that this training process has spent in gossipdp.
     sent, received: bytes.
     exchanges: that mixed something. failed: that mixed nothing.
+    exchanged: bytes received in exchanges. formula: those that their codecs' formulas give. parameters: mixed in them.
     alive: live members, this peer included.
     """
 
@@ -74,6 +75,9 @@ class Record(msgspec.Struct, frozen=True, kw_only=True):
     received: int = 0
     exchanges: int = 0
     failed: int = 0
+    exchanged: int = 0
+    formula: float = 0.0
+    parameters: float = 0.0
     alive: int = 1
     members: tuple[MemberRecord, ...] = ()
 
@@ -100,9 +104,13 @@ class History:
         """The records, the oldest first."""
         return self._records
 
-    def look(self, status: Status, now: float) -> str:
-        """Add a record if it is due. Returns why the disk refused it, or ""."""
-        if now < self._due:
+    def look(self, status: Status, now: float, *, last: bool = False) -> str:
+        """Add a record if it is due. Returns why the disk refused it, or "".
+
+        Args:
+            last: the daemon ends, so a record is due.
+        """
+        if now < self._due and not last:
             return ""
         self._due = now + EVERY
         record = _record(status, self._wall())
@@ -169,7 +177,10 @@ def _record(status: Status, wall: float) -> Record:
         received=sum(counters.received_bytes.values()),
         exchanges=mixed,
         failed=sum(status.exchanges.values()) - mixed,
-        alive=status.counts().get("alive", 1),
+        exchanged=status.exchanged_bytes,
+        formula=status.formula_bytes,
+        parameters=status.exchanged_parameters,
+        alive=max(1, status.counts().get("alive", 1)),  # a peer that has left counts as well
         members=tuple(
             MemberRecord(short(report.id), names[report.id], report.steps, report.rounds, report.loss, report.samples)
             for report in reports[:MEMBERS]

@@ -18,6 +18,7 @@ from gossipdp.runtime import files
 from gossipdp.runtime.network.events import DialFailed
 from gossipdp.runtime.network.identity import Identity
 from gossipdp.runtime.node import Node
+from gossipdp.runtime.observability.history import FILE, read
 from gossipdp.runtime.storage.checkpointer import PIECE
 from gossipdp.runtime.storage.store import Store
 from peers import services
@@ -97,6 +98,20 @@ def test_peer_that_leaves_ends_once_its_last_words_are_sent_or_after_a_while(
     if not node._finished:
         node._turn()
     assert node._finished
+
+
+def test_peer_that_leaves__its_last_bytes_are_in_the_history(where: Path, start: Start) -> None:
+    node = start()
+    now = node._clock()
+    node._clock = lambda: now
+    node._turn()
+    node.status.exchanged_bytes = 77
+    node.leave()
+    for _ in range(60):
+        now += 0.1
+        if not node._finished:
+            node._turn()
+    assert node._finished and [record.exchanged for record in read(where / FILE)] == [0, 77]
 
 
 def test_peer_that_leaves_waits_for_its_last_checkpoint_as_long_as_that_moves(where: Path, start: Start) -> None:

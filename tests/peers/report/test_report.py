@@ -3,6 +3,7 @@
 import json
 import re
 import subprocess
+from dataclasses import replace
 from html.parser import HTMLParser
 from importlib import resources
 from pathlib import Path
@@ -13,13 +14,14 @@ import pytest
 
 from gossipdp.errors import ConfigError
 from gossipdp.runtime.observability.history import FILE, MOST, MemberRecord, Record
-from peers.report.gather import events, gather
-from peers.report.page import MODULES, POINTS, SHARED, figures
+from peers.report.gather import bytes_per_parameter, events, gather
+from peers.report.page import MODULES, POINTS, SHARED, colours, figures
 from peers.report.page import MOST as LARGEST
 from peers.report.write import write
 from simulations.processes.needs import found
 from tests.peers.commands.running import Run
 
+PLOTS = SHARED / "plots.js"
 HOSTILE = "</script><img src=x onerror=alert(1)>"
 
 
@@ -72,7 +74,8 @@ def test_loss_of_a_member_without_a_home__against_its_own_samples_where_they_gro
     members = [told(2.9, None), told(None, 100), told(2.8, 200), told(2.8, 200), told(2.6, 500)]
     keep(founder, [record(10.0 * at, members=each) for at, each in enumerate(members)])
     by_title = {figure["title"]: figure["curves"] for figure in figures(gather([founder]))}
-    assert by_title["Loss against samples of that peer"][-1] == {"name": "b", "points": [(200, 2.8), (500, 2.6)]}
+    last = by_title["Loss against samples of that peer"][-1]
+    assert last == {"name": "b", "points": [(200, 2.8), (500, 2.6)], "colour": 1, "dotted": False}
     assert by_title["Loss against time"][-1]["points"] == [(0.0, 2.9), (20.0, 2.8), (30.0, 2.8), (40.0, 2.6)]
 
 
@@ -129,6 +132,45 @@ def test_page_is_whole_and_a_hostile_name_is_text(home: Path, tmp_path: Path) ->
     assert "default-src 'none'" in text and "&lt;/script&gt;" in text
     assert "secret" not in text.replace("<style>", "") and "$" + "title" not in text
     assert [path.name for path in tmp_path.iterdir() if path.suffix == ".partial"] == []
+
+
+def test_peer_has_one_colour_in_all_figures__and_its_evaluation_too(founder: Path) -> None:
+    keep(founder, [record(float(at), eval_loss=2.0, received=at) for at in (0, 10)])
+    (first,) = gather([founder])
+    second = replace(first, name="second", id="bbbbbbbb")
+    drawn = {(curve["name"], curve["colour"]) for figure in figures([first, second]) for curve in figure["curves"]}
+    assert drawn == {(first.name, 0), (f"{first.name}, evaluation", 0), ("second", 1), ("second, evaluation", 1)}
+    assert len(colours()) == len(set(colours())) == int(re.findall("COLOURS = ([0-9]+)", PLOTS.read_text("utf-8"))[0])
+
+
+def test_loss_of_a_peer_is_the_same_in_both_tables(founder: Path, tmp_path: Path) -> None:
+    (plain,) = gather([founder])
+    older = (MemberRecord(plain.id, "peer1", 90, 9, 2.75, 720),)  # told with the last round
+    keep(founder, [record(10.0, loss=2.125, members=older)])
+    write([founder], tmp_path / "report.html", 1.9e9)
+    text = (tmp_path / "report.html").read_text()
+    assert text.count("<td>2.125</td>") == 2 and "2.75" not in text.partition('type="application/json"')[0]
+
+
+def test_bytes_for_each_parameter__over_all_peers_and_lives(founder: Path, tmp_path: Path) -> None:
+    keep(
+        founder,
+        [
+            record(10.0, exchanged=500, formula=480.0, parameters=1000.0),
+            record(20.0, life=2, exchanged=100, formula=100.0, parameters=200.0),
+        ],
+    )
+    totals = gather([founder])[0].totals
+    assert bytes_per_parameter([totals, totals]) == (0.5, 0.4833) and bytes_per_parameter([]) == (None, None)
+    write([founder], tmp_path / "report.html", 1.9e9)
+    assert "received: 0.500 measured, 0.483 by the formula." in (tmp_path / "report.html").read_text()
+
+
+def test_settings_that_a_flag_of_the_founder_has_set(tmp_path: Path, gossipdp: Run) -> None:
+    home = tmp_path / "founder"
+    words = ("--network", "tiny", "--advertise", "10.0.0.1:4711", "--set", "exchange.warmup_steps=60")
+    assert gossipdp("--home", home, "up", *words).code == 0
+    assert gather([home])[0].settings["exchange.warmup_steps"] == 60
 
 
 def test_largest_report_is_below_its_bound(founder: Path, tmp_path: Path) -> None:

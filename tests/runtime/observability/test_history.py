@@ -35,6 +35,7 @@ def status() -> Any:
     return SimpleNamespace(
         peer=peer, transport=SimpleNamespace(counters=TransportCounters()), round=3, steps=9, samples=72, loss=math.nan,
         eval_loss=math.nan, consensus_distance=0.01, stall_seconds=0.5, exchanges={"done": 2, "lost": 1},
+        exchanged_bytes=500, formula_bytes=490.0, exchanged_parameters=1000.0,
         counts=lambda: {"alive": 2},
     )  # fmt: skip
 
@@ -56,6 +57,15 @@ def test_one_record_every_ten_seconds_is_read_again_after_a_restart(status: Any,
     assert again.records == kept.records == read(path)
     again.look(status, 0.0)
     assert [record.time for record in read(path)][-2:] == [1.7e9 + 20, 1.8e9]
+
+
+def test_end_of_the_daemon__its_last_bytes_and_rounds_are_recorded(status: Any, tmp_path: Path) -> None:
+    path = tmp_path / "history.jsonl"
+    kept = History(path, clock(every=1.0))
+    kept.look(status, 0.0)
+    status.round, status.exchanged_bytes = 4, 900
+    kept.look(status, 1.0, last=True)
+    assert [(record.round, record.exchanged) for record in read(path)] == [(3, 500), (4, 900)]
 
 
 def test_unknown_figures_are_null_and_the_peer_itself_comes_first(status: Any, tmp_path: Path) -> None:
