@@ -235,8 +235,8 @@ def totals_of(records: Sequence[Record]) -> Totals:
         lives=len({record.life for record in records}),
         # A daemon that was killed counts on from its newest checkpoint, until it has heard what it had done.
         rounds=max(record.round for record in records),
-        steps=max(record.steps for record in records),
-        samples=max(record.samples for record in records),
+        steps=int(grown(records, lambda record: record.steps)[-1]),
+        samples=int(grown(records, lambda record: record.samples)[-1]),
         stall=grown(records, lambda record: record.stall, by_life=False)[-1],
         sent=int(grown(records, lambda record: record.sent)[-1]),
         received=int(grown(records, lambda record: record.received)[-1]),

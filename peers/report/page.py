@@ -48,8 +48,8 @@ def figures(peers: Sequence[PeerRun]) -> list[dict[str, Any]]:
     """Figures as the script of the report takes them: title, axis, unit, and curves with their points."""
     stalls = _grown(peers, lambda record: record.stall, by_life=False)
     drawn = [
-        _figure("Loss against time", "time", "", _losses(peers, _time)),
-        _figure("Loss against samples of that peer", "samples", "", _losses(peers, _samples)),
+        _figure("Loss against time", "time", "", _losses(peers, by_samples=False)),
+        _figure("Loss against samples of that peer", "samples", "", _losses(peers, by_samples=True)),
         _figure("Agreement (consensus ratio)", "time", "", _each(peers, lambda record: record.ratio)),
         _figure("Bytes received", "time", "B", _grown(peers, lambda record: record.received)),
         _figure("Seconds of training spent in gossipdp", "time", "", stalls),
@@ -63,14 +63,16 @@ def _figure(title: str, x: str, unit: str, curves: Iterable[Curve]) -> dict[str,
     return {"title": title, "x": x, "unit": unit, "curves": [curve._asdict() for curve in kept]}
 
 
-def _losses(peers: Sequence[PeerRun], along: Callable[[Record], float]) -> list[Curve]:
+def _losses(peers: Sequence[PeerRun], *, by_samples: bool) -> list[Curve]:
     curves = []
     for colour, peer in enumerate(peers):
-        trained = [(along(each), each.loss) for each in peer.records if each.loss is not None]
-        tested = [(along(each), each.eval_loss) for each in peer.records if each.eval_loss is not None]
+        samples = grown(peer.records, lambda record: record.samples)
+        along = list(zip(samples if by_samples else [each.time for each in peer.records], peer.records, strict=True))
+        trained = [(x, each.loss) for x, each in along if each.loss is not None]
+        tested = [(x, each.eval_loss) for x, each in along if each.eval_loss is not None]
         curves.append(Curve(peer.name, trained, colour))
         curves.append(Curve(f"{peer.name}, evaluation", tested, colour, dotted=True))
-    return curves + _told_by_others(peers, by_samples=along is _samples)
+    return curves + _told_by_others(peers, by_samples=by_samples)
 
 
 def _told_by_others(peers: Sequence[PeerRun], *, by_samples: bool) -> list[Curve]:
@@ -110,14 +112,6 @@ def _thinned(points: list[Point]) -> list[Point]:
         return points
     step = (len(points) - 1) / (POINTS - 1)
     return [points[round(number * step)] for number in range(POINTS)]
-
-
-def _time(record: Record) -> float:
-    return record.time
-
-
-def _samples(record: Record) -> float:
-    return float(record.samples)
 
 
 MOST: Final = 2 << 20

@@ -52,7 +52,7 @@ class Record(msgspec.Struct, frozen=True, kw_only=True):
     """One look at a peer and its network.
 
     time: seconds since 1970.
-    life: incarnation of the daemon; what is counted here but rounds, steps, samples and stall counts from its start.
+    life: incarnation of the daemon; what is counted, but for rounds and stall, counts from its start.
     distance: consensus distance, RMS per parameter. ratio: consensus ratio.
     stall: seconds that this training process has spent in gossipdp.
     sent, received: bytes.

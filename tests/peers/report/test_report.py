@@ -45,7 +45,9 @@ def log(home: Path, name: str, *lines: str) -> None:
 def home(founder: Path) -> Path:
     """A peer that ran for 100 s, was away for 200 s and ran again."""
     lives = [record(float(at), sent=10 * at, stall=0.1 * at, exchanges=at) for at in range(0, 101, 10)]
-    lives += [record(float(at), life=2, sent=at - 300, stall=0.0, received=7, failed=1) for at in range(300, 341, 10)]
+    for at in range(300, 341, 10):
+        since = {"steps": at - 300, "samples": 8 * (at - 300), "sent": at - 300}
+        lives.append(record(float(at), life=2, stall=0.0, received=7, failed=1, **since))
     members = (MemberRecord("aaaaaaaa", HOSTILE, 100, 10, 2.5), MemberRecord("bbbbbbbb", "b", 300, 30))
     keep(founder, [msgspec.structs.replace(each, members=members) for each in lives])
     return founder
@@ -57,6 +59,10 @@ def test_counters_are_added_up_over_the_lives_of_a_daemon(home: Path) -> None:
     assert (totals.seconds, totals.away, totals.lives) == (340.0, 200.0, 2)
     assert (totals.sent, totals.received, totals.exchanges, totals.failed) == (1040, 7, 100, 1)
     assert totals.stall == pytest.approx(10.0) and totals.rounds == 340
+    assert (totals.steps, totals.samples) == (1040, 8320)
+    losses = next(figure for figure in figures([peer]) if figure["title"] == "Loss against samples of that peer")
+    samples = [x for x, _ in losses["curves"][0]["points"]]
+    assert samples == sorted(samples) and samples[-1] == 8320
     grown = next(figure for figure in figures([peer]) if figure["title"] == "Seconds of training spent in gossipdp")
     assert grown["curves"][0]["points"][-1] == (340.0, pytest.approx(10.0))
 
