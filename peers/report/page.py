@@ -118,6 +118,8 @@ MOST: Final = 2 << 20
 """bytes of a report"""
 SHARED: Final = resources.files("gossipdp.runtime.observability.page") / "files"
 """the folder of the daemon's page, whose plots and colours the report uses"""
+LONG: Final = 24
+"""characters of a cell from which its text may take several lines"""
 MODULES: Final = ("text.js", "plots.js")
 """modules of that page, each after those that it imports"""
 
@@ -160,8 +162,13 @@ def _text(value: object) -> str:
 
 def _table(head: Iterable[str], rows: Iterable[Sequence[object]]) -> str:
     titles = "".join(f"<th>{_text(title)}</th>" for title in head)
-    lines = "".join("<tr>" + "".join(f"<td>{_text(value)}</td>" for value in row) + "</tr>" for row in rows)
+    lines = "".join("<tr>" + "".join(map(_cell, row)) + "</tr>" for row in rows)
     return f'<div class="wide"><table><thead><tr>{titles}</tr></thead><tbody>{lines}</tbody></table></div>'
+
+
+def _cell(value: object) -> str:
+    kind = ' class="long"' if len(str(value)) > LONG else ""
+    return f"<td{kind}>{_text(value)}</td>"
 
 
 def _summary(peers: Sequence[PeerRun], made: float, version: str) -> str:

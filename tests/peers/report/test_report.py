@@ -19,7 +19,9 @@ from peers.report.page import MODULES, POINTS, SHARED, colours, figures
 from peers.report.page import MOST as LARGEST
 from peers.report.write import write
 from simulations.processes.needs import found
+from simulations.processes.progress import until
 from tests.peers.commands.running import Run
+from tests.processes.browser import Browser
 
 PLOTS = SHARED / "plots.js"
 HOSTILE = "</script><img src=x onerror=alert(1)>"
@@ -215,6 +217,29 @@ def test_report_and_status_page_share_one_setup_of_plots(home: Path, tmp_path: P
     scripts = [*SHARED.iterdir(), *resources.files("peers.report").iterdir()]
     users = [file.name for file in scripts if file.name.endswith(".js") and "new uPlot" in file.read_text("utf-8")]
     assert users == ["plots.js"]
+
+
+@pytest.mark.needs("chromium")
+def test_tables_on_a_phone__short_values_keep_one_line_and_long_ones_need_few(home: Path, tmp_path: Path) -> None:
+    name = "ip-10-0-31-207-eu-central-1-2a127488"
+    keep(home, [record(10.0, members=(MemberRecord(gather([home])[0].id, name, 1, 1),))])
+    log(
+        home, "peer.log", f"2026-11-27T04:00:00+00:00 WARNING h0: GD-101 10.0.0.2:4710: no peer met there: {'so ' * 40}"
+    )
+    write([home], tmp_path / "report.html", 1.9e9)
+    lines = """
+    Object.fromEntries(Array.from(document.querySelectorAll("td"), (cell) => {
+      const range = document.createRange();
+      range.selectNodeContents(cell);
+      return [cell.textContent.slice(0, 36), range.getClientRects().length];
+    }))
+    """
+    with Browser(tmp_path / "browser", width=390) as browser:
+        browser.open(f"file://{tmp_path / 'report.html'}")
+        until("the tables are there", lambda: browser.run("document.querySelectorAll('table').length") == 4)
+        told = browser.run(lines)
+        assert told[name] <= 2 and told["GD-101"] == told["2026-11-27 04:00 UTC"] == 1
+        assert max(told.values()) <= 8 and browser.run("document.documentElement.scrollWidth") == 390
 
 
 @pytest.mark.needs("chromium")
