@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Mapping
 from itertools import chain
@@ -10,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from gossipdp.protocol.wire.messages import printable
+from gossipdp.runtime import plain_json
 from peers.log_file import FILES
 from peers.logs import audit_file
 
@@ -26,8 +26,8 @@ def read(home: Path, last: int) -> list[dict[str, Any]]:
 
 def _record(line: bytes) -> dict[str, Any] | None:
     try:
-        record = json.loads(line)
-    except (ValueError, RecursionError):
+        record = plain_json.parse(line)
+    except ValueError:
         return None
     whole = isinstance(record, dict) and isinstance(record.get("time"), int | float) and "event" in record
     return record if whole else None

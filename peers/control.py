@@ -31,7 +31,7 @@ from gossipdp.errors import (
 )
 from gossipdp.runtime import unix_sockets
 from gossipdp.runtime.descriptors import accept
-from gossipdp.runtime.plain_json import encode
+from gossipdp.runtime.plain_json import decode, encode
 from gossipdp.runtime.unix_sockets import Listening, user_of
 from peers.log_file import log_file
 
@@ -125,8 +125,8 @@ class _Connection:
             return None
         self.server.stop_reading(self)
         try:
-            request = msgspec.json.decode(line, type=_Line)
-        except (msgspec.MsgspecError, ValueError, RecursionError) as error:
+            request = decode(line, _Line)
+        except ValueError as error:
             self.send(_Answer(error=_Failure("usage", "the request cannot be parsed", f"{error!s:.200}", exit=2)))
             return None
         if request.verb not in VERBS:
@@ -306,8 +306,8 @@ def ask(home: Path, verb: str, *, timeout: float = 10.0, **args: Any) -> dict[st
         except OSError as error:
             raise _absent(home, error) from None
     try:
-        answer = msgspec.json.decode(reply, type=_Answer)
-    except (msgspec.MsgspecError, ValueError, RecursionError):
+        answer = decode(reply, _Answer)
+    except ValueError:
         raise UnreachableError(
             "GD-105",
             "the daemon of this home broke off its answer",

@@ -61,7 +61,7 @@ def decode(decision: str) -> Decision:
     """The decision in a request, from hexadecimal digits. Raises ConfigError GD-207."""
     try:
         return msgspec.msgpack.decode(bytes.fromhex(decision), type=Decision)
-    except (msgspec.MsgspecError, ValueError) as error:
+    except (msgspec.MsgspecError, ValueError, RecursionError) as error:
         raise ConfigError("GD-207", "this is no decision", seen=str(error), do="run one version of gossipdp") from None
 
 

@@ -7,7 +7,6 @@ write or unpickle, or import torch or transformers.
 
 from __future__ import annotations
 
-import json
 import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
@@ -18,6 +17,7 @@ from numpy.typing import NDArray
 from safetensors import SafetensorError, safe_open
 
 from gossipdp.errors import DataError
+from gossipdp.runtime import plain_json
 from gossipdp.runtime.files import read_bounded
 from gossipdp.runtime.storage.checkpoint import Shape
 from gossipdp.runtime.storage.pieces import PIECE
@@ -212,8 +212,8 @@ class Base:
 
     def _json(self, name: str, kind: type[Any] = dict) -> Any:
         try:
-            found = json.loads(read_bounded(self.directory / name, MAX_JSON))
-        except (OSError, ValueError, RecursionError) as error:
+            found = plain_json.parse(read_bounded(self.directory / name, MAX_JSON))
+        except (OSError, ValueError) as error:
             raise self._unusable(f"{name}: {error}") from None
         if not isinstance(found, kind):
             raise self._unusable(f"{name} is not a JSON {'object' if kind is dict else 'array'}")
@@ -235,7 +235,7 @@ def _tensors(file: Path) -> dict[str, Tensor]:
         if length > MAX_HEADER:
             raise ValueError(f"header past {MAX_HEADER} bytes")
         with safe_open(file, framework="numpy"):  # this checks that header and contents match
-            entries = json.loads(raw.read(length))
+            entries = plain_json.parse(raw.read(length))
     entries.pop("__metadata__", None)
     found: dict[str, Tensor] = {}
     for name, entry in entries.items():

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any, Final
 
 from gossipdp.errors import ConfigError
+from gossipdp.runtime import plain_json
 
 __all__ = ["ABOUT", "FINAL", "MODEL", "NOT_FINAL", "check_unfinished", "free_name", "read_about", "train_on"]
 
@@ -29,8 +29,8 @@ def free_name(home: Path, name: str = FINAL) -> Path:
 def read_about(home: Path, name: str = FINAL) -> dict[str, Any] | None:
     """What final.json in the folder `name` says; None without one. The run of a home without final files goes on."""
     try:
-        found = json.loads((home / name / ABOUT).read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError):
+        found = plain_json.parse((home / name / ABOUT).read_text(encoding="utf-8"))
+    except (OSError, ValueError):
         return None
     return found if isinstance(found, dict) else None
 

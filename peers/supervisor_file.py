@@ -16,6 +16,7 @@ from typing import Final
 
 import msgspec
 
+from gossipdp.runtime import plain_json
 from peers.processes import ticks
 
 __all__ = ["DAEMON", "GUARD", "SUPERVISOR", "TRAINING", "Named", "Recorded", "SupervisorFile", "read"]
@@ -110,10 +111,10 @@ def read(home: Path) -> Recorded | None:
     """What the last supervisor of `home` wrote; None if nothing of it can live."""
     try:
         with open(home / NAME, "rb") as file:
-            recorded = msgspec.json.decode(file.read(SIZE), type=Recorded)
+            recorded = plain_json.decode(file.read(SIZE), Recorded)
             here = (_boot(), _place(file.fileno())) == (recorded.boot, recorded.place)
             here = here and os.fstat(file.fileno()).st_uid == os.geteuid()
-    except (OSError, ValueError, RecursionError):  # msgspec's errors are ValueErrors
+    except (OSError, ValueError):
         return None
     return recorded if here and recorded.mark else None
 

@@ -19,6 +19,7 @@ from msgspec import Meta
 
 from gossipdp.errors import DataError
 from gossipdp.protocol.wire.messages import MAX_ADDRESS, MAX_OTHERS
+from gossipdp.runtime import plain_json
 from gossipdp.runtime.descriptors import spare
 
 if TYPE_CHECKING:
@@ -118,10 +119,10 @@ def load_state(path: Path, kind: type[T]) -> T | None:
         DataError: GD-603, the file is damaged or cannot be read.
     """
     try:
-        return msgspec.json.decode(read_bounded(path, MAX_STATE), type=kind)
+        return plain_json.decode(read_bounded(path, MAX_STATE), kind)
     except FileNotFoundError:
         return None
-    except (OSError, ValueError, RecursionError) as error:  # msgspec's errors are ValueErrors
+    except (OSError, ValueError) as error:
         raise DataError(
             "GD-603", f"{path} cannot be read", seen=str(error), do="move it away; the peer writes a new one"
         ) from None

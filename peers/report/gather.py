@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -16,6 +15,7 @@ from gossipdp.config_loading import load
 from gossipdp.error_codes import CODES
 from gossipdp.errors import ConfigError
 from gossipdp.protocol.wire.messages import printable, short
+from gossipdp.runtime import plain_json
 from gossipdp.runtime.files import load_run
 from gossipdp.runtime.network.identity import Identity
 from gossipdp.runtime.observability.history import EVERY, FILE, Record, read
@@ -90,13 +90,13 @@ def _told(lines: Iterable[str]) -> Iterator[tuple[float, str, str]]:
     for line in lines:
         try:
             if line.startswith("{"):
-                said = json.loads(line)
+                said = plain_json.parse(line)
                 if said.get("code") and said.get("level") in ("warning", "error"):
                     text = str(said.get("message")).removeprefix(str(said["code"])).strip()
                     yield float(said["time"]), str(said["code"])[:6], _short(text)
             elif (match := LINE.match(line)) is not None:
                 yield datetime.fromisoformat(match[1]).timestamp(), match[2], _short(match[3])
-        except (ValueError, TypeError, AttributeError, RecursionError):
+        except (ValueError, TypeError, AttributeError):
             continue
 
 

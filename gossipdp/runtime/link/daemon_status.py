@@ -10,6 +10,7 @@ from typing import Any, Final
 
 import msgspec
 
+from gossipdp.runtime import plain_json
 from gossipdp.runtime.unix_sockets import address, socket_path
 
 __all__ = ["ask_status"]
@@ -42,6 +43,6 @@ def ask_status(home: Path, within: float = 5.0) -> dict[str, Any] | None:
                 if not (piece := daemon.recv(1 << 18)):
                     break
                 reply += piece
-        return msgspec.json.decode(bytes(reply), type=_Answer).reply
-    except (OSError, ValueError, RecursionError):  # msgspec's errors are ValueErrors
+        return plain_json.decode(bytes(reply), _Answer).reply
+    except (OSError, ValueError):
         return None

@@ -15,6 +15,7 @@ from typing import Final
 import msgspec
 
 from gossipdp.protocol.wire.messages import short
+from gossipdp.runtime import plain_json
 from gossipdp.runtime.descriptors import spare
 from gossipdp.runtime.files import read_bounded
 from gossipdp.runtime.observability.member_rows import finite
@@ -83,7 +84,6 @@ class Record(msgspec.Struct, frozen=True, kw_only=True):
 
 
 _encoder: Final = msgspec.json.Encoder()
-_decoder: Final = msgspec.json.Decoder(Record)
 
 
 class History:
@@ -144,8 +144,8 @@ def read(path: Path) -> list[Record]:
     records = []
     for line in lines:
         try:
-            records.append(_decoder.decode(line))
-        except (msgspec.MsgspecError, ValueError, RecursionError):
+            records.append(plain_json.decode(line, Record))
+        except ValueError:
             continue
     return records
 

@@ -32,6 +32,7 @@ from gossipdp.codecs.base import PayloadError
 from gossipdp.codecs.named import Named, unpack
 from gossipdp.errors import DataError, RemoteProtocolError
 from gossipdp.protocol.schema import Dtype, Entry, Schema
+from gossipdp.runtime import plain_json
 from gossipdp.runtime.descriptors import spare
 from gossipdp.runtime.files import Hex, bytes_of, read_bounded, reading
 from gossipdp.runtime.progress import Progress, Say, silent
@@ -188,7 +189,7 @@ class Checkpoint:
         """Where the bytes of each array begin in the file, and the bytes that they fill. Raises ValueError."""
         with reading(self.path / STATE) as file:
             length = int.from_bytes(file.read(8), "little")
-            entries = json.loads(file.read(length))
+            entries = plain_json.parse(file.read(length))
         places = []
         for name, array in out.items():
             entry = entries.get(name, {})
@@ -312,7 +313,7 @@ def _told(path: Path) -> Iterator[None]:
     except _LaterFormat as error:
         cause = f"checkpoint {path} was written by a later version of gossipdp"
         raise DataError("GD-601", cause, seen=str(error), do="upgrade gossipdp on this host") from None
-    except (FileNotFoundError, ValueError, RecursionError, SafetensorError) as error:
+    except (FileNotFoundError, ValueError, SafetensorError) as error:
         raise _damaged(path, str(error)) from None
     except OSError as error:
         raise unreadable(f"checkpoint {path}", error) from None
@@ -371,13 +372,10 @@ def _cast(values: NDArray[np.float32], dtype: Dtype) -> NDArray[Any]:
 def read_manifest(path: Path) -> Manifest:
     """Raises OSError or ValueError."""
     text = read_bounded(path / MANIFEST, MAX_MANIFEST)
-    try:
-        found = msgspec.json.decode(text, type=_Versioned).format
-    except RecursionError:  # in parts that this version need not know
-        raise ValueError(f"{MANIFEST} is nested too deep") from None
+    found = plain_json.decode(text, _Versioned).format
     if found > FORMAT:
         raise _LaterFormat(f"format {found}, this version reads {FORMAT}")
-    manifest = msgspec.json.decode(text, type=Manifest)
+    manifest = plain_json.decode(text, Manifest)
     if set(manifest.files) != {STATE, SCHEMA}:
         raise ValueError(f"the manifest names {sorted(manifest.files)}")
     return manifest

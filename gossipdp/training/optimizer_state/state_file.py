@@ -23,6 +23,7 @@ from torch import Tensor, nn
 from torch.distributed.checkpoint.state_dict import StateDictOptions, get_model_state_dict, set_model_state_dict
 
 from gossipdp.errors import DataError
+from gossipdp.runtime import plain_json
 from gossipdp.runtime.files import Files
 from gossipdp.training.optimizer_state.followed import Optimizers
 from gossipdp.training.optimizer_state.state_dict import SEPARATOR
@@ -154,7 +155,7 @@ def _read(path: Path, tensors: dict[str, Tensor], run: str, *, missing_ok: bool)
         with safe_open(path, "pt") as file:
             metadata, names = file.metadata() or {}, file.keys()
             tensors.update({name: file.get_tensor(name) for name in names})
-        counts, extra = msgspec.json.decode(metadata[COUNTS], type=Counts), json.loads(metadata[EXTRA])
+        counts, extra = plain_json.decode(metadata[COUNTS], Counts), plain_json.parse(metadata[EXTRA])
     except FileNotFoundError:
         if missing_ok:
             return None

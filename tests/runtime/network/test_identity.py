@@ -7,14 +7,16 @@ import stat
 from collections.abc import Callable
 from pathlib import Path
 
+import msgspec
 import pytest
 from nacl import bindings
 
 from gossipdp.errors import ConfigError, DataError
+from gossipdp.runtime.network import invite as invites
 from gossipdp.runtime.network.host_port import split_address
 from gossipdp.runtime.network.identity import IDENTITY_FILE, SECRET_FILE, Identity, NetworkSecret, curve_public_key
 from gossipdp.runtime.network.incarnation import INCARNATION_FILE, next_incarnation
-from gossipdp.runtime.network.invite import Invite
+from gossipdp.runtime.network.invite import HostInvite, Invite
 from gossipdp.runtime.network.key_files import key_line, replace_file, write_new
 
 
@@ -139,6 +141,14 @@ def test_invite_round_trip() -> None:
     assert " " not in text
     assert Invite.decode(text) == invite
     assert Invite.decode(f"  {text[:30]}\n{text[30:]}\n") == invite  # as a mail program may break it
+
+
+def test_invite_that_is_nested_too_deep__is_refused() -> None:
+    deep = msgspec.Raw(b"\x91" * 2500 + b"\xc0")
+    decision = [1, 1, b"", "", "", 0, [], b"s" * 64, None, None, deep]  # as if a later version had one field more
+    text = invites._encode("gdh1_", ["tiny", [], *4 * [b"k" * 32], decision])
+    with pytest.raises(ConfigError, match="GD-206 this is not a whole invite\n  seen: the content is not that of"):
+        HostInvite.decode(text)
 
 
 def test_invite_damaged_anywhere_is_refused_and_not_repeated() -> None:

@@ -173,6 +173,19 @@ def test_files_that_cannot_be_loaded_are_told(tmp_path: Path, monkeypatch: pytes
     assert peer.steps == 1
 
 
+@pytest.mark.parametrize("key", ["gossipdp", "extra"])
+def test_file_whose_values_are_nested_too_deep__is_damaged(
+    key: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model, path = small(), tmp_path / "state.safetensors"
+    peer = off(model, AdamW(model.parameters()), monkeypatch)
+    sound = {"gossipdp": '{"steps": 1, "samples": 1, "clock": 1}', "extra": "{}"}
+    deep = '{"steps": 1, "samples": 1, "clock": 1, "x": ' + "[" * 100_000 + "]" * 100_000 + "}"
+    save_file({"weight": torch.ones(2)}, path, sound | {key: deep})
+    with pytest.raises(DataError, match=r"GD-601[\s\S]*nested too deep"):
+        peer.load(path)
+
+
 def test_a_save_that_fails_leaves_the_file_before_it__training_goes_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
