@@ -73,7 +73,7 @@ class OwnAddresses:
 
     def handle(self, fd: int) -> None:
         if fd == self._watch.fileno():
-            if (choice := self._watch.collect()) is not None:
+            for choice in self._watch.collect():
                 log.info("this host has other addresses now: %s", ", ".join(choice.addresses) or "none")
                 self._choice = choice
                 self._advertise()

@@ -1,20 +1,15 @@
-"""Keeps one port mapping of the router alive: asks for it, renews it, and removes it at the end. A thread of its own.
-
-The thread may block for seconds. What it finds comes back through a queue; a descriptor becomes readable.
-"""
+"""Keeps one port mapping of the router alive: asks for it, renews it, and removes it at the end."""
 
 from __future__ import annotations
 
 import contextlib
 import ipaddress
-import queue
-import socket
-import threading
 from collections.abc import Sequence
 from typing import Final, NamedTuple, Protocol
 
 from gossipdp.runtime.network.host_port import join_address
 from gossipdp.runtime.network.nat_pmp import Mapping, RouterError
+from gossipdp.runtime.network.watch import Watch
 
 __all__ = ["Mapped", "RouterMapping", "Way"]
 
@@ -23,8 +18,6 @@ LIFETIME: Final = 7200.0
 AGAIN: Final = 600.0
 """seconds until a router that maps nothing is asked again"""
 SHORTEST: Final = 30.0
-GOODBYE: Final = 2.0
-"""most seconds that the end waits until the mapping is removed"""
 
 
 class Way(Protocol):
@@ -44,8 +37,8 @@ class Mapped(NamedTuple):
     way: str
 
 
-class RouterMapping:
-    """The mapping of one port.
+class RouterMapping(Watch[Mapped | str]):
+    """The mapping of one port. It finds a mapping, or the reason why there is none. `close` removes the mapping.
 
     Args:
         port: TCP port of this host.
@@ -54,33 +47,7 @@ class RouterMapping:
 
     def __init__(self, port: int, ways: Sequence[Way]) -> None:
         self._port, self._ways = port, ways
-        self._found: queue.SimpleQueue[Mapped | str] = queue.SimpleQueue()
-        self._read, self._write = socket.socketpair()
-        for end in (self._read, self._write):
-            end.setblocking(False)
-        self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="gossipdp-router", daemon=True)
-        self._thread.start()
-
-    def fileno(self) -> int:
-        """Readable when `collect` has something new."""
-        return self._read.fileno()
-
-    def collect(self) -> list[Mapped | str]:
-        """What changed since the last call: a mapping, or the reason why there is none."""
-        with contextlib.suppress(BlockingIOError):
-            self._read.recv(64)
-        found = []
-        while not self._found.empty():
-            found.append(self._found.get_nowait())
-        return found
-
-    def close(self) -> None:
-        """Remove the mapping, and end the thread."""
-        self._stop.set()
-        self._thread.join(GOODBYE)
-        self._read.close()
-        self._write.close()
+        super().__init__("gossipdp-router")
 
     def _run(self) -> None:
         told: Mapped | str = ""
@@ -89,9 +56,7 @@ class RouterMapping:
             current, found, pause = self._renew(current)
             if found != told:
                 told = found
-                self._found.put(found)
-                with contextlib.suppress(OSError):
-                    self._write.send(b"!")
+                self._tell(found)
             self._stop.wait(pause)
         if current is not None:
             with contextlib.suppress(RouterError):

@@ -16,38 +16,29 @@ OWN = Choice(("192.168.1.7:4710", "[2600::7]:4710"), "its first address")
 
 
 class Watched:
-    """In the place of an AddressWatch."""
+    """In the place of an AddressWatch or a RouterMapping."""
 
-    def __init__(self) -> None:
-        self.found: Choice | None = None
+    def __init__(self, descriptor: int) -> None:
+        self._descriptor = descriptor
+        self.found: list[Choice | Mapped | str] = []
 
     def fileno(self) -> int:
-        return 1
+        return self._descriptor
 
-    def collect(self) -> Choice | None:
+    def collect(self) -> Sequence[Choice | Mapped | str]:
         return self.found
 
     def close(self) -> None:
         pass
 
 
-class Told(Watched):
-    """In the place of a RouterMapping."""
-
-    def fileno(self) -> int:
-        return 0
-
-    def collect(self) -> Sequence[Mapped | str]:  # type: ignore[override]
-        return [self.found]  # type: ignore[list-item]
-
-
 def test_changes_go_into_the_record_the_status_and_the_invite(where: Path, start: Start) -> None:
-    node, watch, told = start(), Watched(), Told()
+    node, told, watch = start(), Watched(0), Watched(1)
     config = home.read_config(where, {"network.name": "tiny", "preset": "local", "network.nat": "auto"}, {})
     service = OwnAddresses(node, where, config, OWN, 4710, {}, lambda *_: watch, lambda *_: told)  # type: ignore
 
     def after(fd: int, found: Choice | Mapped | str) -> tuple[list[str], str]:
-        (told if fd == 0 else watch).found = found  # type: ignore[assignment]
+        (told if fd == 0 else watch).found = [found]
         service.handle(fd)
         status = node.status.describe()
         seeds = invites.read_invite((where / "invite").read_text()).invite.seeds

@@ -28,8 +28,8 @@ def test_another_address_is_told_once_it_stays():
     looks = Looks(choice("a:1"), choice("b:1"), choice("c:1"), choice("c:1"), choice("c:1"))
     watch = AddressWatch(looks, choice("a:1"), every=0.0)
     assert select.select([watch.fileno()], [], [], 60.0)[0]
-    assert watch.collect() == choice("c:1")
-    assert watch.collect() is None
+    assert watch.collect() == [choice("c:1")]
+    assert watch.collect() == []
     watch.close()
 
 
@@ -37,7 +37,7 @@ def test_address_that_comes_back_is_no_change():
     looks = Looks(choice("a:1"), choice("b:1"), choice("a:1"), choice(), choice("a:1"))
     watch = AddressWatch(looks, choice("a:1"), every=0.0)
     assert looks.over.wait(60.0)
-    assert watch.collect() is None
+    assert watch.collect() == []
     watch.close()
 
 
@@ -45,5 +45,5 @@ def test_other_reason_for_the_same_addresses_is_no_change():
     looks = Looks(*5 * [Choice(("a:1",), "another reason")])
     watch = AddressWatch(looks, choice("a:1"), every=0.0)
     assert looks.over.wait(60.0)
-    assert watch.collect() is None
+    assert watch.collect() == []
     watch.close()
