@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from typing import Final, NamedTuple
 
-from gossipdp.errors import ConfigError, DataError, GossipdpError, HardwareError, MismatchError
+from gossipdp.errors import ConfigError, DataError, GossipdpError, HardwareError, MismatchError, UnreachableError
 from gossipdp.protocol.wire.messages import printable
 
 __all__ = ["NEVER_ATTACHED", "Verdict", "gives_up", "not_attached", "occupied_by", "trained_alone"]
@@ -15,8 +15,8 @@ __all__ = ["NEVER_ATTACHED", "Verdict", "gives_up", "not_attached", "occupied_by
 class Rule(NamedTuple):
     """Give up after `ends` consecutive ends, each for one of the reasons after a life shorter than `life` seconds.
 
-    Without a reason any end counts, until one start has attached. With `passes` too, an end counts until then, and none
-    in whose place another process is attached.
+    Without a reason any end counts but `PASSING`, until one start has attached. With `passes` too, an end counts until
+    then, and none in whose place another process is attached.
     """
 
     ends: int
@@ -40,8 +40,11 @@ RULES: Final = (
     Rule(1, math.inf, frozenset({DataError.exit_code})),
     Rule(5, 5.0),
 )
+PASSING: Final = UnreachableError.exit_code
+"""Exit code of an error that counts against no command: the daemon's open files are used up (GD-104), or no model has
+come in time (GD-106)."""
 NEVER_ATTACHED: Final = 10
-"""Consecutive ends before any start has attached, with any code, each after a life shorter than `SHORT_LIFE`."""
+"""Consecutive ends before any start has attached, with any other code, each after a life below `SHORT_LIFE`."""
 SHORT_LIFE: Final = 60.0
 """Seconds."""
 OCCUPIED: Final = 8
@@ -76,10 +79,11 @@ class Verdict:
             The number of consecutive ends after which to give up, if it is reached; else 0.
         """
         self._trained = self._trained or attached is True
-        self._alone = self._alone + 1 if attached is False and lived < SHORT_LIFE and not self._trained else 0
+        unnamed = told != PASSING and not self._trained
+        self._alone = self._alone + 1 if attached is False and lived < SHORT_LIFE and unnamed else 0
         for at, rule in enumerate(RULES):
             named = told in rule.told or (not told and code in rule.codes)
-            counts = lived < rule.life and (named if rule.told or rule.codes else not self._trained)
+            counts = lived < rule.life and (named if rule.told or rule.codes else unnamed)
             counts = counts and not (rule.passes and (self._trained or occupied))
             self._counts[at] = self._counts[at] + 1 if counts else 0
         self._occupied = self._occupied + 1 if occupied else 0

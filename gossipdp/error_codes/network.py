@@ -35,8 +35,8 @@ CODES: Final[Mapping[str, Code]] = {
         "A port, a socket or a home is taken, or open files run out",
         "A port is busy, the socket of this home belongs to another daemon, or the limit of open files is too low"
         " for all links. A busy port is tried again until it is free. With too few open files the peer keeps fewer"
-        " links. It is also the warning that unfinished connections of strangers passed their share: the oldest are"
-        " closed.",
+        " links, and refuses a training process, which the supervisor starts again. It is also the warning that"
+        " unfinished connections of strangers passed their share: the oldest are closed.",
         "end the other daemon (`gossipdp leave`) or choose another home; raise the limit of open files (`ulimit -n`,"
         " systemd's LimitNOFILE)",
         (4, 7),

@@ -35,7 +35,6 @@ def test_ends_in_a_row_that_no_start_can_cure__given_up_at_the_last(
         ([(3, 599.0)] * 2 + [(3, 600.0)], 0),
         ([(7, 599.0)] * 3, 3),
         ([(6, 1.0), (6, 599.0), (0, 30.0), (6, 599.0), (6, 599.0)], 0),
-        ([(4, 1.0)] * 4, 0),
         ([(8, 5000.0)], 1),
     ],
 )
@@ -63,6 +62,14 @@ def test_command_that_has_trained_once__quick_failures_are_waited_out() -> None:
     assert [verdict.judge(127, 1.0, False) for _ in range(9)] == [0] * 9, "its own code: it has trained"
     given_back = [verdict.judge(7, 20.0, False, told=7) for _ in range(9)]
     assert given_back == [0] * 9, "memory that another process gives back"
+
+
+@pytest.mark.parametrize("lived", [1.0, 30.0])
+def test_shortage_that_may_pass__is_waited_out_also_before_the_first_attach(lived: float) -> None:
+    verdict = Verdict()  # 4: the daemon has no open files left (GD-104), or no model has come in time (GD-106)
+    assert [verdict.judge(1, lived, False, told=4) for _ in range(30)] == [0] * 30
+    assert not verdict.doubtful
+    assert [verdict.judge(1, 1.0, False) for _ in range(5)] == [0] * 4 + [5]
 
 
 @pytest.mark.parametrize(
