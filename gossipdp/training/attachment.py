@@ -118,7 +118,7 @@ def hand_over(session: Session, layout: MasterWeights, last: LastStep | None) ->
     """
     within = LEAVE_WITHIN + LEAVE_EACH * layout.schema.size
     order = None if layout.sharded else wait_for_last_snapshot(session, within)
-    if order is not None and last is not None and not last.stands():
+    if order is not None and (layout.replaced() or (last is not None and not last.stands())):
         log.warning(
             "the last %d steps are not handed over: the parameters have changed since, for example by averaged or "
             "loaded weights; do: call peer.detach() before that",
@@ -591,21 +591,21 @@ class Attachment:
         if self._layout is not None and self._layout.undone():
             self._refuse_master_weights()
         self._count(optimizer)
-        if self._layout is None:
+        if self._layout is None or self._replica is None:
             return
+        self._replica.poll()
         if self._session is not None:
             self._losses.poll()
             self._session.stalled(self.stall_seconds)
-            if name := self._layout.replaced():
+            if self._replica.acts and (name := self._layout.replaced()):
                 self._replaced(name)
             if self._loads is not None and self._loads.take():
                 self._session.reloaded()
-        if self._replica is not None:
-            try:
-                self._replica.step_boundary()
-            except DataError:
-                self._stop()
-                raise
+        try:
+            self._replica.step_boundary()
+        except DataError:
+            self._stop()
+            raise
         if self._session is not None and self._last_step is not None:
             self._last_step.over()
         self.stall_seconds += time.perf_counter() - began

@@ -103,6 +103,13 @@ class Session(Dialogue):
         return 0 if late else max(0, self.every - steps)
 
     @property
+    def acts(self) -> bool:
+        """True if `next_order` may tell to read or to change the live parameters now."""
+        if self._phase is not Phase.OPEN:
+            return self._phase in (Phase.WRITING, Phase.ARRIVED)
+        return self.due_in == 0 or (bool(self._corrections) and self.mode != "overlap")
+
+    @property
     def patience(self) -> float:
         """With mode sync: seconds that training still waits for the round of the last snapshot, at most.
 
@@ -132,6 +139,7 @@ class Session(Dialogue):
         self._weights_loaded = True
         if self._phase is Phase.OPEN:
             self._attach_again()
+            self.poll()
 
     def stalled(self, seconds: float) -> None:
         """Training has lost `seconds` to gossip so far."""

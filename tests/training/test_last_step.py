@@ -32,6 +32,10 @@ def memory_changed(model: nn.Module, other: nn.Module) -> None:
         mine.data = theirs.data.clone()
 
 
+def layer_replaced(model: nn.Module, other: nn.Module) -> None:
+    model[2] = copy.deepcopy(other)[2]  # type: ignore[index,operator]
+
+
 def nothing(model: nn.Module, other: nn.Module) -> None:
     """Averaged weights for an evaluation, and the trained ones back."""
     kept = copy.deepcopy(model)
@@ -41,7 +45,13 @@ def nothing(model: nn.Module, other: nn.Module) -> None:
 
 @pytest.mark.parametrize(
     ("change", "handed"),
-    [(averaged_by_data, False), (best_loaded, False), (memory_changed, False), (nothing, True)],
+    [
+        (averaged_by_data, False),
+        (best_loaded, False),
+        (memory_changed, False),
+        (layer_replaced, False),
+        (nothing, True),
+    ],
 )
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_weights_written_after_the_last_step_are_not_handed_over(

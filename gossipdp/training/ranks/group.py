@@ -126,6 +126,17 @@ class ReplicaGroup:
 
     # -- at every step boundary -------------------------------------------------------------------------------
 
+    @property
+    def acts(self) -> bool:
+        """True if the next `step_boundary` may read or change the live parameters, or announce that."""
+        next_act = self._next_post if self._snapshot is None else min(self._next_post, self._snapshot[0])
+        return not self._over and (self._work is not None or self._boundary + 1 >= next_act)
+
+    def poll(self) -> None:
+        """Take in the daemon's messages. Call it before `step_boundary`."""
+        if not self._over:
+            self._actions.poll()
+
     def step_boundary(self) -> None:
         """Do what was announced for this step, and announce what comes next.
 
@@ -146,7 +157,6 @@ class ReplicaGroup:
 
     def _carry_out(self) -> None:
         self._boundary += 1
-        self._actions.poll()
         self._encode_moments()
         if self._work is not None:
             self._read()

@@ -77,6 +77,15 @@ class SingleReplica:
         if moments.finish(session.kept_steps):
             log.info("the optimizer goes on with moments of %d steps", session.kept_steps)
 
+    @property
+    def acts(self) -> bool:
+        """True if the next `step_boundary` may read or change the live parameters."""
+        return self._session.acts
+
+    def poll(self) -> None:
+        """Take in the daemon's messages. Call it before `step_boundary`."""
+        self._session.poll()
+
     def step_boundary(self) -> None:
         """Carry out what the session asks for now.
 
@@ -84,7 +93,6 @@ class SingleReplica:
             DataError: GD-403, training is hopeless.
         """
         session = self._session
-        session.poll()
         if session.hopeless:
             self._layout.finish()
             session.close()

@@ -374,7 +374,7 @@ class Layout:
     def replaced(self) -> str:
         """Follow parameters that others of their shape have replaced. Returns the first one's name, or "".
 
-        Call it at each step: as long as all places hold what they held, it costs no more than a look at each.
+        Call it before what is exchanged is read or changed. It looks at every place of the model.
         """
         if all(held.get(key) is each for held, key, each in self._built):
             return ""

@@ -190,6 +190,20 @@ def test_parameters_replaced_by_others_of_their_shape__count_as_loaded_and_take_
     assert caplog.text.count("GD-325 the script loaded weights") == 1, "the daemon has decided"
 
 
+def test_steps_between_snapshots__no_place_of_the_model_is_looked_at(
+    pumped: PumpedDaemon, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looks: list[int] = []
+    model = stack()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with gossipdp.attach(model, optimizer, every=10) as peer:
+        monkeypatch.setattr(Layout, "replaced", lambda _: looks.append(peer.steps) or "")
+        train(model, optimizer, pumped, 9)
+        assert not looks
+        train(model, optimizer, pumped, 1)
+        assert looks == [10], "the snapshot"
+
+
 def test_gathered_tensors_in_the_places_of_shards_after_an_evaluation__have_replaced_nothing(
     group_of_one: None,
 ) -> None:
