@@ -141,6 +141,7 @@ CODES: Final[Mapping[str, Code]] = {
         " The text names the first one. Training goes on. The last values of a parameter that is gone go on being"
         " exchanged, and hold the other hosts back.",
         "add, replace and unfreeze parameters before `attach`, and attach every module that is trained",
+        notices=True,
     ),
     "GD-320": Code(
         "The ranks of this host train apart",
@@ -194,6 +195,7 @@ CODES: Final[Mapping[str, Code]] = {
         " network has one model: the second model's values were replaced by those that the first one was trained to."
         " For folds of a cross-validation or runs of a sweep that is a leak.",
         "give each model a network and a home of its own; see `gossipdp up --network NAME`",
+        notices=True,
     ),
     "GD-327": Code(
         "The optimizer draws corrections back",

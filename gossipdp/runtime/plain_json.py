@@ -17,7 +17,7 @@ def encode(value: object) -> bytes:
     return msgspec.json.encode(value, enc_hook=_plain)
 
 
-def decode(text: bytes | str, kind: type[T]) -> T:
+def decode(text: bytes | bytearray | str, kind: type[T]) -> T:
     """The value in `text`, checked against the msgspec type `kind`. Raises ValueError, also for deep nesting."""
     try:
         return msgspec.json.decode(text, type=kind)
@@ -25,7 +25,7 @@ def decode(text: bytes | str, kind: type[T]) -> T:
         raise ValueError("it is nested too deep") from None
 
 
-def parse(text: bytes | str) -> Any:
+def parse(text: bytes | bytearray | str) -> Any:
     """The value in `text`, NaN and infinities too. Raises ValueError, also for deep nesting."""
     try:
         return json.loads(text)

@@ -7,10 +7,10 @@ NaN.
 
 from __future__ import annotations
 
-import logging
 import os
 import sys
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import Final
@@ -23,22 +23,21 @@ from gossipdp.errors import ConfigError, GossipdpError
 from gossipdp.runtime.link import Link, default_home, expanded, expected
 from gossipdp.training import open_attachments
 from gossipdp.training.attachment import Attachment
+from gossipdp.training.messages import write
 from gossipdp.training.optimizer_state.followed import Optimizers
 from gossipdp.training.own_weights import DRAWN_BACK, STEPS, drawn_back
 from gossipdp.training.ranks.collectives import several_ranks
 from gossipdp.training.ranks.group import ReplicaGroup
 from gossipdp.training.ranks.single import SingleReplica
-from gossipdp.training.reasons import tell
+from gossipdp.training.reasons import tell, warn
 from gossipdp.training.session import Session
 from gossipdp.training.tensors.copies import equal_copies, warn_copies
 from gossipdp.training.tensors.excluded import Exclude, excluded_names
 from gossipdp.training.tensors.master_weights import MasterWeights
-from gossipdp.training.tensors.optimizers import followed, of_torch, refuse_strangers, warn_unheld
+from gossipdp.training.tensors.optimizers import followed, of_torch, refuse_strangers, unheld
 from gossipdp.training.tensors.parts import Modules, as_one
 
 __all__ = ["attach", "set_exit_codes"]
-
-log = logging.getLogger("gossipdp.training")
 
 _home: Path | None = None
 """home of the last attach, whose daemon hears of an error that ends this process"""
@@ -58,7 +57,7 @@ def set_exit_codes() -> None:
         if not isinstance(error, GossipdpError):
             before(kind, error, trace)
             return
-        sys.stderr.write(f"{error}\n")
+        write(f"{error}\n")
         if hasattr(sys, "ps1") or sys.flags.interactive:
             return  # the prompt goes on
         tell(_home, error, ends=True)
@@ -126,15 +125,15 @@ def attach(
     global _home
     _home = place = (default_home() if home is None else expanded(home)).absolute()
     layout = _layout(module, several, place, compare_frozen, exclude)
-    optimizers, drawing, copies = Optimizers(module, several, layout), _drawing_back(several), equal_copies(module)
+    optimizers, copies = Optimizers(module, several, layout), equal_copies(module)
+    warnings = [*_drawing_back(several), *unheld(module, several)]
     session, replica = _replica(layout, place, every, optimizers)
     attachment = Attachment(module, optimizers, layout, session, replica, samples, place, timeout)
     warn_copies(copies)
-    for error in drawing:
-        log.warning("%s", error)
-        tell(place, error)
     if open_attachments.another(place, module) and session is not None and session.clock:
-        log.warning("GD-326 %s; do: give each model a network and a home of its own", session.replaced)
+        warnings.append(ConfigError("GD-326", session.replaced, do="give each model a network and a home of its own"))
+    for error in warnings:
+        warn(error, place)
     return attachment
 
 
@@ -147,10 +146,9 @@ def _layout(
 ) -> MasterWeights:
     """The model's exchanged tensors, after all checks that need no dialogue with the daemon."""
     open_attachments.make_room(home)
-    layout = MasterWeights(model, optimizers, excluded_names(model, exclude))
+    layout = MasterWeights(model, optimizers, excluded_names(model, exclude), partial(warn, home=home))
     layout.refer()
     refuse_strangers(model, optimizers)
-    warn_unheld(model, optimizers)
     several = several_ranks()
     if compare_frozen:
         if not several and not expected(home):

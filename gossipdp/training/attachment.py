@@ -6,7 +6,6 @@ optimizer, its state and the loop stay the user's own.
 
 from __future__ import annotations
 
-import logging
 import os
 import sys
 import threading
@@ -29,15 +28,16 @@ from gossipdp.training import open_attachments
 from gossipdp.training.adapters.trackers import Points, TrackerLog, points_of
 from gossipdp.training.boundaries import Boundaries
 from gossipdp.training.loads import Loads
+from gossipdp.training.messages import log
 from gossipdp.training.optimizer_state.followed import Optimizers
 from gossipdp.training.optimizer_state.state_file import Counts, load_state_file, save_state_file
 from gossipdp.training.ranks.group import ReplicaGroup
 from gossipdp.training.ranks.single import SingleReplica
-from gossipdp.training.reasons import tell, tell_lost
+from gossipdp.training.reasons import tell, tell_lost, warn
 from gossipdp.training.session import Session
 from gossipdp.training.step_counter import StepCounter
 from gossipdp.training.tensors.master_weights import MasterWeights, put_back
-from gossipdp.training.tensors.optimizers import warn_unheld
+from gossipdp.training.tensors.optimizers import unheld
 from gossipdp.training.tensors.schema import local
 from gossipdp.training.uncounted import Uncounted
 from gossipdp.training.waiting import wait_for_last_snapshot
@@ -188,8 +188,6 @@ class Losses:
             self.poll()
         return self.known
 
-
-log = logging.getLogger("gossipdp.training")
 
 _parents: Final[list[object]] = []
 """in a forked child: objects that would act on the parent's device and connection if they were freed"""
@@ -556,7 +554,8 @@ class Attachment:
         self._optimizers.follow(optimizers)
         if self._layout is not None:
             self._layout.follow(self._model, optimizers)
-            warn_unheld(self._model, optimizers)
+            for error in unheld(self._model, optimizers):
+                warn(error, self._home)
 
     def _before_step(self, optimizer: torch.optim.Optimizer) -> None:
         if self._layout is not None:

@@ -7,7 +7,6 @@ daemon made them the model. A daemon that dies leaves training alone. Nothing he
 from __future__ import annotations
 
 import enum
-import logging
 import math
 import time
 from collections.abc import Callable
@@ -27,6 +26,7 @@ from gossipdp.protocol.wire.encoding import Buffer
 from gossipdp.runtime import link as links
 from gossipdp.training.connection import DaemonConnection
 from gossipdp.training.healing import Healing
+from gossipdp.training.messages import log
 from gossipdp.training.optimizer_state.schedule import MomentsSchedule
 from gossipdp.training.orders import Drain
 from gossipdp.training.tensors.layout import Layout
@@ -234,8 +234,6 @@ class Corrections:
         spans = [(chunks[first].start, chunks[last].stop) for first, last in slot.spans if last < len(chunks)]
         return Drain(slot.session, slot.slot, tuple(spans), region.buffers[slot.slot % 2])
 
-
-log = logging.getLogger("gossipdp.training")
 
 _FAMILIES: Final[dict[str, type[GossipdpError]]] = {
     "GD-1": UnreachableError,

@@ -6,7 +6,6 @@ at some elements, because `parameter.data` changes them uncounted. It waits for 
 
 from __future__ import annotations
 
-import logging
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -14,11 +13,10 @@ from typing import Final, TypeAlias
 
 from torch import nn
 
+from gossipdp.training.messages import log
 from gossipdp.training.tensors.schema import local, unwrap
 
 __all__ = ["Uncounted"]
-
-log = logging.getLogger("gossipdp.training")
 
 LOOK: Final = 2.0
 """seconds between two looks"""

@@ -5,7 +5,6 @@ All waits are bounded, except the one for the model without a timeout. Nothing h
 
 from __future__ import annotations
 
-import logging
 import math
 import time
 from typing import Final
@@ -13,12 +12,11 @@ from typing import Final
 from gossipdp.errors import UnreachableError
 from gossipdp.runtime import link as links
 from gossipdp.training.dialogue import Phase
+from gossipdp.training.messages import log
 from gossipdp.training.orders import LoadMoments, Order, Snapshot
 from gossipdp.training.session import Session
 
 __all__ = ["ModelWait", "wait_for_last_snapshot", "wait_for_moments", "wait_for_order"]
-
-log = logging.getLogger("gossipdp.training")
 
 GRACE: Final = 10.0
 """seconds that `ModelWait` gives a daemon that is being started or restarted (`link.expected`)"""

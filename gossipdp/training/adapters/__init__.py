@@ -5,7 +5,6 @@ This one holds what they share. Nothing here imports a framework.
 
 from __future__ import annotations
 
-import logging
 import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -15,6 +14,7 @@ from torch import nn
 from torch.optim.lr_scheduler import LambdaLR
 
 from gossipdp.errors import ConfigError, DataError
+from gossipdp.training.messages import log
 from gossipdp.training.tensors.excluded import Exclude
 
 __all__ = [
@@ -29,8 +29,6 @@ __all__ = [
     "say_end",
     "taken_apart",
 ]
-
-log = logging.getLogger("gossipdp.training")
 
 EVALUATIONS: Final = ("eval_loss", "val_loss", "valid_loss", "validation_loss", "eval/loss", "val/loss", "valid/loss")
 Factor: TypeAlias = Callable[[int], float]

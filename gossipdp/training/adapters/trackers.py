@@ -6,7 +6,6 @@ instead of holding anything up. Nothing here imports a tracker.
 
 from __future__ import annotations
 
-import logging
 import math
 import threading
 import time
@@ -14,10 +13,9 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final, TypeAlias
 
 from gossipdp.errors import ConfigError
+from gossipdp.training.messages import log
 
 __all__ = ["Points", "TrackerLog", "points_of"]
-
-log = logging.getLogger("gossipdp.training")
 
 CLOSES_WITHIN: Final = 5.0
 """seconds that `close` waits for a tracker"""

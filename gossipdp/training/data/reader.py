@@ -7,7 +7,6 @@ knows what a sample is, or torch.
 
 from __future__ import annotations
 
-import logging
 import multiprocessing
 import os
 import sys
@@ -22,10 +21,9 @@ from typing import Any, Final, TypeVar
 from gossipdp.protocol.data.blocks import Lease
 from gossipdp.runtime import link as links
 from gossipdp.training.data.plan import Plan
+from gossipdp.training.messages import log
 
 __all__ = ["Reader"]
-
-log = logging.getLogger("gossipdp.training")
 
 RECONNECT_WITHIN: Final = 10.0
 """seconds for a dead daemon to come back before this process reads on alone, or logs that it waits"""

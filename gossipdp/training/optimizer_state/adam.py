@@ -7,7 +7,6 @@ the daemon.
 
 from __future__ import annotations
 
-import logging
 import math
 from collections.abc import Callable, Sequence
 from typing import Any, Final
@@ -17,6 +16,7 @@ from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
 from gossipdp.codecs.blocks import BLOCK
+from gossipdp.training.messages import log
 from gossipdp.training.optimizer_state.encoder import KEYS, Bytes, MomentsEncoder, Torn, piece_of, spans_of, torn_values
 from gossipdp.training.optimizer_state.encoding import Encoded, decode
 from gossipdp.training.tensors.arithmetic import Flat
@@ -27,8 +27,6 @@ from gossipdp.training.tensors.schema import local
 from gossipdp.training.tensors.streams import STAGED, dense
 
 __all__ = ["AdamMoments"]
-
-log = logging.getLogger("gossipdp.training")
 
 FAMILY: Final = (torch.optim.Adam, torch.optim.AdamW, torch.optim.RAdam)
 """these classes only: a subclass may keep more state, and would miss it"""

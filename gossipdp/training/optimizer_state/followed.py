@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Mapping
 
 import torch
 from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
+from gossipdp.training.messages import log
 from gossipdp.training.optimizer_state.adam import AdamMoments
 from gossipdp.training.optimizer_state.group_entries import GroupEntries
 from gossipdp.training.optimizer_state.state_dict import (
@@ -21,8 +21,6 @@ from gossipdp.training.optimizer_state.state_dict import (
 from gossipdp.training.tensors.layout import Layout
 
 __all__ = ["Optimizers"]
-
-log = logging.getLogger("gossipdp.training")
 
 
 class Optimizers:

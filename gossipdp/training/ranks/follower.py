@@ -5,7 +5,6 @@ Nothing here touches a tensor. Only `join` waits.
 
 from __future__ import annotations
 
-import logging
 import time
 from collections import deque
 from pathlib import Path
@@ -16,12 +15,11 @@ from numpy.typing import NDArray
 
 from gossipdp.errors import UnreachableError
 from gossipdp.runtime import link as links
+from gossipdp.training.messages import log
 from gossipdp.training.tensors.layout import Layout
 from gossipdp.training.tensors.streams import Fence
 
 __all__ = ["Follower"]
-
-log = logging.getLogger("gossipdp.training")
 
 JOIN_WITHIN: Final = 5.0
 """seconds for the daemon to share its memory with another rank; the leader has it already"""

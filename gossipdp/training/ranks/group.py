@@ -8,7 +8,6 @@ if one of them makes no more steps. Nothing here knows the network.
 
 from __future__ import annotations
 
-import logging
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
@@ -19,6 +18,7 @@ import torch
 from gossipdp import errors
 from gossipdp.errors import GossipdpError, HardwareError
 from gossipdp.training.healing import hopeless
+from gossipdp.training.messages import log
 from gossipdp.training.optimizer_state.followed import Optimizers
 from gossipdp.training.orders import Drain, Load, Order, Write
 from gossipdp.training.ranks.actions import GroupActions, Spans
@@ -31,8 +31,6 @@ from gossipdp.training.tensors.layout import Layout
 from gossipdp.training.waiting import ModelWait, wait_for_order
 
 __all__ = ["ReplicaGroup"]
-
-log = logging.getLogger("gossipdp.training")
 
 ANNOUNCE_EVERY: Final = 60.0
 """seconds between two announcements while all ranks wait for the end of a round; less than `ANSWER_WITHIN`"""

@@ -5,11 +5,10 @@ Nothing here knows the network.
 
 from __future__ import annotations
 
-import logging
-
 import torch
 
 from gossipdp.training.healing import hopeless
+from gossipdp.training.messages import log
 from gossipdp.training.optimizer_state.encoder import MomentsEncoder
 from gossipdp.training.optimizer_state.followed import Optimizers
 from gossipdp.training.orders import Drain, Keep, Load, LoadState, Order, SendMoments, Snapshot, Write
@@ -20,8 +19,6 @@ from gossipdp.training.tensors.streams import passed
 from gossipdp.training.waiting import ModelWait, wait_for_moments, wait_for_order
 
 __all__ = ["SingleReplica"]
-
-log = logging.getLogger("gossipdp.training")
 
 
 class SingleReplica:

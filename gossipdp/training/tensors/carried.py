@@ -8,7 +8,6 @@ elements show whether a tensor has moved, so a frozen base model is never read o
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from typing import Final
@@ -21,13 +20,12 @@ from gossipdp.codecs import named
 from gossipdp.codecs.base import PayloadError
 from gossipdp.protocol.wire.encoding import Buffer
 from gossipdp.protocol.wire.messages import MOST_CARRIED
+from gossipdp.training.messages import log
 from gossipdp.training.tensors.reference import NAMES, as_bytes, tensor_of
 from gossipdp.training.tensors.schema import local, places, plain_name
 from gossipdp.training.tensors.streams import passed
 
 __all__ = ["CarriedState", "StateCopy", "plain", "sample"]
-
-log = logging.getLogger("gossipdp.training")
 
 LIGHT: Final = 16 << 20
 """bytes that go with every snapshot; more go with every `SELDOM`th only, so that training is not held up"""

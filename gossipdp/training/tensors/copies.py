@@ -7,19 +7,17 @@ tensor.
 from __future__ import annotations
 
 import gc
-import logging
 from collections.abc import Iterator, Sequence
 
 import torch
 from torch import nn
 
+from gossipdp.training.messages import log
 from gossipdp.training.tensors.carried import plain, sample
 from gossipdp.training.tensors.frozen import first_rank
 from gossipdp.training.tensors.parts import parts_of
 
 __all__ = ["equal_copies", "warn_copies"]
-
-log = logging.getLogger("gossipdp.training")
 
 
 def equal_copies(model: nn.Module) -> list[tuple[nn.Module, nn.Module]]:

@@ -19,12 +19,11 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from gossipdp.protocol.schema import MAX_BYTES, Frozen
+from gossipdp.training.messages import log
 from gossipdp.training.tensors.schema import plain_name
 from gossipdp.training.tensors.streams import parts
 
 __all__ = ["first_rank", "frozen_digests"]
-
-log = logging.getLogger("gossipdp.training")
 
 MOST: Final = 16_384
 """parameters of which the schema holds digests, at most"""

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import logging
 from bisect import bisect_right
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext
 from typing import Any, Final, NamedTuple, TypeAlias
 
@@ -19,9 +19,12 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from gossipdp.errors import ConfigError, GossipdpError
 from gossipdp.protocol.schema import MAX_BYTES, Frozen, Schema
 from gossipdp.protocol.wire.encoding import Buffer
 from gossipdp.runtime.link import Region
+from gossipdp.training.messages import log
+from gossipdp.training.reasons import warn
 from gossipdp.training.tensors import arithmetic
 from gossipdp.training.tensors.arithmetic import Flat
 from gossipdp.training.tensors.blocks import encoded_elements
@@ -34,8 +37,6 @@ from gossipdp.training.tensors.schema import DTYPES, candidates, exchanged, exte
 from gossipdp.training.tensors.streams import STAGED, Fence, SideStreams
 
 __all__ = ["Layout", "Vector", "cut"]
-
-log = logging.getLogger("gossipdp.training")
 
 Vector: TypeAlias = NDArray[np.float32]
 """shape (schema.size,)"""
@@ -62,12 +63,19 @@ class Layout:
     Args:
         model: as the script has it, wrapped or not.
         excluded: names of tensors that are not exchanged.
+        warn: called with an error that does not end training.
 
     Raises:
         MismatchError: GD-304 or GD-305, as `exchanged` says.
     """
 
-    def __init__(self, model: nn.Module, excluded: frozenset[str] = frozenset()) -> None:
+    def __init__(
+        self,
+        model: nn.Module,
+        excluded: frozenset[str] = frozenset(),
+        warn: Callable[[GossipdpError], None] = warn,
+    ) -> None:
+        self._warn = warn
         self.schema, self.tensors = exchanged(model, excluded)
         self._model = unwrap(model)
         self.reference = Reference(self.schema)
@@ -186,11 +194,9 @@ class Layout:
         changed = self._follow_changes()
         if changed and not self._warned and not rank:
             self._warned = True
-            log.warning(
-                "GD-319 the model has changed since it was attached: %s; add, replace and unfreeze parameters before "
-                "attach, on every peer",
-                changed,
-            )
+            cause = "the model has changed since it was attached"
+            do = "add, replace and unfreeze parameters before attach, on every peer"
+            self._warn(ConfigError("GD-319", cause, seen=changed, do=do))
         self._mend_buffers()
         self.streams.begin(self._devices())
         for index, first, start, stop in self.shares(rank, ranks):

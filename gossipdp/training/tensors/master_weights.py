@@ -9,13 +9,14 @@ because the copy may be made at the first step. Nothing here knows the daemon.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Final
 
 import torch
 from torch import Tensor, nn
 
-from gossipdp.errors import ConfigError
+from gossipdp.errors import ConfigError, GossipdpError
+from gossipdp.training.reasons import warn
 from gossipdp.training.tensors.layout import Layout
 from gossipdp.training.tensors.optimizers import held, of_torch
 from gossipdp.training.tensors.schema import local
@@ -39,7 +40,7 @@ class MasterWeights(Layout):
     """A `Layout` that can tell whether a step has undone a change.
 
     Args:
-        model, excluded: as `Layout`.
+        model, excluded, warn: as `Layout`.
         optimizers: those that step on the model. Torch's own are not watched.
     """
 
@@ -48,8 +49,9 @@ class MasterWeights(Layout):
         model: nn.Module,
         optimizers: Sequence[torch.optim.Optimizer],
         excluded: frozenset[str] = frozenset(),
+        warn: Callable[[GossipdpError], None] = warn,
     ) -> None:
-        super().__init__(model, excluded)
+        super().__init__(model, excluded, warn)
         self.follow(model, optimizers)
 
     def follow(self, model: nn.Module, optimizers: Sequence[torch.optim.Optimizer]) -> None:

@@ -5,7 +5,6 @@ Nothing here touches a tensor or knows the daemon.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Iterator, Sequence
 from typing import Any, Final, NamedTuple
 
@@ -15,9 +14,7 @@ from torch import nn
 from gossipdp.errors import ConfigError
 from gossipdp.training.tensors.schema import plain_name, unwrap
 
-__all__ = ["Held", "bare", "followed", "held", "of_torch", "refuse_strangers", "warn_unheld"]
-
-log = logging.getLogger("gossipdp.training")
+__all__ = ["Held", "bare", "followed", "held", "of_torch", "refuse_strangers", "unheld"]
 
 
 WRAPPERS: Final = ("AcceleratedOptimizer", "_FabricOptimizer", "LightningOptimizer")
@@ -139,8 +136,8 @@ def refuse_strangers(model: nn.Module, optimizers: Sequence[torch.optim.Optimize
             )
 
 
-def warn_unheld(model: nn.Module, optimizers: Sequence[torch.optim.Optimizer]) -> None:
-    """Warn about parameters that `optimizers` train and `model` does not hold (GD-319): they are not exchanged."""
+def unheld(model: nn.Module, optimizers: Sequence[torch.optim.Optimizer]) -> list[ConfigError]:
+    """GD-319 if `optimizers` train parameters that `model` does not hold: they are not exchanged."""
     known = set(unwrap(model).parameters())
     strangers = [
         group["param_names"][place] if "param_names" in group else f"parameter {place} of group {number} {shape}"
@@ -150,11 +147,9 @@ def warn_unheld(model: nn.Module, optimizers: Sequence[torch.optim.Optimizer]) -
         if parameter.requires_grad and parameter not in known
         for shape in [tuple(parameter.shape)]
     ]
-    if strangers:
-        log.warning(
-            "GD-319 the optimizer trains parameters that the attached model does not hold: %d, the first is %s; they "
-            "are not exchanged; do: attach every module that is trained: attach([model, loss], optimizer), or "
-            "GossipCallback(modules=[loss])",
-            len(strangers),
-            strangers[0],
-        )
+    cause = "the optimizer trains parameters that the attached model does not hold"
+    do = "attach every module that is trained: attach([model, loss], optimizer), or GossipCallback(modules=[loss])"
+    if not strangers:
+        return []
+    seen = f"{len(strangers)}, the first is {strangers[0]}; they are not exchanged"
+    return [ConfigError("GD-319", cause, seen=seen, do=do)]

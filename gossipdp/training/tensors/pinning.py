@@ -5,7 +5,6 @@ A device copies to and from pinned memory beside everything else. Nothing here k
 
 from __future__ import annotations
 
-import logging
 import mmap
 import os
 import weakref
@@ -20,9 +19,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-__all__ = ["AT_ONCE", "Bounce", "Pins", "sections"]
+from gossipdp.training.messages import log
 
-log = logging.getLogger("gossipdp.training")
+__all__ = ["AT_ONCE", "Bounce", "Pins", "sections"]
 
 NEAR: Final = 1 << 20
 """bytes between two ranges that are pinned together: one call costs about as much as pinning this many bytes"""

@@ -8,7 +8,6 @@ infinite or NaN since is NaN here; `Layout.read` mends it first. Nothing here kn
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Sequence
 from typing import Final
 
@@ -22,11 +21,10 @@ from gossipdp.protocol.carried_state import PIECE, reference_digest
 from gossipdp.protocol.schema import Schema
 from gossipdp.protocol.wire.encoding import Buffer
 from gossipdp.protocol.wire.messages import MOST_CARRIED
+from gossipdp.training.messages import log
 from gossipdp.training.tensors.arithmetic import widened
 
 __all__ = ["NAMES", "Reference", "as_bytes", "bytes_of", "tensor_of"]
-
-log = logging.getLogger("gossipdp.training")
 
 _ALL: Final[dict[str, str]] = {
     "BOOL": "bool", "U8": "uint8", "I8": "int8", "I16": "int16", "U16": "uint16", "I32": "int32", "U32": "uint32",

@@ -9,7 +9,6 @@ FSDP", arXiv 2304.11277). Nothing here changes a number in a tensor, or compares
 
 from __future__ import annotations
 
-import logging
 import sys
 from collections.abc import Iterator, Mapping
 from itertools import pairwise
@@ -38,8 +37,6 @@ __all__ = [
     "resharded",
     "unwrap",
 ]
-
-log = logging.getLogger("gossipdp.training")
 
 DTYPES: Final[dict[torch.dtype, Dtype]] = {
     torch.bfloat16: "bfloat16",

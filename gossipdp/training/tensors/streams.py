@@ -5,7 +5,6 @@ Without a CUDA device all of it does nothing. Nothing here knows what is copied.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Final, TypeAlias
@@ -13,11 +12,10 @@ from typing import Final, TypeAlias
 import torch
 from torch import Tensor
 
+from gossipdp.training.messages import log
 from gossipdp.training.tensors.pinning import Bounce, sections
 
 __all__ = ["STAGED", "Fence", "SideStreams", "dense", "parts", "passed"]
-
-log = logging.getLogger("gossipdp.training")
 
 Fence: TypeAlias = Callable[[], bool]
 """returns True once every copy begun before it is done; never waits"""
