@@ -92,7 +92,8 @@ def attach(
         model: a module, bare, in DistributedDataParallel or torch.compile, or sharded by fully_shard (FSDP2). For
             modules trained together, a list, or a mapping by name; the same on every host.
         optimizer: a torch optimizer, or Accelerate's. It is not changed. Its state is kept, except that a new Adam,
-            AdamW or RAdam starts with the network's moments (`[exchange] moments`). For several that share a model,
+            AdamW or RAdam starts with the network's moments (`[exchange] moments`), and that LBFGS's memory begins
+            anew with each correction. For several that share a model,
             a sequence in stepping order; the last one's step counts. Without one, call `step()` of the result.
         home: the peer's home; default GOSSIPDP_HOME, then ~/.gossipdp/NETWORK.
         every: steps between snapshots, instead of the daemon's number.

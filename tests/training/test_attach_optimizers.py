@@ -25,6 +25,30 @@ def sgd(model: nn.Module) -> Optimizer:
     return torch.optim.SGD(model.parameters(), lr=0.1)
 
 
+def lbfgs(model: nn.Module) -> Optimizer:
+    return torch.optim.LBFGS(model.parameters())
+
+
+@pytest.mark.parametrize("size", [1e-3, 0.0])
+def test_correction_between_two_steps_of_lbfgs__its_memory_of_curvature_begins_anew(
+    daemon: LedgerDaemon, size: float
+) -> None:
+    model = small()
+    optimizer = lbfgs(model)
+    peer = attach(daemon, model, optimizer)
+    train(model, optimizer, 1, daemon.pump)
+    daemon.mix(np.full(daemon.region.size, size, np.float32))
+    daemon.seal()
+    before = vector(model)
+    train(model, optimizer, 1, daemon.pump, seed=8)
+    assert daemon.drained == bool(size) and not np.array_equal(before, vector(model))
+    assert bool(optimizer.state) == (not size)
+    train(model, optimizer, 1, daemon.pump, seed=9)
+    (state,) = optimizer.state.values()
+    assert state["n_iter"] == (20 if size else 60)
+    peer.detach()
+
+
 # -- wrong ones ---------------------------------------------------------------------------------------------------
 
 

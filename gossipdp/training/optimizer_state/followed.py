@@ -75,6 +75,12 @@ class Optimizers:
         if self.moments is not None and self.moments.unproved:
             self.moments.prove(optimizer)
 
+    def moved(self) -> None:
+        """Parameters have moved without a step. LBFGS would take that for curvature, so its memory begins anew."""
+        for each in self._all:
+            if isinstance(each, torch.optim.LBFGS):
+                each.state.clear()
+
     def reset(self) -> None:
         """Let the optimizers' state begin anew. Collective."""
         reset_optimizers(self._model, self._all)

@@ -219,6 +219,7 @@ class GroupActions:
         values = torch.from_numpy(order.values) if isinstance(order, Load | Drain) else self._shared(read)
         self._moves.spread(self._layout.load if read.kind == Kind.LOAD else self._layout.add, values, spans)
         self._moves.share_buffers()
+        self._optimizers.moved()
         if self._session is not None and order is not None:
             self._session.done(order, self._layout.fence())
         elif self._follower is not None:

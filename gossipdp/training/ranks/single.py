@@ -108,6 +108,7 @@ class SingleReplica:
                 layout.adopt(order.carried.reference)
                 layout.load(0, torch.from_numpy(order.values))
                 layout.carried.load(order.carried.state)
+                self._optimizers.moved()
                 if order.reset:
                     self._optimizers.reset()
             case LoadState():
@@ -116,6 +117,7 @@ class SingleReplica:
                 values = torch.from_numpy(order.values)
                 for start, stop in order.spans:
                     layout.add(start, values[start:stop])
+                self._optimizers.moved()
             case Write() | Snapshot():
                 state = layout.carried.copy(now=isinstance(order, Write))
                 return session.done(order, layout.read(order.into), state)
