@@ -44,8 +44,8 @@ CODES: Final[Mapping[str, Code]] = {
     ),
     "GD-105": Code(
         "No daemon on this host",
-        "A command or a training script did not find the daemon of this home, or the daemon did not answer. `attach`"
-        " waits ten seconds first, if a daemon may be about to start.",
+        "A command or a training script did not find the daemon of this home, had no open file left to reach it, or"
+        " got no answer. `attach` waits ten seconds first, if a daemon may be about to start.",
         "start a peer with `gossipdp up` or `gossipdp join`, or name another home with `--home` or GOSSIPDP_HOME;"
         " GOSSIPDP_OFF=1 trains without a network",
         (4,),

@@ -188,6 +188,8 @@ def receive(connection: socket.socket) -> tuple[bytes, list[int]]:
     if flags & (socket.MSG_TRUNC | socket.MSG_CTRUNC):
         for received in fds:
             os.close(received)
+        if flags & socket.MSG_CTRUNC:
+            raise OSError(errno.EMFILE, f"no room for the files of a packet: {os.strerror(errno.EMFILE)}")
         raise OSError(errno.EMSGSIZE, "a packet past its limit")
     return packet, list(fds)
 

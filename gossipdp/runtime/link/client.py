@@ -177,6 +177,9 @@ class Link:
 
 
 def _no_daemon(home: Path, error: OSError) -> UnreachableError:
+    if error.errno in (errno.EMFILE, errno.ENFILE):
+        cause, do = "no open file is left to reach the daemon with", "raise this process's limit, as `ulimit -n 8192`"
+        return UnreachableError("GD-105", cause, seen=error.strerror or "", do=do)
     note = " (the default home: no other was named)" if is_default(home) else ""
     return UnreachableError(
         "GD-105", "no daemon on this host", seen=f"{socket_path(home)}: {error.strerror}{note}", do=_how_to_reach(home)

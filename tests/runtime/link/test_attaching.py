@@ -2,6 +2,7 @@
 
 import errno
 import os
+import resource
 import socket
 from pathlib import Path
 
@@ -172,6 +173,27 @@ def test_no_daemon_is_gd_105(tmp_path: Path) -> None:
         " the others; or name the home of one that runs: GOSSIPDP_HOME; GOSSIPDP_OFF=1 trains without"
     )
     assert caught.value.exit_code == 4
+
+
+def test_process_without_open_files__the_limit_is_named_and_no_daemon_is_missed(
+    server: links.LinkServer, tmp_path: Path
+) -> None:
+    link = links.Link.connect(tmp_path)
+    link.hello(SCHEMA)
+    assert pump(server)
+    free = os.dup(0)
+    os.close(free)
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (free, before[1]))
+    try:
+        with pytest.raises(UnreachableError, match="GD-105 no open file is left") as caught:
+            links.Link.connect(tmp_path)
+        assert not link.receive()
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, before)
+    assert "no room for the files of a packet: Too many open files" in link.lost
+    assert caught.value.seen == "Too many open files" and "ulimit -n" in caught.value.do
+    link.close()
 
 
 def test_no_daemon_of_a_home_that_was_not_named_says_that_it_is_the_default(
