@@ -185,7 +185,8 @@ CODES: Final[Mapping[str, Code]] = {
         "`load_state_dict` changed the attached model outside a step, for example after a learning-rate range test or"
         " for a rollback. If other hosts train, the network's model is put back, because loaded weights would pull all"
         " hosts away from it. If none does, the loaded weights become the model. To replace the model of a whole"
-        " network: stop the other hosts by `gossipdp leave`, load the weights and make a step, then start them again.",
+        " network: stop the other hosts by `gossipdp leave`, load the weights and make a step, then start them again."
+        " If weights change after the last step, the last steps are not handed over.",
         "load weights and run range tests before `attach`",
         notices=True,
     ),

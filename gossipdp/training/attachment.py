@@ -22,7 +22,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from gossipdp.errors import DataError, UnreachableError
+from gossipdp.errors import ConfigError, DataError, UnreachableError
 from gossipdp.runtime.link.daemon_status import ask_status
 from gossipdp.training import open_attachments
 from gossipdp.training.adapters.trackers import Points, TrackerLog, points_of
@@ -119,11 +119,9 @@ def hand_over(session: Session, layout: MasterWeights, last: LastStep | None) ->
     within = LEAVE_WITHIN + LEAVE_EACH * layout.schema.size
     order = None if layout.sharded else wait_for_last_snapshot(session, within)
     if order is not None and (layout.replaced() or (last is not None and not last.stands())):
-        log.warning(
-            "the last %d steps are not handed over: the parameters have changed since, for example by averaged or "
-            "loaded weights; do: call peer.detach() before that",
-            session.since_snapshot,
-        )
+        cause = f"the last {session.since_snapshot} steps are not handed over"
+        seen = "the parameters have changed since, for example by averaged or loaded weights"
+        warn(ConfigError("GD-325", cause, seen=seen, do="call peer.detach() before that"), session.home)
     elif order is not None:
         fence = layout.read(order.into, plus=order.plus)
         session.done(order, fence, layout.carried.copy(now=True), whole=True)

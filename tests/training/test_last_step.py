@@ -11,6 +11,7 @@ import pytest
 import torch
 from torch import nn
 
+from gossipdp.runtime import link as links
 from gossipdp.training import attachment
 from gossipdp.training.attachment import LastStep
 from tests.training.ledger_daemon import LedgerDaemon
@@ -78,6 +79,8 @@ def test_weights_written_after_the_last_step_are_not_handed_over(
     assert submits(daemon) == [(4, 4), (2, 2)][: 1 + handed]
     assert not handed or (daemon.last is not None and np.array_equal(daemon.last, trained))
     assert ("the last 2 steps are not handed over" in caplog.text) == (not handed)
+    told = [event.text for event in daemon.events if isinstance(event, links.Told) and event.code == "GD-325"]
+    assert ["the last 2 steps are not handed over" in text for text in told] == [True] * (not handed)
 
 
 def test_nan_and_parameters_without_numbers_are_what_they_were() -> None:
