@@ -20,7 +20,6 @@ from typing import Any, Final, NamedTuple
 from numpy.typing import NDArray
 
 from gossipdp.errors import MismatchError
-from gossipdp.protocol.schema import Entry
 from gossipdp.runtime.files import TEMPORARY, Files, bytes_of, replace_file, unwritable, write_file
 from gossipdp.runtime.progress import Progress, Say, silent
 from gossipdp.runtime.storage.checkpoint import SIZES, TENSORS, Checkpoint
@@ -56,6 +55,7 @@ def trained(checkpoint: Checkpoint, prefixes: Sequence[str] = ()) -> dict[str, T
     """The tensors of `checkpoint` by name. A tied tensor stands under each of its names, one after another.
 
     A buffer that is in the vector and in the state, such as a mask, is the state's: the vector holds its reference.
+    The state has each tensor under every name.
 
     Args:
         prefixes: removed from the names that begin with them, in turn.
@@ -70,11 +70,13 @@ def trained(checkpoint: Checkpoint, prefixes: Sequence[str] = ()) -> dict[str, T
         form = TENSORS[entry.dtype]
         tensor = Tensor(form, entry.shape, entry.numel * SIZES[form], partial(checkpoint.values, entry))
         tensors.update(dict.fromkeys((entry.name, *entry.also), tensor))
+    also = {entry.name: entry.also for entry in entries}
+    others = {other for entry in entries for other in entry.also}
     for name, kept in checkpoint.state().items():
-        if kept.dtype != "C128":  # safetensors has no such type
+        if kept.dtype != "C128" and name not in others:  # safetensors has no such type
             data, beside = bytes(kept.data), name not in tensors
             tensor = Tensor(kept.dtype, kept.shape, len(data), partial(iter, [data]), beside=beside)
-            tensors.update(dict.fromkeys((name, *_other_names(name, entries)), tensor))
+            tensors.update(dict.fromkeys((name, *also.get(name, ())), tensor))
     for prefix in prefixes:
         if not any(name.startswith(prefix) for name in tensors):
             raise MismatchError(
@@ -94,21 +96,6 @@ def trained(checkpoint: Checkpoint, prefixes: Sequence[str] = ()) -> dict[str, T
                 )
         tensors = short
     return tensors
-
-
-def _other_names(name: str, entries: Sequence[Entry]) -> set[str]:
-    """The other names of a tensor of the state: its own in the vector, and those of a buffer of its module."""
-    module, _, key = name.rpartition(".")
-    others: set[str] = set()
-    for entry in entries:
-        of, _, last = entry.name.rpartition(".")
-        if entry.name == name:
-            others.update(entry.also)
-        elif of == module and entry.kind == "buffer":
-            # Modules that tie a parameter may differ. One that has a buffer under two names is one module.
-            also = (other.rpartition(".") for other in entry.also)
-            others.update(f"{place}.{key}" for place, _, its in also if its == last)
-    return others
 
 
 def export_file(tensors: Mapping[str, Tensor], out: Path, *, say: Say = silent) -> None:

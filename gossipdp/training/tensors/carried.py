@@ -2,8 +2,9 @@
 
 It holds persistent buffers that are not averaged (integers, flags, complex numbers, excluded and `fitted` ones, and
 those that have another shape than at attach), excluded parameters, and what has moved since attach: frozen parameters,
-such as a teacher's, and buffers with infinite elements, such as an observer's ranges. All travel exactly. A few
-elements show whether a tensor has moved, so a frozen base model is never read or sent. Nothing here knows the daemon.
+such as a teacher's, and buffers with infinite elements, such as an observer's ranges. All travel exactly, under every
+name that `state_dict` gives them. A few elements show whether a tensor has moved, so a frozen base model is never read
+or sent. Nothing here knows the daemon.
 """
 
 from __future__ import annotations
@@ -167,9 +168,8 @@ class CarriedState:
                 yield name, each
 
     def _excluded_parameters(self) -> Iterator[tuple[str, Tensor]]:
-        for name, parameter in self._model.named_parameters():
-            if plain_name(name) in self._excluded and plain(parameter):
-                yield plain_name(name), parameter
+        out = self._out()
+        yield from ((name, each) for name, each in _parameters(self._model) if each in out and plain(each))
 
     def _is_open(self, name: str, buffer: Tensor) -> bool:
         """True if the buffer is exchanged, and some of its elements are infinite or NaN."""
@@ -183,16 +183,27 @@ class CarriedState:
     def _movable(self) -> Iterator[tuple[str, Tensor]]:
         """Frozen parameters and open buffers."""
         yield from ((name, each) for name, each in _buffers(self._model) if self._is_as_open(name, each))
-        for name, parameter in self._model.named_parameters():
-            name = plain_name(name)
-            if not parameter.requires_grad and name not in self._excluded and plain(parameter):
+        out = self._out()
+        for name, parameter in _parameters(self._model):
+            if not parameter.requires_grad and parameter not in out and plain(parameter):
                 yield name, parameter
+
+    def _out(self) -> set[nn.Parameter]:
+        """The excluded parameters. `self._excluded` has the first name of each."""
+        return {each for name, each in self._model.named_parameters() if plain_name(name) in self._excluded}
 
 
 def _buffers(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
-    for name, module, key in places(model):
+    """The persistent buffers, under every name."""
+    for name, module, key in places(model, every_name=True):
         if (buffer := module._buffers[key]) is not None:
             yield name, buffer
+
+
+def _parameters(model: nn.Module) -> Iterator[tuple[str, nn.Parameter]]:
+    """The parameters, under every name."""
+    for name, parameter in model.named_parameters(remove_duplicate=False):
+        yield plain_name(name), parameter
 
 
 def _ptr(tensor: Tensor) -> int:

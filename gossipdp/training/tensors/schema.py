@@ -206,12 +206,15 @@ def candidates(model: nn.Module) -> Iterator[tuple[str, Tensor, Kind]]:
             yield name, buffer, "buffer"
 
 
-def places(model: nn.Module) -> Iterator[tuple[str, nn.Module, str]]:
+def places(model: nn.Module, *, every_name: bool = False) -> Iterator[tuple[str, nn.Module, str]]:
     """The persistent buffers of `model`, unwrapped: plain name, module, and key there.
 
     A forward pass may put another tensor in such a place.
+
+    Args:
+        every_name: a module that the model has under several names counts under each, not under the first alone.
     """
-    for prefix, module in model.named_modules():
+    for prefix, module in model.named_modules(remove_duplicate=not every_name):
         for key in module._buffers:
             if key not in module._non_persistent_buffers_set:
                 yield plain_name(f"{prefix}.{key}" if prefix else key), module, key

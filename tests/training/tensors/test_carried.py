@@ -68,6 +68,33 @@ def test_integers_flags_complex_numbers_and_what_is_excluded_travel_exactly_and_
     assert names(told(two)) == names(state), "a peer that loaded a teacher sends it on"
 
 
+class Scaled(nn.Module):
+    """Its buffer is an integer alone."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.scale, self.frozen = nn.Parameter(torch.ones(3)), nn.Parameter(torch.ones(3), requires_grad=False)
+        self.queue = nn.Parameter(torch.ones(3))
+        self.register_buffer("calls", torch.zeros((), dtype=torch.int64))
+
+
+def shared_twice() -> nn.Module:
+    shared = Scaled()
+    return nn.ModuleDict({"one": shared, "two": nn.Sequential(nn.Identity(), shared)})
+
+
+def test_state_of_a_module_with_two_names_is_told_under_both() -> None:
+    giver, taker = shared_twice(), shared_twice()
+    one, two = layout_of(giver, "one.queue"), layout_of(taker, "one.queue")
+    assert {entry.name for entry in one.schema.entries} == {"one.scale"}
+    for tensor in (giver["one"].calls, giver["one"].frozen, giver["one"].queue):
+        tensor.data.add_(5)
+    state = told(one)
+    assert names(state) == {f"{place}.{key}" for place in ("one", "two.1") for key in ("calls", "frozen", "queue")}
+    two.carried.load(b"".join(state))
+    assert all(torch.equal(value, taker.state_dict()[name]) for name, value in giver.state_dict().items())
+
+
 def test_state_that_is_the_same_as_before_is_not_told_again() -> None:
     model = Stateful()
     layout = layout_of(model)
