@@ -1,10 +1,10 @@
 """What of a model is not exchanged: copied for the daemon with snapshots, and loaded where the model is loaded.
 
-It holds persistent buffers that are not averaged (integers, flags, complex numbers, excluded and `fitted` ones, and
-those that have another shape than at attach), excluded parameters, and what has moved since attach: frozen parameters,
-such as a teacher's, and buffers with infinite elements, such as an observer's ranges. All travel exactly, under every
-name that `state_dict` gives them. A few elements show whether a tensor has moved, so a frozen base model is never read
-or sent. Nothing here knows the daemon.
+It holds persistent buffers that are not averaged (integers, flags, complex numbers, empty, excluded and `fitted` ones,
+and those that have another shape than at attach), excluded parameters, and what has moved since attach: frozen
+parameters, such as a teacher's, and buffers with infinite elements, such as an observer's ranges. All travel exactly,
+under every name that `state_dict` gives them. A few elements show whether a tensor has moved, so a frozen base model is
+never read or sent. Nothing here knows the daemon.
 """
 
 from __future__ import annotations
@@ -75,7 +75,8 @@ class CarriedState:
     def __init__(self, model: nn.Module, exchanged: Sequence[Tensor], excluded: frozenset[str]) -> None:
         self._model, self._excluded = model, excluded
         taken = {_ptr(each) for each in exchanged}
-        self._averaged = {name: each.shape for name, each in _buffers(model) if plain(each) and _ptr(each) in taken}
+        full = ((name, each) for name, each in _buffers(model) if plain(each) and each.numel())
+        self._averaged = {name: each.shape for name, each in full if _ptr(each) in taken}
         """shapes of the buffers that are averaged"""
         self._open = {name: ~(each.abs() <= LARGEST) for name, each in _buffers(model) if self._is_open(name, each)}
         """per exchanged buffer: the elements that are not exchanged, because they were infinite (`Reference`)"""
@@ -218,11 +219,9 @@ def _resize(buffer: Tensor, value: Tensor) -> None:
 
 
 def plain(tensor: Tensor) -> bool:
-    """True if the tensor's own memory holds all its numbers: it is dense, not sharded, packed or empty."""
+    """True if the tensor's own memory holds all its numbers: it is dense, not sharded or packed."""
     kind = type(tensor) in (Tensor, nn.Parameter)
-    return (
-        kind and tensor.layout is torch.strided and not tensor.is_meta and tensor.dtype in NAMES and tensor.numel() > 0
-    )
+    return kind and tensor.layout is torch.strided and not tensor.is_meta and tensor.dtype in NAMES
 
 
 @torch.no_grad()

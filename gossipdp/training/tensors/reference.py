@@ -146,11 +146,15 @@ def as_bytes(tensor: Tensor) -> Tensor:
 
 
 def tensor_of(value: named.Named) -> Tensor | None:
-    """A new tensor on the CPU. None if this torch has no such dtype, or the tensor is empty."""
-    dtype = _DTYPES.get(value.dtype)
-    if dtype is None or not memoryview(value.data).nbytes:
+    """A new tensor on the CPU. None if this torch has no such dtype, or no room for such sizes of an empty tensor."""
+    dtype, data = _DTYPES.get(value.dtype), bytearray(value.data)
+    if dtype is None:
         return None
-    return torch.frombuffer(bytearray(value.data), dtype=torch.uint8).view(dtype).view(value.shape)
+    flat = torch.frombuffer(data, dtype=torch.uint8) if data else torch.empty(0, dtype=torch.uint8)
+    try:
+        return flat.view(dtype).view(value.shape)
+    except RuntimeError:
+        return None
 
 
 def _wide(tensor: Tensor) -> torch.dtype:

@@ -95,6 +95,21 @@ def test_state_of_a_module_with_two_names_is_told_under_both() -> None:
     assert all(torch.equal(value, taker.state_dict()[name]) for name, value in giver.state_dict().items())
 
 
+def test_empty_buffers_are_told__one_that_has_grown_takes_its_shape() -> None:
+    giver, taker = nn.Linear(2, 2), nn.Linear(2, 2)
+    for model in (giver, taker):
+        model.register_buffer("seen", torch.zeros(0, dtype=torch.int64))
+        model.register_buffer("bank", torch.zeros(0, 4))
+    one, two = layout_of(giver), layout_of(taker)
+    assert names(told(one)) == {"seen", "bank"}
+    giver.bank = torch.ones(0, 8)
+    giver.seen = torch.tensor([3, 4])
+    two.carried.load(b"".join(told(one)))
+    assert taker.seen.tolist() == [3, 4] and taker.bank.shape == (0, 8)
+    two.carried.load(named.header([("bank", "F32", (1 << 39, 1 << 39, 0))]))
+    assert taker.bank.shape == (0, 8), "torch holds no such sizes"
+
+
 def test_state_that_is_the_same_as_before_is_not_told_again() -> None:
     model = Stateful()
     layout = layout_of(model)
