@@ -11,8 +11,7 @@ import sys
 import threading
 import time
 import weakref
-from collections.abc import Callable, Mapping, Sequence
-from itertools import groupby
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, NoReturn
@@ -27,6 +26,7 @@ from gossipdp.runtime.link.daemon_status import ask_status
 from gossipdp.training import open_attachments
 from gossipdp.training.adapters.trackers import Points, TrackerLog, points_of
 from gossipdp.training.boundaries import Boundaries
+from gossipdp.training.last_step import LastStep
 from gossipdp.training.loads import Loads
 from gossipdp.training.messages import log
 from gossipdp.training.optimizer_state.followed import Optimizers
@@ -38,72 +38,10 @@ from gossipdp.training.session import Session
 from gossipdp.training.step_counter import StepCounter
 from gossipdp.training.tensors.master_weights import MasterWeights, put_back
 from gossipdp.training.tensors.optimizers import unheld
-from gossipdp.training.tensors.schema import local
 from gossipdp.training.uncounted import Uncounted
 from gossipdp.training.waiting import wait_for_last_snapshot
 
-__all__ = ["Attachment", "LastStep", "Losses", "hand_over"]
-
-
-PARAMETERS: Final = 16
-"""parameters of which one element is remembered, at most"""
-PLACE: Final = 0.618
-"""place of that element in each dimension, as a fraction"""
-
-
-class LastStep:
-    """Whether parameters are still those that the last step left: one element of some is remembered on its device.
-
-    Args:
-        parameters: those that are trained.
-    """
-
-    def __init__(self, parameters: Sequence[Tensor]) -> None:
-        some = [each for each in parameters if local(each).numel()]
-        some = some[:: -(-len(some) // PARAMETERS) or 1]
-        # One call stacks the elements of one device and type.
-        self._some = sorted(some, key=_kind)
-        self._addresses: list[int] = []
-        self._elements: list[list[Tensor]] = []
-        self._seen: list[Tensor] = []
-
-    @torch.no_grad()
-    def over(self) -> None:
-        """A step is over, and the corrections of its boundary are applied."""
-        if self._moved():
-            self._addresses = [local(each).data_ptr() for each in self._some]
-            self._elements = [[_element(each) for each in of_kind] for _, of_kind in groupby(self._some, _kind)]
-        self._seen = [torch.stack(each) for each in self._elements]
-
-    @torch.no_grad()
-    def stands(self) -> bool:
-        """True if the parameters are those of the last step. Waits for the device."""
-        if not self._seen or self._moved():
-            return not self._seen
-        now = [torch.stack(each) for each in self._elements]
-        # NaN is equal to NaN here.
-        return all(
-            bool(((one == other) | (one.isnan() & other.isnan())).all())
-            for one, other in zip(self._seen, now, strict=True)
-        )
-
-    def written(self) -> bool:
-        """True if parameters have been written in place since the last step. Waits for the device."""
-        return bool(self._seen) and not self._moved() and not self.stands()
-
-    def _moved(self) -> bool:
-        """True if a parameter has other memory than before."""
-        return self._addresses != [local(each).data_ptr() for each in self._some]
-
-
-def _kind(parameter: Tensor) -> tuple[str, str]:
-    return str(parameter.device), str(parameter.dtype)
-
-
-def _element(parameter: Tensor) -> Tensor:
-    """One element of `parameter`, in its own memory."""
-    held = local(parameter).detach()
-    return held[tuple(int(PLACE * size) for size in held.shape)]
+__all__ = ["Attachment", "Losses", "hand_over"]
 
 
 LEAVE_WITHIN: Final = 2.0
@@ -562,8 +500,11 @@ class Attachment:
         loads, last = self._loads, self._last_step
         if loads is not None:
             loads.steps_begin()
-            if loads.noticed and last is not None and last.stands():
-                loads.undo()  # an evaluation with averaged weights puts back those of the last step
+            if last is not None:
+                if loads.noticed and last.stands():
+                    loads.undo()  # an evaluation with averaged weights puts back those of the last step
+                if not loads.noticed:
+                    last.begins()
         self._optimizers.before_step(optimizer)
 
     def _step_partly_over(self) -> None:

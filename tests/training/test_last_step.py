@@ -13,7 +13,7 @@ from torch import nn
 
 from gossipdp.runtime import link as links
 from gossipdp.training import attachment
-from gossipdp.training.attachment import LastStep
+from gossipdp.training.last_step import LastStep
 from tests.training.ledger_daemon import LedgerDaemon
 from tests.training.models import attach, small, submits, train, vector
 
@@ -81,6 +81,65 @@ def test_weights_written_after_the_last_step_are_not_handed_over(
     assert ("the last 2 steps are not handed over" in caplog.text) == (not handed)
     told = [event.text for event in daemon.events if isinstance(event, links.Told) and event.code == "GD-325"]
     assert ["the last 2 steps are not handed over" in text for text in told] == [True] * (not handed)
+
+
+def clipped(model: nn.Module, _other: nn.Module) -> None:
+    """As WGAN's scripts clip the weights of the critic after each step."""
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.clamp_(-0.05, 0.05)
+
+
+def shrunk(model: nn.Module, _other: nn.Module) -> None:
+    """Weight decay of a script's own."""
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.mul_(1 - 1e-3)
+
+
+@pytest.mark.parametrize("habit", [clipped, shrunk])
+@pytest.mark.parametrize(("at_the_end", "handed"), [(None, True), (averaged_by_data, False), (best_loaded, False)])
+def test_script_that_writes_weights_after_each_step__the_last_steps_are_handed_over_unless_others_are_loaded(
+    daemon: LedgerDaemon,
+    caplog: pytest.LogCaptureFixture,
+    habit: Callable[[nn.Module, nn.Module], None],
+    at_the_end: Callable[[nn.Module, nn.Module], None] | None,
+    handed: bool,
+) -> None:
+    model, other = small(), small(1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
+    peer = attach(daemon, model, optimizer, every=4)
+    for _ in range(6):
+        for parameter in model.parameters():
+            parameter.grad = torch.ones_like(parameter)
+        optimizer.step()
+        daemon.pump()
+        habit(model, other)
+    with caplog.at_level(logging.WARNING, "gossipdp"):
+        if at_the_end is not None:
+            at_the_end(model, other)
+        trained = vector(model).astype(np.float32)
+        peer.detach()
+    daemon.pump()
+    assert submits(daemon) == [(4, 4), (2, 2)][: 1 + handed]
+    assert not handed or (daemon.last is not None and np.array_equal(daemon.last, trained))
+    assert ("the last 2 steps are not handed over" in caplog.text) == (not handed)
+
+
+def test_weights_that_were_written_once_before_a_step_may_not_be_written_at_the_end() -> None:
+    parameters = [torch.ones(3)]
+    last = LastStep(parameters)
+    for written in (0.5, 0.0):
+        last.over()
+        parameters[0].sub_(written)
+        last.begins()
+    last.over()
+    parameters[0].sub_(0.1)
+    assert not last.stands()
+    last.begins()
+    last.over()
+    parameters[0].sub_(0.1)
+    assert last.stands(), "twice is a habit"
 
 
 def test_nan_and_parameters_without_numbers_are_what_they_were() -> None:
