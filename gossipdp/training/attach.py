@@ -118,13 +118,14 @@ def attach(
     Example:
         peer = gossipdp.attach(model, optimizer)
     """
+    global _home
+    set_exit_codes()
+    place = None if _off(os.environ) else (default_home() if home is None else expanded(home)).absolute()
+    _home = place
     several = () if optimizer is _BY_HAND else followed(optimizer)
     samples, module = samples_per_step or 1, as_one(model)
-    set_exit_codes()
-    if _off(os.environ):
+    if place is None:
         return Attachment(module, Optimizers(module, several, None), None, None, None, samples, None, timeout)
-    global _home
-    _home = place = (default_home() if home is None else expanded(home)).absolute()
     layout = _layout(module, several, place, compare_frozen, exclude)
     optimizers, copies = Optimizers(module, several, layout), equal_copies(module)
     warnings = [*_drawing_back(several), *unheld(module, several)]

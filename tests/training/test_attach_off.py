@@ -76,6 +76,21 @@ def test_error_of_gossipdp_that_ends_a_script_is_told_the_daemon__a_scripts_own_
     assert first == second
 
 
+@pytest.mark.parametrize(
+    ("arguments", "code", "exit_code"), [("model, [sgd, sgd]", "GD-317", 3), ("'model', sgd", "GD-305", 6)]
+)
+def test_arguments_of_attach_that_are_refused_end_the_script_with_their_code_and_are_told_the_daemon(
+    tmp_path: Path, arguments: str, code: str, exit_code: int
+) -> None:
+    own = "import torch, gossipdp; model = torch.nn.Linear(2, 2); sgd = torch.optim.SGD(model.parameters())\n"
+    script = own + f"gossipdp.attach({arguments}, home={str(tmp_path)!r})"
+    with contextlib.closing(links.LinkServer(tmp_path)) as server:
+        run = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
+        assert run.returncode == exit_code and "Traceback" not in run.stderr, run.stderr
+        (told,) = pump(server)
+    assert isinstance(told, links.Told) and (told.code, told.exit) == (code, exit_code)
+
+
 @pytest.mark.parametrize("prompt", ["-i", "ps1"])
 def test_error_of_gossipdp_leaves_an_interpreter_with_a_prompt_as_it_is(tmp_path: Path, prompt: str) -> None:
     begin = "import sys; sys.ps1 = '>>> '\n" if prompt == "ps1" else ""
