@@ -245,6 +245,22 @@ def test_several_optimizers_are_one_step_and_what_is_handed_over_is_after_the_la
     assert not any(each._optimizer_step_pre_hooks or each._optimizer_step_post_hooks for each in pairs[0])
 
 
+def test_optimizer_that_steps_last_on_parameters_that_others_share__their_steps_count_with_its_own(
+    daemon: LedgerDaemon,
+) -> None:
+    model = small()
+    first, last = torch.optim.AdamW(model[2].parameters()), sgd(model)
+    peer = attach(daemon, model, last, every=2)
+    for _ in range(3):
+        for optimizer in (first, last):
+            train(model, optimizer, 1)
+        daemon.pump()
+    peer.detach()
+    daemon.pump()
+    assert peer.steps == 3 and submits(daemon) == [(2, 2), (1, 1)]
+    assert daemon.last is not None and np.array_equal(daemon.last, vector(model))
+
+
 def test_the_copy_of_a_snapshot_is_done_before_any_of_several_steps(
     daemon: LedgerDaemon, monkeypatch: pytest.MonkeyPatch
 ) -> None:

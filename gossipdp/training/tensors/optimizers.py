@@ -93,7 +93,7 @@ def followed(optimizer: object) -> tuple[torch.optim.Optimizer, ...]:
             "GD-317",
             "two optimizers step on one parameter, so it is not known when its step is over",
             seen=", ".join(type(each).__name__ for each in found),
-            do="give every parameter to one optimizer, and each optimizer to attach once",
+            do="give each optimizer to attach once; of those that share parameters name the one that steps last alone",
         )
     return found
 
