@@ -99,6 +99,14 @@ CODES: Final[Mapping[str, Code]] = {
         "free memory of the host, or give its container more; some virtual machines limit what may be pinned",
         notices=True,
     ),
+    "GD-509": Code(
+        "A message met a fault of this daemon",
+        "The daemon's own code failed on a message of a member. The exchange and the transfers with that member end,"
+        " and the daemon goes on. It counts against no member, because members pass on what others made. The text"
+        " names the message and the fault.",
+        "report the text as a bug of gossipdp; `gossipdp members ban` puts a member out that causes it on purpose",
+        notices=True,
+    ),
     "GD-601": Code(
         "A checkpoint or a state file cannot be read",
         "A checkpoint is damaged, unreadable, or was written by a later version. Or the file that `peer.load` was given"

@@ -24,6 +24,7 @@ __all__ = [
     "Left",
     "MemberChanged",
     "MessageDropped",
+    "MessageFailed",
     "MomentsProgress",
     "Notice",
     "OfferRefused",
@@ -106,6 +107,17 @@ class MessageDropped(Event):
 
     peer: bytes
     reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class MessageFailed(Event):
+    """A message of `peer` met a fault of this peer's own code. The exchange and the transfers with `peer` are over."""
+
+    peer: bytes
+    kind: str
+    """name of the message's type"""
+    fault: str
+    """the exception and where it was raised"""
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,12 +3,13 @@
 A driver feeds one input at a time (`receive`, `handle_timer`, `job_done`, a command). It then drains
 `messages_to_send`, `next_event` and `next_job`, and asks `timer` (architecture section 4). No socket, clock, thread or
 vector is used here. The same inputs and the same random source give the same outputs, byte for byte. A remote peer's
-fault becomes an event, never an exception.
+fault becomes an event, never an exception. So does a fault of this code that a message brings to light.
 """
 
 from __future__ import annotations
 
 import math
+import traceback
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from random import Random
@@ -19,7 +20,7 @@ from gossipdp.protocol.admission.register import Admission
 from gossipdp.protocol.admission.spreading import Spreading
 from gossipdp.protocol.config import PeerConfig
 from gossipdp.protocol.data.leasing import Leasing
-from gossipdp.protocol.events import Event, Joined, Left, MemberChanged, MessageDropped
+from gossipdp.protocol.events import Event, Joined, Left, MemberChanged, MessageDropped, MessageFailed
 from gossipdp.protocol.membership.membership import Membership, MembershipMessage
 from gossipdp.protocol.membership.progress import ProgressBoard
 from gossipdp.protocol.membership.signatures import Signer
@@ -31,7 +32,7 @@ from gossipdp.protocol.strikes import Strikes
 from gossipdp.protocol.transfer.claims import Held
 from gossipdp.protocol.wire import encoding as wire
 from gossipdp.protocol.wire.encoding import Buffer
-from gossipdp.protocol.wire.messages import Coverage, Decision, Decisions, Member, Receipt, State
+from gossipdp.protocol.wire.messages import Coverage, Decision, Decisions, Member, Message, Receipt, State
 
 __all__ = ["Peer", "PeerConfig"]
 
@@ -170,18 +171,24 @@ class Peer:
             message, buffers = wire.decode(frames)
         except RemoteProtocolError as error:
             return self._outputs.emit(MessageDropped(source, str(error)))
+        try:
+            self._handle(message, buffers, source, sum(memoryview(frame).nbytes for frame in frames), now)
+        except Exception as error:
+            raised = traceback.extract_tb(error.__traceback__)[-1]
+            fault = f"{type(error).__name__} in {raised.name}, line {raised.lineno}: {error!s:.200}"
+            self._outputs.emit(MessageFailed(source, type(message).__name__, fault))
+            self.replica.part(source, now)
+        return self._step(now)
+
+    def _handle(self, message: Message, buffers: list[Buffer], source: bytes, size: int, now: float) -> None:
         if isinstance(message, MembershipMessage):
-            self.membership.receive(message, source, now)
-            return self._step(now)
+            return self.membership.receive(message, source, now)
         self.membership.contact(source, now)
         if isinstance(message, Decisions):
-            self._spreading.receive(message, buffers, source, now)
-        elif isinstance(message, Coverage):
-            self.leasing.receive(message, buffers, source, now)
-        else:
-            size = sum(memoryview(frame).nbytes for frame in frames)
-            self.replica.receive(message, buffers, source, size, now)
-        return self._step(now)
+            return self._spreading.receive(message, buffers, source, now)
+        if isinstance(message, Coverage):
+            return self.leasing.receive(message, buffers, source, now)
+        return self.replica.receive(message, buffers, source, size, now)
 
     def link_down(self, peer: bytes, reason: str, now: float) -> None:
         """The transport has lost its link to `peer`."""

@@ -153,6 +153,13 @@ class Replica:
         if member.state in (State.FAILED, State.LEFT):
             self.moments.gone(member.id, now)
 
+    def part(self, peer: bytes, now: float) -> None:
+        """End the exchange and the transfers with `peer`, as if it had failed. It stays a member."""
+        self.averaging.part(peer, now)
+        self._transfers.bootstrap.gone(peer, now)
+        self._transfers.reunion.follower.gone(peer, now)
+        self.moments.gone(peer, now)
+
     def slept(self, seconds: float, now: float) -> None:
         """This peer did not run for `seconds`."""
         self.averaging.slept(seconds)

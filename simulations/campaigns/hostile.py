@@ -28,7 +28,7 @@ import numpy as np
 
 from gossipdp.protocol import jobs
 from gossipdp.protocol.config import PeerConfig
-from gossipdp.protocol.events import Event, ExchangeEnded, ExchangeStarted, Struck
+from gossipdp.protocol.events import Event, ExchangeEnded, ExchangeStarted, MessageFailed, Struck
 from gossipdp.protocol.outputs import Envelope
 from gossipdp.protocol.pairwise.exchange import Deadlines
 from gossipdp.protocol.strikes import QuarantineConfig
@@ -45,6 +45,7 @@ from simulations.campaigns.behaviours.exchanges import (
     OneByteASecond,
     Overclaim,
 )
+from simulations.campaigns.behaviours.extremes import Extremes
 from simulations.campaigns.behaviours.membership import FalseDeaths, ForgedSender, ForgedWords, Ghosts, Storm
 from simulations.campaigns.behaviours.traffic import Flood, Garbage, Replay
 from simulations.simulator.cluster import Cluster, Plan
@@ -77,6 +78,7 @@ BEHAVIOURS: Final[Mapping[str, type[Behaviour]]] = {
     "garbage": Garbage,
     "malformed": Malformed,
     "overclaim": Overclaim,
+    "extremes": Extremes,
 }
 
 
@@ -213,6 +215,8 @@ class Siege(Cluster):
             case ExchangeStarted(partner=partner, initiator=initiator) if partner == culprit:
                 if host.index not in self._aside and (initiator or not self.behaviour.answers):
                     self._met[host.index] += 1
+            case MessageFailed():
+                raise AssertionError(f"{host.name}: {event}")
             case Struck(peer, reason, _, pause):
                 assert peer == culprit, f"{host.name} struck an honest peer: {event}"
                 self._strikes[reason] += 1

@@ -117,7 +117,7 @@ class Books:
         match event:
             case MessageDropped(peer) | UpdateRefused(peer) | Struck(peer) if not {peer, host.id} & self.hostile:
                 raise AssertionError(f"{host.name}: an honest peer was found at fault: {event}")
-            case Notice("GD-205", text):
+            case Notice("GD-205", text) if host.id not in self.hostile:
                 raise AssertionError(f"{host.name}: {text}")
             case ChunksInDoubt(_, count):
                 self.doubts[life] += count

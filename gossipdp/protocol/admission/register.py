@@ -41,7 +41,7 @@ class Receipts:
         self._kept: dict[bytes, dict[bytes, Receipt]] = {}
 
     def take(self, receipts: Iterable[Receipt], about: Callable[[bytes], Decision | None]) -> list[Receipt]:
-        """Keep all that are genuine and news. Returns them.
+        """Keep all that are genuine and news, up to the first that is forged. Returns those that are kept.
 
         Args:
             about: the decision that stands about a subject.
@@ -49,13 +49,19 @@ class Receipts:
         taken = []
         for each in receipts:
             decision = about(each.subject)
-            if decision is not None and self._is_news(each, decision) and self._genuine(each):
-                kept = self._kept.setdefault(each.subject, {})
-                kept[each.peer] = each
-                if len(kept) > _room(decision):
-                    del kept[max(kept)]
-                taken.append(each)
-        return taken
+            if decision is None or not self.is_news(each, decision):
+                continue
+            if not self._genuine(each):
+                break
+            kept = self._kept.setdefault(each.subject, {})
+            kept[each.peer] = each
+            if len(kept) > _room(decision):
+                del kept[max(kept)]
+            taken.append(each)
+        return [each for each in taken if each in self]
+
+    def __contains__(self, made: Receipt) -> bool:
+        return self._kept.get(made.subject, {}).get(made.peer) == made
 
     def drop(self, subject: bytes) -> None:
         """Another decision stands about `subject`, or none."""
@@ -74,7 +80,8 @@ class Receipts:
         """Whether no further host that an invite lets in could be kept."""
         return sum(len(kept) for subject, kept in self._kept.items() if subject != SECRET) >= MAX_RECEIPTS
 
-    def _is_news(self, made: Receipt, decision: Decision) -> bool:
+    def is_news(self, made: Receipt, decision: Decision) -> bool:
+        """Whether `made` would be kept beside `decision`, if it is genuine."""
         known = self._kept.get(made.subject, {})
         if decision.number != made.number or made.peer in known:
             return False
@@ -140,8 +147,9 @@ class Admission:
         self.changes = 0
         """number of times that decisions were taken"""
         kept = tuple(decisions)
-        self.foreign = sum(not self.genuine(decision) for decision in kept)
-        self.take(kept)
+        genuine = [decision for decision in kept if self.genuine(decision)]
+        self.foreign = len(kept) - len(genuine)
+        self.take(genuine)
         self.take_receipts(receipts)
 
     def genuine(self, decision: Decision) -> bool:
@@ -159,13 +167,16 @@ class Admission:
         return (decision.number, decision.signature) > (known.number, known.signature)
 
     def take(self, decisions: Iterable[Decision]) -> list[Decision]:
-        """Let all of `decisions` stand that are genuine and news, at once. Returns them."""
+        """Let all of `decisions` stand that are genuine and news, up to the first that is forged. Returns them."""
         taken = []
         for decision in decisions:
-            if self.news(decision) and self.genuine(decision):
-                self._stands[decision.subject] = decision
-                self._receipts.drop(decision.subject)
-                taken.append(decision)
+            if not self.news(decision):
+                continue
+            if not self.genuine(decision):
+                break
+            self._stands[decision.subject] = decision
+            self._receipts.drop(decision.subject)
+            taken.append(decision)
         if taken:
             network = self._stands.get(NETWORK)
             self._named = frozenset() if network is None else frozenset(network.allowed)
@@ -174,7 +185,7 @@ class Admission:
         return taken
 
     def take_receipts(self, receipts: Iterable[Receipt]) -> list[Receipt]:
-        """Keep all of `receipts` that are genuine and news. Returns them."""
+        """Keep all of `receipts` that are genuine and news, up to the first that is forged. Returns those kept."""
         taken = self._receipts.take(receipts, self.about)
         if taken:
             self._changed()
@@ -208,6 +219,16 @@ class Admission:
         if self._receipts.full:
             return f"invites have let in {MAX_RECEIPTS} hosts lately: revoke some"
         return "" if self.take_receipts((made,)) else "it does not hold the invite's key"
+
+    def unproven(self, decisions: Iterable[Decision], receipts: Iterable[Receipt]) -> bool:
+        """Whether any of these, which `take` and `take_receipts` have seen, was forged, or came after a forged one."""
+        about = ((made, self.about(made.subject)) for made in receipts)
+        unkept = any(decision is not None and self._receipts.is_news(made, decision) for made, decision in about)
+        return unkept or any(map(self.news, decisions))
+
+    def keeps(self, made: Receipt) -> bool:
+        """Whether `made` is kept."""
+        return made in self._receipts
 
     def expire(self, time: float) -> None:
         """Forget invites that ended a day ago. time: seconds since 1970."""

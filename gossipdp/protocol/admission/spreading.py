@@ -94,9 +94,8 @@ class Spreading:
         except RemoteProtocolError as error:
             self._outputs.emit(MessageDropped(source, str(error)))
             return
-        forged = any(mine.news(decision) and not mine.genuine(decision) for decision in told)
         self._take(told, receipts, now)
-        if forged:
+        if mine.unproven(told, receipts):
             self._outputs.emit(UpdateRefused(source, "signature of a decision"))
         elif message.digest and message.digest != mine.digest:
             self._answer(source, message, now)
@@ -138,6 +137,7 @@ class Spreading:
             self._outputs.emit(ReceiptsTaken(tuple(receipts)))
 
     def _gossip(self, now: float) -> None:
+        self._receipts = {receipt: left for receipt, left in self._receipts.items() if self._admission.keeps(receipt)}
         known = [self._admission.about(subject) for subject in self._tellings]
         for peer in self._some(self._config.gossip_peers):
             self._send(peer, tuple(decision for decision in known if decision is not None), tuple(self._receipts))

@@ -124,9 +124,12 @@ class AntiEntropy:
             # No answer came: that view was the same.
             self._unlike = False
         self._learnt, self._refused, self._asked = False, False, member.id
-        records = (self._view.me,) if member.state == State.ALIVE else (self._view.me, member)
         digest = self._view.digests.digest(coarse=self._unlike)
-        self._pay(member.id, PushPull(True, records, self._dissemination.reports(member.id, now), digest), now)
+        if member.state == State.ALIVE:
+            asks = PushPull(True, (self._view.me,), self._dissemination.reports(member.id, now), digest)
+        else:
+            asks = PushPull(True, (self._view.me, member), digest=digest)  # with reports it might be too long
+        self._pay(member.id, asks, now)
 
     def _answer(self, message: PushPull, source: bytes, now: float) -> None:
         """Send the marks of the records in buckets that differ from the digest."""

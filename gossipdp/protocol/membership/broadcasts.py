@@ -12,16 +12,24 @@ from typing import Final
 
 from gossipdp.protocol.wire.messages import MAX_RECORDS, Member
 
-__all__ = ["ROOM", "Broadcasts", "pages", "record_size"]
+__all__ = ["MOST_STATED", "ROOM", "Broadcasts", "pages", "record_size", "stated_size"]
 
 ROOM: Final = 3200
 """bytes of records in one message: the header's 4096 less 6 progress reports and the rest"""
+MOST_STATED: Final = 720
+"""bytes of what a member states of itself: a name in any script, and four addresses of 80 bytes. So the three records
+that a message may have to carry fit with all their accusers."""
+
+
+def stated_size(record: Member) -> int:
+    """Upper bound, in bytes, of the space that `record` takes in a header without its accusers."""
+    texts = (record.name, record.address, record.software, *record.others)
+    return 128 + 2 * len(record.others) + len("".join(texts).encode())
 
 
 def record_size(record: Member) -> int:
     """Upper bound, in bytes, of the space that `record` takes in a header."""
-    texts = (record.name, record.address, record.software, *record.others)
-    return 128 + 34 * len(record.accusers) + 2 * len(record.others) + len("".join(texts).encode())
+    return stated_size(record) + 34 * len(record.accusers)
 
 
 def pages(me: Member, records: Iterable[Member]) -> list[tuple[Member, ...]]:

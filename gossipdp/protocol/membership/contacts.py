@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from gossipdp.protocol.membership.introductions import most_hearsay, most_live
+from gossipdp.protocol.wire.messages import SLOWEST_RATE
 
 __all__ = ["Contacts", "Seen"]
 
@@ -127,7 +128,7 @@ class Contacts:
     def reported_speed(self, peer: bytes, speed: float, now: float) -> None:
         """The member reports that it trains `speed` steps a second; 0 for none."""
         seen = self.seen.get(peer)
-        if seen is not None and 0.0 < speed < math.inf:
+        if seen is not None and speed >= SLOWEST_RATE:
             seen.speed, seen.rests, seen.rested = speed, math.inf, 0.0
         elif seen is not None:
             seen.rests = min(seen.rests, now)

@@ -15,6 +15,7 @@ from msgspec.structs import replace
 from gossipdp.protocol.events import Event, MemberChanged, UpdateRefused
 from gossipdp.protocol.membership.answers import Answers
 from gossipdp.protocol.membership.anti_entropy import AntiEntropy
+from gossipdp.protocol.membership.broadcasts import MOST_STATED, stated_size
 from gossipdp.protocol.membership.dissemination import Dissemination
 from gossipdp.protocol.membership.introductions import Introductions
 from gossipdp.protocol.membership.own_record import OwnRecord
@@ -130,6 +131,9 @@ class Merger:
     def _merge(self, record: Member, sender: _Sender) -> bool:
         """Merge one record. Returns False if it is forged."""
         view, now = self._view, sender.now
+        if stated_size(record) > MOST_STATED:
+            view.refuse()
+            return True
         known, itself = view.members.get(record.id), record.id == sender.id
         if known == record:
             if not sender.view:

@@ -12,6 +12,7 @@ from typing import Final
 from msgspec.structs import replace
 
 from gossipdp.protocol.events import Event, Notice
+from gossipdp.protocol.membership.broadcasts import MOST_STATED, stated_size
 from gossipdp.protocol.membership.dissemination import Dissemination
 from gossipdp.protocol.membership.local_health import LocalHealth
 from gossipdp.protocol.membership.seeds import Seeds
@@ -60,7 +61,10 @@ class OwnRecord:
     def move(self, addresses: Sequence[str], now: float) -> None:
         """This peer is dialled at other addresses: news of the same incarnation."""
         first, others = (addresses[0], tuple(addresses[1:])) if addresses else ("", ())
-        self._change(replace(self._view.me, address=first, others=others), now)
+        moved = replace(self._view.me, address=first, others=others)
+        if stated_size(moved) > MOST_STATED:
+            moved = replace(moved, others=())
+        self._change(moved, now)
 
     def finish(self, phase: Phase, calls: bool, now: float) -> None:
         """The end of this peer's run is at `phase`. calls: this peer asks all members to end their training."""

@@ -330,21 +330,28 @@ class Averaging:
         """Membership has news: a failed partner ends its exchange, a new incarnation ends its doubts."""
         over = member.state == State.LEFT
         self._offers.member_changed(member, now)
-        sides: list[Initiator | Responder] = [*self._settling.values()]
-        sides += [log for log in self._logs.values() if log.terms.partner == member.id]
-        sides += [self._active] if isinstance(self._active, Initiator) else []
-        for side in sides:
-            if side.terms.partner != member.id:
-                continue
+        for side in self._sides_with(member.id):
             if member.incarnation > side.terms.incarnation or (over and isinstance(side, Initiator)):
                 side.give_up(now)
             elif over and isinstance(side, Responder):
                 side.part(now)
             elif member.state == State.FAILED and not side.ended:
-                side.lose(now) if isinstance(side, Initiator) else side.close("lost", now)
+                _lose(side, now)
         if member.state in (State.FAILED, State.LEFT):
             self._offers.member_gone(member, now)
         self.step(now)
+
+    def part(self, peer: bytes, now: float) -> None:
+        """End the exchange with `peer`, as if it had failed."""
+        for side in self._sides_with(peer):
+            if not side.ended:
+                _lose(side, now)
+        self._retire(now)
+
+    def _sides_with(self, peer: bytes) -> list[Initiator | Responder]:
+        sides: list[Initiator | Responder] = [*self._settling.values(), *self._logs.values()]
+        sides += [self._active] if isinstance(self._active, Initiator) else []
+        return [side for side in sides if side.terms.partner == peer]
 
     # -- beginnings -------------------------------------------------------------------------------------------
 
@@ -500,3 +507,8 @@ class Averaging:
                 side.give_up(now)
         self._offers.handle_timer(now)
         self.step(now)
+
+
+def _lose(side: Initiator | Responder, now: float) -> None:
+    """End `side`: its partner is gone."""
+    side.lose(now) if isinstance(side, Initiator) else side.close("lost", now)

@@ -143,13 +143,13 @@ class Initiator(Side):
             return  # The partner has no codes yet, so it cannot have mixed.
         if not self.ended:
             self._timing.answered(now - chunk.said_at, chunk.asked)
-        # Either answer ends the doubt. A Data says not mixed yet, an Ack says mixed.
-        chunk.working, chunk.ask_at, chunk.doubtful, chunk.mixing = True, math.inf, False, share is not None
         key, terms = self._key(number), self.terms
         if share is None:
             self._outputs.ask(jobs.Decode(key, buffers, first=turn == 1))
         else:
             self._outputs.ask(jobs.Mix(key, buffers, share, terms.weight, terms.pull))
+        # Either answer ends the doubt. A Data says not mixed yet, an Ack says mixed.
+        chunk.working, chunk.ask_at, chunk.doubtful, chunk.mixing = True, math.inf, False, share is not None
 
     def job_done(self, job: jobs.Job[object], turn: jobs.Turn, now: float) -> None:
         """The result of a Begin, Decode or Mix of this exchange."""
@@ -266,14 +266,14 @@ class Initiator(Side):
 
     def _drop(self, numbers: list[int]) -> None:
         if numbers:
+            self._outputs.ask(jobs.Drop(tuple(self._key(number) for number in numbers)))
             for number in numbers:
                 del self._open[number]
-            self._outputs.ask(jobs.Drop(tuple(self._key(number) for number in numbers)))
 
     def _end_if_done(self, now: float) -> None:
         if self._exhausted and not self._open and not self._goodbye:
-            self._goodbye = True
             self._send(End(self.terms.exchange, True, "settled"))
+            self._goodbye = True
             if not self.ended:
                 self._end(self._result, now)
 

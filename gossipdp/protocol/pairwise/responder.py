@@ -125,9 +125,9 @@ class Responder(Side):
             if oldest is None:
                 return None
             self._make_void([oldest])
-        self._open[number] = OpenChunk()
         terms = self.terms
         self._outputs.ask(jobs.Answer(self._key(number), terms.codec, terms.lower, ranges, terms.within))
+        self._open[number] = OpenChunk()
 
     def _take_turn(self, number: int, turn: int, buffers: tuple[Buffer, ...], bound: float) -> None:
         chunk = self._open.get(number)
@@ -135,9 +135,9 @@ class Responder(Side):
             if chunk is None or turn < chunk.turn:
                 self._answer(number, turn)
             return
-        chunk.working = True
         terms = self.terms
         self._outputs.ask(jobs.DecodeAndMix(self._key(number), buffers, bound, terms.weight, terms.pull))
+        chunk.working = True
 
     def _answer(self, number: int, turn: int) -> None:
         """Repeat the answer to `turn`, or say that it never arrived (Miss) or that this peer never mixes it (Void)."""
@@ -283,10 +283,10 @@ class Responder(Side):
 
     def _make_void(self, numbers: list[int]) -> None:
         if numbers:
+            self._outputs.ask(jobs.Drop(tuple(self._key(number) for number in numbers)))
             for number in numbers:
                 self._open.pop(number, None)
                 self._void.add(number)
-            self._outputs.ask(jobs.Drop(tuple(self._key(number) for number in numbers)))
 
     def _key(self, chunk: int) -> jobs.ChunkKey:
         return jobs.ChunkKey(self.terms.partner, self.terms.exchange, chunk)

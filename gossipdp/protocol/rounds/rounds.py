@@ -231,8 +231,8 @@ class Rounds:
     def _seal(self) -> None:
         ready = self._dirty and not self._held and not self._out and not self._sealing
         if ready and self.open and self._phase is _Phase.IDLE:
-            self._dirty, self._sealing = False, True
             self._outputs.ask(jobs.Seal())
+            self._dirty, self._sealing = False, True
 
     def _begin(self, job: Callable[[int], jobs.Job[object]]) -> None:
         """Begin a pass over all chunks. It ends when `_over` says so."""

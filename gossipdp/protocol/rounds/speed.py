@@ -20,6 +20,8 @@ from collections.abc import Callable, Sequence
 from statistics import median, median_low
 from typing import Final
 
+from gossipdp.protocol.wire.messages import FASTEST_RATE, SLOWEST_RATE
+
 __all__ = ["FASTEST", "SLOWEST", "Speed", "settle", "spread"]
 
 SLOWEST: Final = 1 / 16
@@ -66,7 +68,8 @@ class Speed:
         while len(rounds) > ROUNDS and rounds[0][0] < now - WINDOW:
             rounds.popleft()
         middle = median_low(lasted for _, lasted in rounds)
-        self.own = 1.0 / middle if middle > 0.0 and len(rounds) >= LEAST else 0.0
+        known = middle > 0.0 and len(rounds) >= LEAST
+        self.own = min(FASTEST_RATE, max(SLOWEST_RATE, 1.0 / middle)) if known else 0.0
         others = self._others(now - rounds[0][0], now)
         self.factor = settle(self.factor, self.own, others)
         self.spread = spread([self.own, *others]) if self.own else 0.0

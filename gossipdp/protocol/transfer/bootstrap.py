@@ -209,9 +209,14 @@ class Bootstrap:
 
     def member_changed(self, member: Member, now: float) -> None:
         """Membership has news of `member`."""
-        if self._joiner is not None and member.state in (State.FAILED, State.LEFT):
-            self._joiner.gone(member.id, now)
+        if member.state in (State.FAILED, State.LEFT):
+            self.gone(member.id, now)
         self._election.member_changed(member)
+
+    def gone(self, peer: bytes, now: float) -> None:
+        """`peer` gives this peer nothing any more."""
+        if self._joiner is not None:
+            self._joiner.gone(peer, now)
 
     def offered(self, peer: bytes, now: float) -> None:
         """`peer` offers an exchange: if it is alive, it has the model."""

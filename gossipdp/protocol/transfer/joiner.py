@@ -173,8 +173,8 @@ class Joiner:
                 if snapshot == self._snapshot and chunk in self._missing and chunk not in self._working:
                     self._requests.came(chunk, asking, now)
                     self._came(now)
-                    self._working[chunk] = self.giver = source
                     self._take_in(chunk, buffers[0])
+                    self._working[chunk] = self.giver = source
 
     def _take_in(self, chunk: int, payload: Buffer) -> None:
         digest = hash_of(self._hashes, chunk)
@@ -215,11 +215,11 @@ class Joiner:
         """Fetch what is missing under this manifest, and ask witnesses about it."""
         chunks, total, hashes = contents.chunks, contents.total, contents.hashes
         if self.schema is None:
-            self.schema, self.schema_bytes, self.manifest = contents.schema, contents.schema_bytes, manifest
-            self._missing, self._first_piece = set(range(chunks)), chunks
             if not self._resync:
                 size, trainable = contents.schema.size, contents.schema.trainable
                 self._outputs.ask(jobs.Allocate(size, trainable, contents.width, contents.schema.tensors))
+            self.schema, self.schema_bytes, self.manifest = contents.schema, contents.schema_bytes, manifest
+            self._missing, self._first_piece = set(range(chunks)), chunks
         assert self.manifest is not None and self.source is not None
         kept = {chunk for chunk, here in self._here.items() if here == hash_of(hashes, chunk)}
         if manifest.clock < self.manifest.clock:

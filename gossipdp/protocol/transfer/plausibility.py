@@ -178,8 +178,7 @@ class Judge:
         return not silent or now >= (self._deadline or now)
 
     def _compare(self, part: _Part) -> None:
-        peer, sample, payload = part.samples.pop(0)
-        self._comparing = part, peer, sample
+        peer, sample, payload = part.samples[0]
         runs, offset = [], 0
         for chunk, start in part.runs.items():
             length = min(jobs.RUN, part.manifest.parameters - start)
@@ -187,6 +186,8 @@ class Judge:
                 runs.append((offset, start, length))
             offset += length
         self._outputs.ask(jobs.Compare(tuple(runs), offset, payload))
+        self._comparing = part, peer, sample
+        del part.samples[0]
 
     def compared(self, result: jobs.Compared | None) -> None:
         """The result of the Compare. None: the sample was malformed."""

@@ -138,7 +138,7 @@ class Source:
         if snapshot is None or (snapshot.whole and self._stale(snapshot, model, now)):
             self._numbers += 1
             snapshot = self._snapshot = _Snapshot(self._numbers, now, now, model.clock - self._behind, model.rounds)
-            self._freeze(snapshot, model)
+        self._freeze(snapshot, model)
         snapshot.used = now
         if snapshot.waiting.get(source) == transfer:
             self._outputs.send(source, StateWait(transfer, len(snapshot.chunks)))

@@ -18,6 +18,7 @@ from msgspec import Meta, Struct
 __all__ = [
     "BOX_BYTES",
     "DIGEST_BYTES",
+    "FASTEST_RATE",
     "LARGEST_LOSS",
     "MAX_ACCUSERS",
     "MAX_ADDRESS",
@@ -38,6 +39,7 @@ __all__ = [
     "OLDEST_VERSION",
     "PRINTABLE",
     "PROTOCOL_VERSION",
+    "SLOWEST_RATE",
     "U32",
     "U63",
     "UNSIGNED",
@@ -145,8 +147,11 @@ Pull = Annotated[float, Meta(ge=0.0, le=100.0)]
 """kappa / alpha, the movement of v against that of a; or 0"""
 Rate = Annotated[float, Meta(ge=125e3)]
 """bytes a second each way, at least 1 Mbit/s; infinity: no limit"""
-StepRate = Annotated[float, Meta(ge=0.0)]
-"""steps a second"""
+SLOWEST_RATE: Final = 1e-6
+"""steps a second of a peer that trains; a slower one says that it does not train"""
+FASTEST_RATE: Final = 1e6
+StepRate = Annotated[float, Meta(ge=0.0, le=FASTEST_RATE)]
+"""steps a second; less than `SLOWEST_RATE` is none"""
 LARGEST_LOSS: Final = 1e30
 Loss = Annotated[float, Meta(ge=-LARGEST_LOSS, le=LARGEST_LOSS)]
 """a loss as a training script reports it; NaN fails the comparison"""

@@ -23,6 +23,8 @@ REFUSALS: Final = 64
 """refusals of different addresses and codes written in that time; further ones are counted together"""
 CHANGES: Final = 2048
 """changes of different members written in that time; further ones are counted together"""
+RECEIPTS: Final = 4096
+"""hosts that were let in, or have a new secret, written in that time; further ones are counted together"""
 REFUSED: Final = ("GD-201", "GD-202", "GD-203", "GD-204", "GD-205", "GD-208", "GD-209", "GD-302")
 """codes of refusals"""
 
@@ -46,7 +48,7 @@ class Audit:
         self._clock, self._since = clock, clock()
         self._counts: dict[tuple[str, str], int] = {}
         """(kind, peer or address and code) -> further records since `_since`"""
-        self._written = {"refusals": 0, "changes": 0}
+        self._written = {"refusals": 0, "changes": 0, "receipts": 0}
 
     def observe(self, event: events.Event) -> None:
         """Record an event of the peer, if it is about who is a member."""
@@ -67,7 +69,9 @@ class Audit:
             case events.ReceiptsTaken(receipts):
                 for made in receipts:
                     invite = made.subject.hex() if len(made.subject) == 32 else ""
-                    record("let in" if invite else "has the new secret", id=made.peer.hex(), invite=invite[:8])
+                    kind = "let in" if invite else "has the new secret"
+                    if self._is_new(kind, made.peer.hex(), "receipts", RECEIPTS):
+                        record(kind, id=made.peer.hex(), invite=invite[:8])
             case events.OperatorDiffers(through, operator):
                 record("other operator", id=through.hex(), operator=operator.hex())
 

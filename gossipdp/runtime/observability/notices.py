@@ -219,6 +219,9 @@ class Notices:
                 self._say(code, text, now)
             case events.UpdateRefused(peer, reason):
                 self.notice("GD-402", f"update of {short(peer)} refused: {reason}", now)
+            case events.MessageFailed(peer, kind, fault):
+                text = f"a {kind} of {self._name(peer)} met a fault of this daemon, which dropped it and goes on"
+                self.notice("GD-509", f"{text}: {fault}", now)
             case events.Decided(decisions):
                 for decision in decisions[:MEMBER_LINES]:
                     self._decided(decision, now)

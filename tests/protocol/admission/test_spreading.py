@@ -145,7 +145,7 @@ def tell(made: Town, index: int, source: int, message: Decisions, *decisions: De
 
 def test_forged_decision_is_refused_and_not_passed_on() -> None:
     made = town(3)
-    tell(made, 0, 2, Decisions(OPERATOR), ban(made.hosts[1].id, operator=STRANGER), ban(b"x" * 32))
+    tell(made, 0, 2, Decisions(OPERATOR), ban(b"x" * 32), ban(made.hosts[1].id, operator=STRANGER))
     made.run(10.0)
     assert [event.reason for event in made.of(0, UpdateRefused)] == ["signature of a decision"]
     assert admitting(made, 1) == [0, 2] and not made.peer(2).admission.admits(b"x" * 32)

@@ -6,10 +6,10 @@ from collections.abc import Iterator
 import pytest
 from msgspec.structs import replace
 
-from gossipdp.protocol.events import Decided, MemberChanged, OperatorDiffers
-from gossipdp.protocol.wire.messages import Decision, Member, State, Verdict
+from gossipdp.protocol.events import Decided, MemberChanged, OperatorDiffers, ReceiptsTaken
+from gossipdp.protocol.wire.messages import Decision, Member, Receipt, State, Verdict
 from gossipdp.runtime.network.events import DialFailed, HandshakeRefused
-from gossipdp.runtime.observability.audit import AGAIN, CHANGES, LOGGER, REFUSALS, Audit
+from gossipdp.runtime.observability.audit import AGAIN, CHANGES, LOGGER, RECEIPTS, REFUSALS, Audit
 
 MEMBER = Member(b"m" * 32, "host2", "10.0.0.2:4710", 3, 0, State.ALIVE)
 WHO = {"id": MEMBER.id.hex(), "name": "host2", "address": "10.0.0.2:4710", "incarnation": 3}
@@ -98,6 +98,15 @@ def test_member_that_comes_and_goes_all_the_time_is_counted_and_told_at_the_end(
     for n in range(2 * CHANGES):
         audit.observe(MemberChanged(replace(MEMBER, id=n.to_bytes(32, "big")), None))
     assert book.kinds().count("joined") == CHANGES
+
+
+def test_holder_of_an_invite_that_invents_hosts_cannot_fill_the_log(book: Book) -> None:
+    audit = Audit(lambda: 0.0)
+    for number in range(3 * RECEIPTS):
+        audit.observe(ReceiptsTaken((Receipt(b"k" * 32, 1, number.to_bytes(32, "big")),)))
+    assert book.kinds() == ["let in"] * RECEIPTS
+    audit.close()
+    assert book.records[-1] == ("repeated", {"what": "let in", "about": "others", "times": 2 * RECEIPTS})
 
 
 def test_addresses_of_version_6_are_told_apart(book: Book) -> None:

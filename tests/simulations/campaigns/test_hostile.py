@@ -56,7 +56,7 @@ def check(name, seed):
 @pytest.mark.parametrize(
     "name",
     [
-        name if index % 3 == 0 else pytest.param(name, marks=pytest.mark.long)
+        name if index % 3 == 0 or name == "extremes" else pytest.param(name, marks=pytest.mark.long)
         for index, name in enumerate([*UNPROVABLE, *PROVABLE])
     ],
 )

@@ -1,0 +1,96 @@
+"""What one member sends ends no daemon: the values and amounts that have ended one."""
+
+from msgspec.structs import replace
+
+from gossipdp.protocol.admission.packing import MAX_RECEIPTS, pack
+from gossipdp.protocol.admission.register import Admission
+from gossipdp.protocol.events import ReceiptsTaken, RoundDone, UpdateRefused
+from gossipdp.protocol.membership.broadcasts import MOST_STATED, stated_size
+from gossipdp.protocol.wire.encoding import encode
+from gossipdp.protocol.wire.messages import Decisions, Member, Ping, Pong, PushPull, Receipt, State
+from simulations.simulator.host import verify
+from tests.protocol.admission.deciding import OPERATOR, ban, invited, received
+from tests.protocol.peer_rig import Town, a_peer, founded
+
+WIDE = "\U0001f600"
+SENDER = b"s" * 32
+"""id of the hostile member"""
+
+
+def test_member_that_reports_the_smallest_of_all_speeds__rounds_go_on():
+    def slow(host, envelope):
+        if host.index == 1 and isinstance(envelope.message, Ping | Pong):
+            message = replace(envelope.message, speed=5e-324)
+            return (envelope._replace(message=message, frames=encode(message)),)
+        return (envelope,)
+
+    town = founded(2, tampers=slow)
+    town.start(1)
+    town.run(20.0)
+    assert len(town.of(0, RoundDone)) > 10 and not town.peer(0).membership.training()
+
+
+def longest(number, **fields):
+    """A record whose texts are as long as the wire lets them be."""
+    others = tuple(f"{WIDE * 60}{number}{place}" for place in range(3))
+    texts = {"name": WIDE * 48, "address": WIDE * 60, "software": WIDE * 16, "others": others}
+    return Member(number.to_bytes(32, "big"), incarnation=1, refutation=0, **{**texts, "state": State.ALIVE, **fields})
+
+
+def test_members_with_the_longest_records_all_in_doubt__every_message_fits_its_header():
+    peer, now = a_peer(), 1.0
+    accusers = tuple(bytes([number]) * 32 for number in range(8))
+    long = longest(1, address="a" * 80, others=("b" * 80, "c" * 80, "d" * 80), software="0.1.0")
+    assert stated_size(long) <= MOST_STATED
+    crowd = [
+        Member(bytes([1, number % 256, number // 256]) * 8 + b"." * 8, "g", "", 1, 0, State.LEFT)
+        for number in range(520)
+    ]
+    said = [long, longest(2), replace(long, id=b"t" * 32), Member(SENDER, "s", "10.0.0.2:1", 1, 0, State.ALIVE), *crowd]
+    for first in range(0, len(said), 4):
+        peer.receive(encode(PushPull(False, tuple(said[first : first + 4]))), SENDER, now)
+    assert long.id in peer.membership.members and longest(2).id not in peer.membership.members
+    for _ in range(400):
+        now += 0.25
+        for doubted in (long, replace(long, id=b"t" * 32)):
+            doubt = replace(peer.membership.members[doubted.id], state=State.SUSPECT, accusers=accusers)
+            peer.receive(encode(Pong(0, (doubt,))), SENDER, now)
+        peer.receive(encode(Ping(7, (replace(long, refutation=int(now)),))), long.id, now)
+        while (due := peer.timer()) is not None and due <= now:
+            peer.handle_timer(now)
+        assert all(len(envelope.frames[0]) <= 4096 for envelope in peer.messages_to_send())
+
+
+def test_holder_of_a_used_invite_that_invents_hosts__news_stay_small_and_few():
+    town = Town(2, OPERATOR)
+    town.start(0, found=True)
+    town.start(1)
+    town.run(3.0)
+    key, peer, source = b"k" * 32, town.peer(0), town.hosts[1].id
+    invite = invited(key, uses=2, expires=1 << 40)
+    town.net.command(town.hosts[0], "decide", lambda peer: peer.decide(invite, town.net.now))
+    top = 1 << 250
+    for _ in range(4):
+        top -= 4000
+        made = [received(invite, (top - number).to_bytes(32, "big")) for number in range(4000)]
+        frames = encode(Decisions(OPERATOR), (pack([invite], made),))
+        town.net.command(town.hosts[0], "hears", lambda peer, frames=frames: peer.receive(frames, source, town.net.now))
+    town.run(5.0)
+    assert len(peer.admission.receipts) <= MAX_RECEIPTS and not town.of(0, UpdateRefused)
+    assert all(len(event.receipts) <= MAX_RECEIPTS for event in town.of(0, ReceiptsTaken))
+
+
+def test_forged_decisions_and_receipts__nothing_after_the_first_is_checked():
+    checked = []
+
+    def counted(key, data, signature):
+        checked.append(key)
+        return verify(key, data, signature)
+
+    invite = invited(b"k" * 32)
+    admission = Admission(b"m" * 32, operator=OPERATOR, verify=counted, decisions=[invite])
+    checked.clear()
+    forged = [replace(ban(bytes([number]) * 32), reason="forged") for number in range(200)]
+    assert admission.take(forged) == [] and len(checked) == 1 and admission.unproven(forged, ())
+    false = [Receipt(invite.subject, invite.number, bytes([number]) * 32) for number in range(200)]
+    assert admission.take_receipts(false) == [] and len(checked) == 2 and admission.unproven((), false)
