@@ -126,6 +126,7 @@ class Safety(Section, frozen=True, kw_only=True):
     allow: Annotated[tuple[str, ...], Many(_ID, 16_384)] = ()
     ban: Annotated[tuple[str, ...], Many(_ID, 16_384)] = ()
     heal: Annotated[bool, Switch()] = True
+    proven_after: Annotated[float, Measure(SECONDS, 1, 30 * 86400, "a time")] = 1800.0
 
     @property
     def clip_factor(self) -> float:

@@ -64,8 +64,8 @@ class _Kept(NamedTuple):
     """b"" if this peer has not belonged to a run"""
     newest: tuple[Path, CheckpointMeta] | None
     """the newest checkpoint"""
-    members: list[Member]
-    """members that can be dialled"""
+    members: list[tuple[Member, float]]
+    """members that can be dialled, and the seconds for which each is known"""
     decisions: decisions_file.Kept
     """of the network's operator"""
     damage: tuple[str, ...]
@@ -272,24 +272,26 @@ def _found_run(home: Path) -> bytes:
     return run
 
 
-def _remember(path: Path, members: Sequence[Member]) -> None:
-    """Save the members that can be dialled, for a restart without seeds."""
+def _remember(path: Path, members: Sequence[tuple[Member, float]]) -> None:
+    """Save the members that can be dialled, for a restart without seeds, and for how long each is known."""
     kept = [
-        files.Remembered(id=m.id.hex(), name=m.name, address=m.address, others=m.others) for m in members if m.address
+        files.Remembered(id=m.id.hex(), name=m.name, address=m.address, others=m.others, known=known)
+        for m, known in members
+        if m.address
     ]
     files.save_members(path, kept)
 
 
-def _remembered(path: Path) -> tuple[list[Member], str]:
+def _remembered(path: Path) -> tuple[list[tuple[Member, float]], str]:
     """The saved members, and a notice if their file was damaged. Seeds do in place of a damaged file."""
     try:
         kept = files.load_members(path)
     except DataError as error:
         return [], files.set_aside(path, error)
-    # Only the address counts. Incarnation 0 yields to whatever the member says about itself.
+    # Of the record only the address counts. Incarnation 0 yields to whatever the member says about itself.
     return [
-        Member(bytes.fromhex(known.id), known.name, known.address, 0, 0, State.FAILED, others=known.others)
-        for known in kept
+        (Member(bytes.fromhex(each.id), each.name, each.address, 0, 0, State.FAILED, others=each.others), each.known)
+        for each in kept
     ], ""
 
 
@@ -320,7 +322,7 @@ def _renew_invite(home: Path, config: Config, addresses: Sequence[str], kept: _K
         invites.write_invite(home, addresses, config)
     else:
         invites.renew_invite(
-            home, addresses, [address for member in kept.members for address in member.addresses], config
+            home, addresses, [address for member, _ in kept.members for address in member.addresses], config
         )
 
 
@@ -346,4 +348,5 @@ def _start(node: Node, config: Config, store: Store, kept: _Kept) -> None:
         text = f"there is no checkpoint in {store.dir}: the model can only come from another member of this run"
         node.notice("GD-604", text)
     seeds = [] if kept.founds else list(config.network.seeds)
-    node.peer.join(seeds, time.monotonic(), founds=kept.founds, remembered=kept.members, resume=resume)
+    members, known = [member for member, _ in kept.members], {member.id: seconds for member, seconds in kept.members}
+    node.peer.join(seeds, time.monotonic(), founds=kept.founds, remembered=members, known=known, resume=resume)

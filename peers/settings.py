@@ -39,7 +39,7 @@ def peer_config(config: Config, timing: TimingPreset | None = None) -> PeerConfi
     timing = timing or PRESETS[config.membership.timing]
     exchange, memory = config.exchange, usable()
     return PeerConfig(
-        membership=timing.membership,
+        membership=replace(timing.membership, proven_after=config.safety.proven_after),
         averaging=_averaging(config, timing),
         settings=configuration.settings_digest(config),
         keys=tuple(configuration.agreed(config)),

@@ -53,6 +53,14 @@ CODES: Final[Mapping[str, Code]] = {
         " action",
         notices=True,
     ),
+    "GD-406": Code(
+        "A stranger asks all to finish",
+        "A member asks all members to end their training. This peer has known other members for long and this one not,"
+        " so it does not follow. A key costs nothing, and strangers could end every run.",
+        "run `gossipdp finish` on a host that the others have known for `[safety] proven_after`, or on each host;"
+        " `gossipdp members ban` puts a stranger out",
+        notices=True,
+    ),
     "GD-501": Code(
         "A rank died or stopped",
         "A rank of the training group died, or makes no more steps. The text names rank and process. The daemon"

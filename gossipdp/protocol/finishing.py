@@ -18,11 +18,11 @@ import math
 from collections.abc import Callable, Iterable, Mapping
 from typing import Final, NamedTuple
 
-from gossipdp.protocol.events import FinishBegan, Finished, FinishPhase
+from gossipdp.protocol.events import FinishBegan, Finished, FinishPhase, Notice
 from gossipdp.protocol.pairwise.averaging import Averaging
 from gossipdp.protocol.parts import Parts
 from gossipdp.protocol.rounds.standby import Standby
-from gossipdp.protocol.wire.messages import Member, Phase, State
+from gossipdp.protocol.wire.messages import Member, Phase, State, short
 
 __all__ = ["Counts", "FinishProgress", "Finishing"]
 
@@ -162,9 +162,16 @@ class Finishing:
         elif live:
             self._waits.setdefault(member.id, now)
         if member.calls and live and self._follows and not self.begun and not self._strikes.shuns(member.id, now):
-            self.begin(now, calls=True, by=member.id)
+            self._called(member, now)
         elif self.begun:
             self._look_at = now
+
+    def _called(self, member: Member, now: float) -> None:
+        """`member` asks all to finish."""
+        if self._membership.voices([member.id]):
+            return self.begin(now, calls=True, by=member.id)
+        text = f"{member.name} ({short(member.id)}) asks all to finish, and has not been known here for long enough"
+        return self._outputs.emit(Notice("GD-406", f"{text}: this peer trains on"))
 
     def timer(self) -> float:
         """When `step` is to be called at the latest."""

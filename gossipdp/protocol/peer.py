@@ -11,8 +11,10 @@ from __future__ import annotations
 import math
 import traceback
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from random import Random
+from types import MappingProxyType
+from typing import Final
 
 from gossipdp.errors import RemoteProtocolError
 from gossipdp.protocol import jobs
@@ -35,6 +37,8 @@ from gossipdp.protocol.wire.encoding import Buffer
 from gossipdp.protocol.wire.messages import Coverage, Decision, Decisions, Member, Message, Receipt, State
 
 __all__ = ["Peer", "PeerConfig"]
+
+NONE_KNOWN: Final[Mapping[bytes, float]] = MappingProxyType({})
 
 
 class Peer:
@@ -81,6 +85,7 @@ class Peer:
             signer=signer,
             speed=lambda: self._speed.own,
             excluded=self.admission.excluded,
+            vouched=self.admission.vouches,
         )
         self._spreading = Spreading(self.admission, self.membership, random=random, outputs=self._outputs, now=now)
         parts = Parts(
@@ -115,6 +120,7 @@ class Peer:
         *,
         founds: bool = False,
         remembered: Sequence[Member] = (),
+        known: Mapping[bytes, float] = NONE_KNOWN,
         resume: Held | None = None,
     ) -> None:
         """Look for the network, without end.
@@ -123,11 +129,12 @@ class Peer:
             addresses: of seeds.
             founds: this peer gives the network its model: the first training process's.
             remembered: members known from before.
+            known: seconds for which earlier lives of this peer knew each.
             resume: progress of this host's newest checkpoint. This peer resumes from it if no member has the model, and
                 no live one holds a later checkpoint: `config.resume_after` seconds from now at the latest.
         """
         self.replica.join(remembered, resume, now, founds=founds, alone=not addresses)
-        self.membership.remember(remembered)
+        self.membership.remember(remembered, known)
         self.membership.join(addresses, now)
         self._step(now)
 
@@ -299,6 +306,6 @@ class Peer:
         return member is not None and member.state in (State.ALIVE, State.SUSPECT)
 
     def _speeds(self, lasting: float, now: float) -> list[float]:
-        """Steps a second of trusted members that train, or have paused for less than `lasting` seconds."""
+        """Steps a second of members with a voice that train, or have paused for less than `lasting` seconds."""
         speeds = self.membership.speeds(lasting, now)
-        return [speed for peer, speed in speeds.items() if not self.strikes.shuns(peer, now)]
+        return [speeds[peer] for peer in self.membership.voices(speeds) if not self.strikes.shuns(peer, now)]

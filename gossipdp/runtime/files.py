@@ -145,6 +145,8 @@ class Remembered(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     name: Annotated[str, Meta(max_length=48)]
     address: Annotated[str, Meta(max_length=MAX_ADDRESS)]
     others: Annotated[tuple[Annotated[str, Meta(max_length=MAX_ADDRESS)], ...], Meta(max_length=MAX_OTHERS)] = ()
+    known: float = 0.0
+    """seconds for which this peer has known it"""
 
 
 def save_members(path: Path, members: Sequence[Remembered]) -> None:

@@ -1,13 +1,16 @@
 """What one member sends ends no daemon: the values and amounts that have ended one."""
 
+import dataclasses
+
 from msgspec.structs import replace
 
 from gossipdp.protocol.admission.packing import MAX_RECEIPTS, pack
 from gossipdp.protocol.admission.register import Admission
-from gossipdp.protocol.events import ReceiptsTaken, RoundDone, UpdateRefused
+from gossipdp.protocol.events import FinishBegan, Notice, Pace, ReceiptsTaken, ResyncBegan, RoundDone, UpdateRefused
 from gossipdp.protocol.membership.broadcasts import MOST_STATED, stated_size
+from gossipdp.protocol.membership.config import LOCAL
 from gossipdp.protocol.wire.encoding import encode
-from gossipdp.protocol.wire.messages import Decisions, Member, Ping, Pong, PushPull, Receipt, State
+from gossipdp.protocol.wire.messages import Decisions, Line, Lineage, Member, Ping, Pong, PushPull, Receipt, State
 from simulations.simulator.host import verify
 from tests.protocol.admission.deciding import OPERATOR, ban, invited, received
 from tests.protocol.peer_rig import Town, a_peer, founded
@@ -94,3 +97,71 @@ def test_forged_decisions_and_receipts__nothing_after_the_first_is_checked():
     assert admission.take(forged) == [] and len(checked) == 1 and admission.unproven(forged, ())
     false = [Receipt(invite.subject, invite.number, bytes([number]) * 32) for number in range(200)]
     assert admission.take_receipts(false) == [] and len(checked) == 2 and admission.unproven((), false)
+
+
+PROVEN = dataclasses.replace(LOCAL, proven_after=20.0)
+
+
+def old_and_young(young=2):
+    """Three peers that have known each other for long, then some more. Returns the network and the ids of these.
+
+    Of lines and speeds the young say what the test says.
+    """
+
+    def tampers(host, envelope):
+        if host.index > 2 and isinstance(envelope.message, Lineage):
+            return ()
+        if host.index > 2 and isinstance(envelope.message, Ping | Pong):
+            message = replace(envelope.message, speed=None)
+            return (envelope._replace(message=message, frames=encode(message)),)
+        return (envelope,)
+
+    town = founded(3 + young, membership=PROVEN, tampers=tampers)
+    for index in (1, 2):
+        town.start(index)
+        town.train(index)
+    town.run(25.0)
+    for index in range(3, 3 + young):
+        town.start(index)
+    town.run(2.0)
+    assert all(len(town.peer(index).membership.proven()) == 2 for index in range(3))
+    return town, [host.id for host in town.hosts[3:]]
+
+
+def hear(town, index, source, message):
+    frames = encode(message)
+    town.net.command(town.hosts[index], "hears", lambda peer: peer.receive(frames, source, town.net.now))
+
+
+def test_two_young_keys_say_that_they_trained_apart_and_are_greater__no_model_is_given_up():
+    town, young = old_and_young()
+    line = Line(0xFFFF_FFF0, 0xFF_FFFF, 1 << 40, 0xFFFF_FFF0, young[0])
+    for number in range(1, 20):
+        for index in range(3):
+            for source in young:
+                word = Lineage(1, number, town.hosts[index].incarnation, True, False, 0, line)
+                hear(town, index, source, word)
+        town.run(0.5)
+    assert not any(town.of(index, ResyncBegan) for index in range(3))
+    assert not any(town.peer(index).replica.apart for index in range(3))
+
+
+def test_young_key_asks_all_to_finish__old_members_train_on_and_say_so_and_follow_an_old_one():
+    town, _ = old_and_young()
+    town.net.command(town.hosts[3], "calls", lambda peer: peer.finish(town.net.now, calls=True))
+    town.run(3.0)
+    for index in range(3):
+        assert not town.of(index, FinishBegan)
+        assert {event.code for event in town.of(index, Notice)} == {"GD-406"}
+    town.net.command(town.hosts[2], "calls", lambda peer: peer.finish(town.net.now, calls=True))
+    town.run(3.0)
+    assert all(town.of(index, FinishBegan) for index in range(3))
+
+
+def test_most_members_are_young_and_report_a_speed__the_length_of_rounds_follows_the_old_ones():
+    town, young = old_and_young(young=4)
+    for _ in range(20):
+        for source in young:
+            hear(town, 0, source, Ping(9, (), (), 1e5))
+        town.run(0.5)
+    assert {event.every for event in town.of(0, Pace)} == {5}

@@ -281,6 +281,11 @@ class Admission:
         """Whether this peer may deal with `peer`."""
         return not self.why_not(peer)
 
+    def vouches(self, peer: bytes) -> bool:
+        """Whether the operator names `peer` as a member: in the closed network, or for the new secret."""
+        renewed = self._stands.get(SECRET)
+        return (self.closed and peer in self._named) or (renewed is not None and peer in renewed.allowed)
+
     def why_not(self, peer: bytes) -> str:
         """Why this peer may not deal with `peer`; "" if it may."""
         if peer != self.me and peer in self._banned:

@@ -48,6 +48,8 @@ class MembershipConfig:
     """largest local health multiplier"""
     forget_after: float = 86_400.0
     """a failed or left member is forgotten after this time"""
+    proven_after: float = 1800.0
+    """a member that was known for so long has a voice where the words of several members decide (`contacts`)"""
     join_interval: float = 0.5
     """first pause between dials to the seeds; it doubles"""
     join_longest: float = 10.0

@@ -2,16 +2,21 @@
 
 Live members that it never heard are known by hearsay only. Their number is bounded, more narrowly once they are silent
 to probes, because a liar can introduce members that do not exist.
+
+A key costs nothing, so the number of members proves nothing either. Where words of several members decide something,
+only proven ones have a voice: those that this peer has known for long, and those that the operator names. As long as no
+member is proven, all have one.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Final
 
 from gossipdp.protocol.membership.introductions import most_hearsay, most_live
-from gossipdp.protocol.wire.messages import SLOWEST_RATE
+from gossipdp.protocol.wire.messages import FASTEST_RATE, SLOWEST_RATE
 
 __all__ = ["Contacts", "Seen"]
 
@@ -25,6 +30,8 @@ _LEAST_HEARSAY: Final = 8
 class Seen:
     """What this peer itself saw of another member. Times in seconds."""
 
+    first: float = -math.inf
+    """time of its first message"""
     heard: float = -math.inf
     """time of its last message"""
     told: float = -math.inf
@@ -44,9 +51,21 @@ class Seen:
 
 
 class Contacts:
-    """What this peer saw of each member, and which live members it never heard."""
+    """What this peer saw of each member, and which live members it never heard.
 
-    def __init__(self) -> None:
+    Args:
+        proven_after: seconds for which a member must have been known.
+        vouched: whether the operator names a member.
+    """
+
+    def __init__(self, proven_after: float, vouched: Callable[[bytes], bool] = lambda peer: False) -> None:
+        self._proven_after, self._vouched = proven_after, vouched
+        self._earlier: dict[bytes, float] = {}
+        """member -> seconds for which earlier lives of this peer knew it"""
+        self.some_proven = False
+        """a member was proven at some time"""
+        self._proven: set[bytes] = set()
+        """members known for long"""
         self.seen: dict[bytes, Seen] = {}
         self.hearsay: dict[bytes, None] = {}
         """live members that this peer never heard"""
@@ -67,7 +86,9 @@ class Contacts:
         seen = self.sight(peer)
         self.heard_from += seen.heard == -math.inf
         self.hearsay.pop(peer, None)
+        seen.first = now if seen.first == -math.inf else seen.first
         seen.heard, seen.linked = now, True
+        self._prove(peer)
 
     def update(self, peer: bytes, *, live: bool) -> None:
         """The member is now known as live, or as dead."""
@@ -80,6 +101,8 @@ class Contacts:
         """The member is not known any more."""
         self.heard_from -= self.heard(peer)
         self.seen.pop(peer, None)
+        self._earlier.pop(peer, None)
+        self._proven.discard(peer)
 
     def heard(self, peer: bytes) -> bool:
         """Whether the member has ever sent this peer a message."""
@@ -123,12 +146,37 @@ class Contacts:
         seen.viewed = now
         return True
 
+    # -- voices -----------------------------------------------------------------------------------------------
+
+    def known_before(self, peer: bytes, seconds: float) -> None:
+        """Earlier lives of this peer knew the member for so long."""
+        self._earlier[peer] = seconds
+        self._prove(peer)
+
+    def known_for(self, peer: bytes) -> float:
+        """Seconds between the first and the last message of the member, earlier lives of this peer included."""
+        seen = self.seen.get(peer)
+        return self._earlier.get(peer, 0.0) + (0.0 if seen is None or not self.heard(peer) else seen.heard - seen.first)
+
+    def proven(self, peer: bytes) -> bool:
+        """Whether this peer has known the member for long, or the operator names it."""
+        return peer in self._proven or self._vouched(peer)
+
+    def _prove(self, peer: bytes) -> None:
+        if self.known_for(peer) >= self._proven_after:
+            self._proven.add(peer)
+        self.some_proven = self.some_proven or self.proven(peer)
+
+    def voices(self, peers: Iterable[bytes]) -> list[bytes]:
+        """Those of `peers` whose word counts: all of them as long as no member at all is proven."""
+        return [peer for peer in peers if self.proven(peer) or not self.some_proven]
+
     # -- training -----------------------------------------------------------------------------------------------
 
     def reported_speed(self, peer: bytes, speed: float, now: float) -> None:
         """The member reports that it trains `speed` steps a second; 0 for none."""
         seen = self.seen.get(peer)
-        if seen is not None and speed >= SLOWEST_RATE:
+        if seen is not None and SLOWEST_RATE <= speed <= FASTEST_RATE:
             seen.speed, seen.rests, seen.rested = speed, math.inf, 0.0
         elif seen is not None:
             seen.rests = min(seen.rests, now)
@@ -142,16 +190,21 @@ class Contacts:
     # -- hearsay ------------------------------------------------------------------------------------------------
 
     @property
+    def acquainted(self) -> int:
+        """Members on whose number the limits of hearsay depend: the proven ones, or all heard while none is proven."""
+        return len(self._proven) if self.some_proven else self.heard_from
+
+    @property
     def crowded(self) -> bool:
         """Whether this peer accepts no more live members by hearsay."""
         most = most_live if self._doubtful else most_hearsay
-        return len(self.hearsay) >= most(self.heard_from)
+        return len(self.hearsay) >= most(self.acquainted)
 
     @property
     def hearsay_limit(self) -> int:
         """How many members known by hearsay are contacted. If those probed last do not exist, others may not either."""
         known = len(self.hearsay)
-        return min(known, max(_LEAST_HEARSAY, self.heard_from)) if self._doubtful else known
+        return min(known, max(_LEAST_HEARSAY, self.acquainted)) if self._doubtful else known
 
     def probed_unheard(self, *, answered: bool) -> bool:
         """A member that this peer never heard was probed. Returns whether the limit on hearsay has become narrow."""

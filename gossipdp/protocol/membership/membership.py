@@ -14,7 +14,7 @@ References: Das, Gupta, Motivala, "SWIM" (DSN 2002); Dadgar, Phillips, Currey, "
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from random import Random
 from typing import Final
 
@@ -54,6 +54,7 @@ class Membership:
         signer: signs this peer's record, and checks the records and reports of other members.
         speed: steps a second that this peer trains, 0 if none; pings carry it too.
         excluded: why the operator keeps a member out, "" if it does not. No word of others brings such a member back.
+        vouched: whether the operator names a member (`contacts`).
     """
 
     def __init__(
@@ -69,11 +70,12 @@ class Membership:
         signer: Signer,
         speed: Callable[[], float] = lambda: 0.0,
         excluded: Callable[[bytes], str] = lambda peer: "",
+        vouched: Callable[[bytes], bool] = lambda peer: False,
     ) -> None:
         self.config = config
         self._random, self._emit = random, emit
         self._joined = False
-        view = self._view = View(config, signer.sign_member(me))
+        view = self._view = View(config, signer.sign_member(me), vouched)
         told = self._dissemination = Dissemination(
             view, random=random, outputs=outputs, progress=progress, speed=speed, now=now
         )
@@ -103,9 +105,15 @@ class Membership:
         """Dial `addresses` and the remembered members until one answers. Any live one is enough."""
         self._seeds.join(addresses, now)
 
-    def remember(self, members: Iterable[Member]) -> None:
-        """Remember members of an earlier life. `join` dials them like seeds; they count when they answer."""
+    def remember(self, members: Iterable[Member], known: Mapping[bytes, float]) -> None:
+        """Remember members of an earlier life. `join` dials them like seeds; they count when they answer.
+
+        Args:
+            known: seconds for which each was known.
+        """
         self._view.remember(members)
+        for peer, seconds in known.items():
+            self._view.contacts.known_before(peer, seconds)
 
     def leave(self, now: float) -> None:
         """Tell some members directly that this peer leaves. They tell the rest. Probing stops."""
@@ -201,6 +209,23 @@ class Membership:
     def heard(self, peer: bytes) -> bool:
         """Whether `peer` has ever sent this peer a message."""
         return self._view.contacts.heard(peer)
+
+    def known_for(self, peer: bytes) -> float:
+        """Seconds for which this peer has known `peer`, earlier lives of this peer included."""
+        return self._view.contacts.known_for(peer)
+
+    def voices(self, peers: Iterable[bytes]) -> list[bytes]:
+        """Those of `peers` whose word counts where the words of several members decide (`contacts`)."""
+        return self._view.contacts.voices(peers)
+
+    @property
+    def some_proven(self) -> bool:
+        """Whether any member was proven. Until then all have a voice."""
+        return self._view.contacts.some_proven
+
+    def proven(self) -> list[bytes]:
+        """Live members that are proven."""
+        return [member.id for member in self._view.alive() if self._view.contacts.proven(member.id)]
 
     def restart_contacts(self) -> list[Member]:
         """Members to look for after a restart: those that sent this peer a message, in this life or an earlier one.

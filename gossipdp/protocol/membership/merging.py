@@ -202,7 +202,7 @@ class Merger:
         if not (new or live):
             return True
         allowed = not (live and contacts.crowded)
-        allowed = allowed and self._introductions.allows(source, contacts.heard_from, now, new=new, live=live)
+        allowed = allowed and self._introductions.allows(source, contacts.acquainted, now, new=new, live=live)
         if not allowed:
             view.refuse()
         return allowed

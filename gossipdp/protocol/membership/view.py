@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_left, insort
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from random import Random
 from typing import Final
 
@@ -37,14 +37,16 @@ LIVE: Final = (State.ALIVE, State.SUSPECT)
 class View:
     """`members` holds every record, this peer's own included; all other tables are of the other members alone."""
 
-    def __init__(self, config: MembershipConfig, me: Member) -> None:
+    def __init__(
+        self, config: MembershipConfig, me: Member, vouched: Callable[[bytes], bool] = lambda peer: False
+    ) -> None:
         self.config, self.me = config, me
         self.members: dict[bytes, Member] = {me.id: me}
         self._ids = [me.id]
         """sorted"""
         self.digests = Digests(self._ids)
         self.digests.put(me)
-        self.contacts = Contacts()
+        self.contacts = Contacts(config.proven_after, vouched)
         self.suspects = Suspects(config, self.members, self.contacts, lambda: self.count)
         self.count = 1
         """N: live members, this peer included"""

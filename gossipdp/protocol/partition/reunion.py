@@ -85,7 +85,9 @@ class Reunion:
         self.follower = Follower(joiner, outputs, hold, self._period, random)
         absences = Absences(progress, lambda: me().clock, self._steps)
         self._sides = Sides(membership, absences, self._period)
-        self._lag = Lag(progress, every=every, period=self._period, me=me, side=self._sides.own)
+        self._lag = Lag(
+            progress, every=every, period=self._period, me=me, side=lambda: membership.voices(self._sides.own())
+        )
         self._verdict = Verdict(
             membership,
             self._sides,
@@ -220,12 +222,13 @@ class Reunion:
         void = word.apart and word.life != self._membership.me.incarnation
         if void or not self._sides.hear(word, source) or self._course.state is Course.JOINING:
             return
-        if self._sides.place(word, source, self.line):
+        heeded = bool(self._membership.voices([source]))
+        if self._sides.place(word, source, self.line) and heeded:
             self._verdict.offered(word.line, source, now)
         self._sides.settle(source, gives_up=word.lag == BEHIND)
         if source in self.apart:
             self._lag.dismiss(source)
-        else:
+        elif heeded:
             self._lag.heard(source, word.lag)
         if word.reply:
             self.tell(source)

@@ -173,9 +173,11 @@ class Sides:
             if line != NO_LINE:
                 self.apart.pop(source, None)
                 self._theirs.pop(source, None)
-            elif word.apart:
+            elif word.apart and self._may_part(source):
                 self._part_as_told(source)
         elif source in self.apart or word.apart or self._foreign(line):
+            if source not in self.apart and not (self._may_part(source) or self._foreign(line)):
+                return False
             if source not in self.apart:
                 self._part_as_told(source)
             if word.apart:
@@ -197,6 +199,11 @@ class Sides:
         self.apart[peer] = self._absences.life(peer)
         self.measured = self.measured or measured
         self._noticed = True
+
+    def _may_part(self, source: bytes) -> bool:
+        """Whether the word of `source` that it was apart counts: it has a voice, or this peer itself has lost it."""
+        lost = source in self._long_gone or self._absences.long(source)
+        return lost or bool(self._membership.voices([source]))
 
     def _part_as_told(self, peer: bytes) -> None:
         """Hold `peer` apart because another says so. This peer may have measured its absence too."""
@@ -232,17 +239,19 @@ class Sides:
         """Holders of the greatest proven line across the gap, if it is greater than `own`.
 
         Two voices prove a line of several members. One voice is enough for a peer without company if the line has one
-        member. A member that gives up its model is no voice.
+        member, and where only one member in the network has a voice. A member that gives up its model is no voice.
         """
         voices: dict[Line, list[bytes]] = {}
-        for peer, line in self._theirs.items():
+        for peer in self._membership.voices(self._theirs):
+            line = self._theirs[peer]
             if peer in self.apart and peer not in self._followers and strength(line) > strength(own):
                 voices.setdefault(line, []).append(peer)
         if not voices:
             return []
         alive = [member.id for member in self._membership.alive()]
         # Behind a NAT, with a single member that can be dialled, that member is the only voice there can be.
-        enough = 1 if len(self.within_hearing(alive)) == 1 < len(alive) else VOICES
+        few = len(self.within_hearing(alive)) == 1 < len(alive) or len(self._membership.voices(alive)) == 1 < len(alive)
+        enough = 1 if few else VOICES
         least = VOICES if self.company() else 1
         proven = [line for line, holders in voices.items() if len(holders) >= min(max(line.members, least), enough)]
         return voices[max(proven, key=strength)] if proven else []

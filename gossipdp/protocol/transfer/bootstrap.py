@@ -309,6 +309,9 @@ class Bootstrap:
         if self._joiner is None or self._phase.state is not Phase.SEEKING:
             return
         alive = [member.id for member in self._membership.alive() if self._membership.reaches(member.id)]
+        # Where only strangers are in reach, the ones that this peer has known for long may still come.
+        voices = self._membership.voices(alive)
+        alive = voices if voices or now < self._election.deadline else alive
         if self._election.claim is None:
             self._joiner.seek(alive, now)
             return

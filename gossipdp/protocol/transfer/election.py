@@ -85,7 +85,8 @@ class Election:
         self._others: dict[bytes, _Other] = {}
         self._expected: list[bytes] = []
         """Members remembered from before."""
-        self._deadline = self._ask_at = math.inf
+        self.deadline = self._ask_at = math.inf
+        """Until when this peer listens for the network."""
         self._met_at = math.inf
         """Time at which the first member was met."""
         self._alone = False
@@ -119,7 +120,7 @@ class Election:
         """This peer joins. held: of its newest checkpoint. alone: no address of another peer is known."""
         self._held = held
         self._expected = [member.id for member in remembered if member.id != self._membership.me.id]
-        self._deadline, self._ask_at = now + self._resume_after, now
+        self.deadline, self._ask_at = now + self._resume_after, now
         self._alone = alone and not self._expected
 
     def holds(self, held: Held | None) -> None:
@@ -136,7 +137,7 @@ class Election:
         """The model is here."""
         self._held = self._live = None
         self._others.clear()
-        self._deadline = self._ask_at = math.inf
+        self.deadline = self._ask_at = math.inf
 
     # -- what members say -------------------------------------------------------------------------------------
 
@@ -194,7 +195,7 @@ class Election:
             return any(map(self._further, ready))
         said = {peer for peer, other in self._others.items() if other.standing is not None}
         all_here = bool(self._expected) and said.issuperset(self._expected)
-        if now < self._deadline and not (all_here and now >= self._met_at + listen):
+        if now < self.deadline and not (all_here and now >= self._met_at + listen):
             return True
         if any(map(self._gives, ready)):
             return True

@@ -148,10 +148,9 @@ Pull = Annotated[float, Meta(ge=0.0, le=100.0)]
 Rate = Annotated[float, Meta(ge=125e3)]
 """bytes a second each way, at least 1 Mbit/s; infinity: no limit"""
 SLOWEST_RATE: Final = 1e-6
-"""steps a second of a peer that trains; a slower one says that it does not train"""
 FASTEST_RATE: Final = 1e6
-StepRate = Annotated[float, Meta(ge=0.0, le=FASTEST_RATE)]
-"""steps a second; less than `SLOWEST_RATE` is none"""
+StepRate = Annotated[float, Meta(ge=0.0)]
+"""steps a second; outside of `SLOWEST_RATE` to `FASTEST_RATE` the sender does not train"""
 LARGEST_LOSS: Final = 1e30
 Loss = Annotated[float, Meta(ge=-LARGEST_LOSS, le=LARGEST_LOSS)]
 """a loss as a training script reports it; NaN fails the comparison"""

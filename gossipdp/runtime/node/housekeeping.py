@@ -23,6 +23,8 @@ log = logging.getLogger("gossipdp.node")
 
 REMEMBER_EVERY = 5.0
 """least seconds between two writes of the members to dial: each waits for the disk"""
+KNOWN = 300.0
+"""seconds that a crash may take off the time for which a member is known"""
 
 
 class Housekeeping:
@@ -31,7 +33,8 @@ class Housekeeping:
     Args:
         memory: compares this process's memory with its bounds.
         spill: frees its files bit by bit, and says if the disk refuses what it is to keep.
-        remember: called with the members to dial after a restart when their addresses have changed.
+        remember: called with the members to dial after a restart, and the seconds for which each is known, when an
+            address has changed or some minutes have passed.
         history: gets a record of this peer from time to time.
     """
 
@@ -42,7 +45,7 @@ class Housekeeping:
         join_progress: JoinProgress,
         memory: MemoryWatch,
         spill: Spill,
-        remember: Callable[[Sequence[Member]], None],
+        remember: Callable[[Sequence[tuple[Member, float]]], None],
         history: History,
     ) -> None:
         self._peer, self._status, self._metrics, self._notices = (
@@ -54,8 +57,8 @@ class Housekeeping:
         self._transport, self._join_progress, self._memory, self._spill = transport, join_progress, memory, spill
         self._remember, self._history = remember, history
         self._lines = StatusLines(context.clock())
-        self._remembered: dict[bytes, tuple[str, ...]] = {}
-        """addresses of the members that were written last"""
+        self._remembered: dict[bytes, tuple[tuple[str, ...], int]] = {}
+        """addresses of the members that were written last, and for how long each was known, in units of `KNOWN`"""
         self._remember_at = -math.inf
 
     def tick(self, now: float, jobs_waiting: int, parameters: int, *, saving: bool, finishing: str) -> None:
@@ -86,13 +89,14 @@ class Housekeeping:
             self._notices.notice("GD-602", text, now)
 
     def _remember_members(self, now: float) -> None:
-        members = self._peer.membership.restart_contacts()
-        addresses = {member.id: member.addresses for member in members}
-        if not addresses or addresses == self._remembered or now < self._remember_at:
+        membership = self._peer.membership
+        members = [(member, membership.known_for(member.id)) for member in membership.restart_contacts()]
+        written = {member.id: (member.addresses, int(known / KNOWN)) for member, known in members}
+        if not written or written == self._remembered or now < self._remember_at:
             return
         self._remember_at = now + REMEMBER_EVERY
         try:
             self._remember(members)
-            self._remembered = addresses
+            self._remembered = written
         except GossipdpError as error:
             self._notices.notice(error.code, f"{error.cause}: {error.seen}", now)

@@ -89,7 +89,7 @@ class Node:
         spill: keeps moments.
         found_run: called for a new run id when this peer has founded the network.
         learned_run: called with the run id that this peer, without one, hears of.
-        remember: called with the members to dial after a restart when their addresses have changed.
+        remember: see `Housekeeping`.
         keep_decisions: called with the operator's decisions and their receipts when one was taken.
         keep_secret: called with the network's secret when it was renewed.
         history: what this peer has been through; the node adds to it.
@@ -114,7 +114,7 @@ class Node:
         incarnation: int,
         learned_run: Callable[[bytes], None],
         found_run: Callable[[], bytes],
-        remember: Callable[[Sequence[Member]], None],
+        remember: Callable[[Sequence[tuple[Member, float]]], None],
         keep_decisions: Callable[[Sequence[Decision], Sequence[Receipt]], None],
         keep_secret: Callable[[NetworkSecret], None],
         history: History,

@@ -108,7 +108,7 @@ def test_members_heard_are_probed_as_often_with_any_number_known_by_hearsay() ->
 
 def test_only_members_heard_once_that_have_not_left_are_looked_for_after_a_restart() -> None:
     peer = Peer(record(0))
-    peer.membership.remember([record(7), record(8), record(9)])
+    peer.membership.remember([record(7), record(8), record(9)], {})
     peer.hear(Ping(1, (record(1),)), 1, 0.0)
     peer.hear(Ping(1, (record(2),)), 2, 0.0)
     peer.hear(Ping(1, (record(3),)), 3, 0.0)

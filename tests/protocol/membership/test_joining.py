@@ -66,7 +66,7 @@ def test_members_remembered_from_disk_serve_as_seeds_and_are_believed_only_when_
     peer = network.peers[1] = Peer(record(1), LAN)
     network._numbers[peer_id(1)] = 1
     network._armed[1] = None
-    peer.membership.remember([record(1), record(9), record(0)])
+    peer.membership.remember([record(1), record(9), record(0)], {})
     assert list(peer.membership.members) == [peer_id(1)]
     peer.membership.join([], 0.0)
     network._drain(1)

@@ -36,6 +36,11 @@ class View:
         self.config, self.me, self.buried = LOCAL, record(me), 0
         self.members = {me: self.me}
         self.silent, self.idle = set(), set()
+        self.proven = None
+        """None: no member is, and all have a voice"""
+
+    def voices(self, peers):
+        return [peer for peer in peers if self.proven is None or peer in self.proven]
 
     def alive(self):
         others = [member for member in self.members.values() if member.id != self.me.id]
