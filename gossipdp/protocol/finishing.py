@@ -340,7 +340,7 @@ class Finishing:
         """Report the network's clock as this peer's own, for its leader may be gone. Members that train on go ahead."""
         apart = self.trainers()
         clocks = [report.clock for report in self._progress.reports() if report.id not in apart]
-        self._progress.adopt(max(clocks, default=0))
+        self._progress.adopt(min(max(clocks, default=0), self._progress.clock()))
 
     def _enter(self, phase: Phase, now: float) -> None:
         if phase is not Phase.WAITING:

@@ -23,6 +23,7 @@ from gossipdp.protocol.admission.spreading import Spreading
 from gossipdp.protocol.config import PeerConfig
 from gossipdp.protocol.data.leasing import Leasing
 from gossipdp.protocol.events import Event, Joined, Left, MemberChanged, MessageDropped, MessageFailed
+from gossipdp.protocol.membership.clock_claims import ClockClaims
 from gossipdp.protocol.membership.membership import Membership, MembershipMessage
 from gossipdp.protocol.membership.progress import ProgressBoard
 from gossipdp.protocol.membership.signatures import Signer
@@ -38,6 +39,8 @@ from gossipdp.protocol.wire.messages import Coverage, Decision, Decisions, Membe
 
 __all__ = ["Peer", "PeerConfig"]
 
+CLAIMS_LAST: Final = 60.0
+"""seconds for which the speed of a member that pauses counts for claims of the clock"""
 NONE_KNOWN: Final[Mapping[bytes, float]] = MappingProxyType({})
 
 
@@ -72,7 +75,10 @@ class Peer:
         self._member_events: deque[Event] = deque()
         """events of membership that the other machines have not seen yet"""
         signer = Signer(sign, verify)
-        self.progress = ProgressBoard(me.id, lives=self._lives, sign=signer.sign_progress)
+        self._now, self._claims = now, ClockClaims(now)
+        self.progress = ProgressBoard(
+            me.id, lives=self._lives, sign=signer.sign_progress, believes=self._believed_clock
+        )
         self._speed = Speed(self._speeds)
         self.membership = Membership(
             config.membership,
@@ -263,6 +269,7 @@ class Peer:
 
         Such time counts neither against other members nor as this peer's own pace.
         """
+        self._now = now
         late = now - self._due
         if late > self.config.membership.probe_interval:
             self._due = math.inf
@@ -304,6 +311,13 @@ class Peer:
         """Whether that member is alive or suspect."""
         member = self.membership.members.get(peer)
         return member is not None and member.state in (State.ALIVE, State.SUSPECT)
+
+    def _believed_clock(self, clock: int, _: int) -> int:
+        """The network's clock in steps, now that a member claims a later one than `clock`."""
+        reports = (self.progress.of(peer) for peer in self.membership.voices(self.membership.members))
+        claims = [report.clock for report in reports if report is not None and report.id != self.id]
+        speeds = [*self._speeds(CLAIMS_LAST, self._now), *([self._speed.own] if self._speed.own else [])]
+        return self._claims.heard(clock, claims, speeds, self._now)
 
     def _speeds(self, lasting: float, now: float) -> list[float]:
         """Steps a second of members with a voice that train, or have paused for less than `lasting` seconds."""

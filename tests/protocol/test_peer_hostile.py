@@ -1,7 +1,9 @@
 """What one member sends ends no daemon: the values and amounts that have ended one."""
 
 import dataclasses
+from functools import partial
 
+import pytest
 from msgspec.structs import replace
 
 from gossipdp.protocol.admission.packing import MAX_RECEIPTS, pack
@@ -9,9 +11,21 @@ from gossipdp.protocol.admission.register import Admission
 from gossipdp.protocol.events import FinishBegan, Notice, Pace, ReceiptsTaken, ResyncBegan, RoundDone, UpdateRefused
 from gossipdp.protocol.membership.broadcasts import MOST_STATED, stated_size
 from gossipdp.protocol.membership.config import LOCAL
+from gossipdp.protocol.membership.signatures import Signer
 from gossipdp.protocol.wire.encoding import encode
-from gossipdp.protocol.wire.messages import Decisions, Line, Lineage, Member, Ping, Pong, PushPull, Receipt, State
-from simulations.simulator.host import verify
+from gossipdp.protocol.wire.messages import (
+    Decisions,
+    Line,
+    Lineage,
+    Member,
+    Ping,
+    Pong,
+    Progress,
+    PushPull,
+    Receipt,
+    State,
+)
+from simulations.simulator.host import sign, verify
 from tests.protocol.admission.deciding import OPERATOR, ban, invited, received
 from tests.protocol.peer_rig import Town, a_peer, founded
 
@@ -165,3 +179,26 @@ def test_most_members_are_young_and_report_a_speed__the_length_of_rounds_follows
             hear(town, 0, source, Ping(9, (), (), 1e5))
         town.run(0.5)
     assert {event.every for event in town.of(0, Pace)} == {5}
+
+
+def reports(source, clock):
+    report = Progress(source, clock, 1 << 30, 1 << 30, 1000)
+    return Ping(9, (), (Signer(partial(sign, source), verify).sign_progress(report),))
+
+
+@pytest.mark.parametrize(("liar", "gain"), [(2, 10_000), (3, 100)], ids=["old", "young"])
+def test_one_member_claims_any_clock__the_networks_gains_as_fast_as_training_could_be(liar, gain):
+    town, _ = old_and_young()
+    before, source = town.peer(0).replica.clock, town.hosts[liar].id
+    for _ in range(20):
+        hear(town, 0, source, reports(source, 1 << 30))
+        town.run(0.5)
+    assert town.peer(0).replica.clock < before + gain
+
+
+def test_two_old_members_claim_a_clock__it_is_the_networks():
+    town, _ = old_and_young()
+    for source in (town.hosts[1].id, town.hosts[2].id):
+        hear(town, 0, source, reports(source, 1 << 20))
+    town.run(0.1)
+    assert town.peer(0).replica.clock >= 1 << 20

@@ -12,10 +12,8 @@ from the standing clock. Two rules keep that clock from running faster than the 
 best rounds of all peers would add up. And the peer must have known its value before those steps began. A late report of
 many steps, as after a sleep of the daemon, counts at most twice the steps of the report before.
 
-A member that lies about its own progress is believed; its signature tells afterwards which member it was. One false
-report takes the clock of every peer ahead for good. Learning rates that follow the clock then change too early. Other
-peers count on from there, as from any standing clock. A limit on the gain of a clock in some time would not help: a
-peer that has just started, or was cut off for long, cannot know the true clock.
+A member that lies about its own clock takes the network's clock ahead only as `clock_claims` says, and its signature
+tells afterwards which member it was.
 """
 
 from __future__ import annotations
@@ -61,6 +59,7 @@ class ProgressBoard:
     Args:
         me: id of this peer.
         lives: whether a member is live. Only asked when there is no more room.
+        believes: the network's clock in steps, called with it and with the later one that another member claims.
         sign: adds this peer's signature to its own report.
     """
 
@@ -69,8 +68,9 @@ class ProgressBoard:
         me: bytes,
         lives: Callable[[bytes], bool] = lambda peer: True,
         sign: Callable[[Progress], Progress] = lambda report: report,
+        believes: Callable[[int, int], int] = max,
     ) -> None:
-        self._me, self._lives, self._sign = me, lives, sign
+        self._me, self._lives, self._sign, self._believes = me, lives, sign, believes
         self._reports: OrderedDict[bytes, Progress] = OrderedDict()
         self._behind: dict[bytes, None] = {}
         """peers whose own report was behind the one known here; they are told that one"""
@@ -100,7 +100,7 @@ class ProgressBoard:
         return list(self._reports.values())
 
     def clock(self) -> int:
-        """The network's clock in steps: the furthest clock of any peer."""
+        """The network's clock in steps: the furthest believed clock of any peer."""
         return self._furthest
 
     def steps(self) -> int:
@@ -205,9 +205,11 @@ class ProgressBoard:
             self._write(mine)
 
     def _write(self, report: Progress) -> None:
-        self._furthest = max(self._furthest, report.clock)
         self._reports[report.id] = report
         self._reports.move_to_end(report.id, last=False)
+        if report.clock > self._furthest:
+            own = report.id == self._me
+            self._furthest = report.clock if own else self._believes(self._furthest, report.clock)
 
     def page(self, limit: int, to: bytes = b"") -> tuple[Progress, ...]:
         """Up to `limit` reports to piggyback on a message to `to`.
