@@ -11,6 +11,7 @@ from collections.abc import Iterable, Sequence
 from typing import Final
 
 from gossipdp.protocol.data.blocks import DataSet, Lease
+from gossipdp.protocol.data.claims import FinishedClaims
 from gossipdp.protocol.data.rendezvous import Owners
 from gossipdp.protocol.wire.messages import Reader
 
@@ -32,6 +33,7 @@ class BlockTable:
         """the first epoch that is not finished"""
         self.finished = [0, 0]
         """blocks finished in `epoch` and in the next"""
+        self._claims = FinishedClaims()
         self.readers: OrderedDict[bytes, Reader] = OrderedDict()
         """first bytes of an id -> report, the latest change in front"""
         self.owners = Owners(data.blocks)
@@ -85,8 +87,29 @@ class BlockTable:
             self._next_epoch()
         return before != (self.epoch, *self.finished)
 
+    def merge_told(
+        self, epoch: int, finished: Sequence[int], source: bytes, now: float, *, voice: bool, asked: bool
+    ) -> bool:
+        """As `merge`, of what `source` tells, as far as it is believed (`claims`).
+
+        Args:
+            voice: the word of `source` counts.
+            asked: this peer has just come, and has asked `source`.
+        """
+        if asked or not self.reads:
+            return self.merge(epoch, finished)  # it follows the others
+        said = [self.everything if place + self.epoch < epoch else 0 for place in range(2)]
+        for number, blocks in enumerate(finished):
+            if 0 <= (place := epoch + number - self.epoch) <= 1:
+                said[place] |= blocks
+        new = [blocks & ~known for blocks, known in zip(said, self.finished, strict=True)]
+        size = self.data.blocks
+        believed = self._claims.believed(source, new[0] | new[1] << size, self.usual, now, voice=voice)
+        return self.merge(self.epoch, [believed & self.everything, believed >> size])
+
     def _next_epoch(self) -> None:
         self.epoch += 1
+        self._claims.next_epoch(self.data.blocks)
         for sets in (self.finished, *self._fresh):
             sets[:] = sets[1], 0
 

@@ -144,7 +144,7 @@ class Leasing:
     def __init__(
         self, membership: Membership, *, incarnation: int, random: Random, outputs: Outputs, now: float
     ) -> None:
-        self._random, self._outputs = random, outputs
+        self._random, self._outputs, self._membership = random, outputs, membership
         self._me = membership.me.id[:8]
         self._data: dict[bytes, BlockTable] = {}
         self._gossip = CoverageGossip(self._data, self._me, membership, random=random, outputs=outputs, now=now)
@@ -294,7 +294,7 @@ class Leasing:
         if data is None or data.data.blocks != message.blocks:
             self.dropped += 1
             return
-        news = data.merge(message.epoch, [part or 0 for part in finished])
+        news = self._merge(data, message.epoch, [part or 0 for part in finished], source, now)
         changed = self._reports.learn(data, message.readers, source)
         if changed:
             self._reports.follow(data, now)
@@ -310,6 +310,12 @@ class Leasing:
             data.asked.discard(source)
             if not data.asked:
                 self._end_asking(data, now)
+
+    def _merge(self, data: BlockTable, epoch: int, finished: Sequence[int], source: bytes, now: float) -> bool:
+        """Merge the finished blocks of `epoch` and the next, as far as `source` is believed. Returns whether any is
+        news."""
+        voice = bool(self._membership.voices([source]))
+        return data.merge_told(epoch, finished, source, now, voice=voice, asked=source in data.asked)
 
     def member_changed(self, now: float) -> None:
         """A member came, went or came back."""
