@@ -98,6 +98,11 @@ def listed(value: Any) -> str:
     return ", ".join(f"{key} {count}" for key, count in value.items()) if isinstance(value, Mapping) else str(value)
 
 
+def voices(proven: Any) -> str:
+    """Whose words count where those of several members decide."""
+    return "all, as no member has been known for long" if proven is None else f"{proven} known for long"
+
+
 def waited(members: Mapping[str, float]) -> str:
     """Members that wait for those that train, and for how long: h1 (1m 20s)."""
     return ", ".join(f"{name} ({duration(seconds)})" for name, seconds in members.items()) or NONE
@@ -119,6 +124,7 @@ MEMBER_COLUMNS = (
     Column("address", "address", str, 6, meaning="where other peers dial it"),
     Column("path", "path", str, 0, meaning="direct, or outbound-only: no other peer can dial it"),
     Column("rtt", "rtt", milliseconds, 4, True, "round-trip time of pings from here"),
+    Column("known", "known", duration, 6, True, "time since its first message to this host; long means a voice"),
     Column("round", "round", str, 0, True, "rounds that it has made, in all its lives"),
     Column("samples/s", "samples_per_second", quantity, 1, True, "samples a second that it trains"),
     Column("loss", "loss", loss, 0, True, "its training loss, last reported"),
@@ -160,6 +166,7 @@ STATUS_ROWS = (
     Column("page", "page"),
     Column("log", "log"),
     Column("members", "members", listed),
+    Column("voices", "voices", voices),
     Column("waiting members", "waiting_members", waited),
     Column("versions", "versions_told"),
     Column("secret", "secret_told"),

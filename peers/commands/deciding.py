@@ -31,11 +31,19 @@ class Counter:
         return dict(subject_of(words, self.rows) for words in who)
 
     def present(self) -> dict[bytes, str]:
-        """Live members that are not banned, and peers that were allowed before."""
-        live = [row for row in self.rows if row["state"] in ("alive", "suspect")]
+        """Live members that this host has heard and that are not banned, and peers that were allowed before."""
+        live = [row for row in self._live() if row["me"] or row["known"] is not None]
         names = {bytes.fromhex(row["id"]): row["name"] for row in self.rows}
         peers = {bytes.fromhex(row["id"]) for row in live} - self.desk.banned | self.desk.allowed
         return {peer: names.get(peer, "") for peer in sorted(peers)}
+
+    def unheard(self, named: Mapping[bytes, str]) -> dict[bytes, str]:
+        """Live members not among those named: this host knows them from others alone, and they may not exist."""
+        live = {bytes.fromhex(row["id"]): row["name"] for row in self._live()}
+        return {peer: name for peer, name in live.items() if peer not in named and peer not in self.desk.banned}
+
+    def _live(self) -> list[dict[str, Any]]:
+        return [row for row in self.rows if row["state"] in ("alive", "suspect")]
 
     def down(self, named: Mapping[bytes, str]) -> list[dict[str, Any]]:
         """Members that failed or left, and are not among those named."""
@@ -58,8 +66,7 @@ class Counter:
             MismatchError: GD-302, live members are of a version that cannot learn of it.
         """
         self.check_newest()
-        live = [row for row in self.rows if row["state"] in ("alive", "suspect")]
-        old = sorted(row["name"] for row in live if row["protocol"] < RENEWABLE)
+        old = sorted(row["name"] for row in self._live() if row["protocol"] < RENEWABLE)
         if old:
             seen, do = f"protocol 3: {', '.join(old)}", "upgrade them first"
             raise MismatchError("GD-302", "members of an earlier version cannot have a new secret", seen=seen, do=do)

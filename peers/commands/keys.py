@@ -92,7 +92,7 @@ def keys_operator(ctx: click.Context, new: bool, trust: str | None, as_json: boo
 
 @keys.command("rotate")
 @click.option("--grace", type=DURATION, default="10m", show_default=True, help="How long the old secret lets hosts in.")
-@click.option("--also", multiple=True, metavar="ID", help="Also for this member, which is down; may be repeated.")
+@click.option("--also", multiple=True, metavar="ID", help="Also for this member, down or unheard.")
 @click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
 @decides
 def keys_rotate(
@@ -100,7 +100,8 @@ def keys_rotate(
 ) -> None:
     """Give the network a new secret, without a stop.
 
-    It is sealed for every live member, and for each that --also names.
+    It is sealed for every live member that this host has heard, and for each
+    that --also names.
     Earlier invites work until the grace is over. Ban first whom you do not
     trust: see docs/members.md.
     """
@@ -118,6 +119,8 @@ def keys_rotate(
         click.echo("The new secret is for:")
         for peer, name in named.items():
             click.echo(f"  {called(peer, name)}")
+        for peer, name in counter.unheard(named).items():
+            click.echo(f"Not for {called(peer, name)}, which this host has never heard: see --also.")
         for row in counter.down(named):
             away = "has left" if row["state"] == "left" else "is down"
             click.echo(f"Not for {called(bytes.fromhex(row['id']), row['name'])}, which {away}: see --also.")

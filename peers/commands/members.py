@@ -124,8 +124,8 @@ def allow(ctx: click.Context, who: Sequence[str], reason: str, key: Path | None)
 def close(ctx: click.Context, yes: bool, reason: str, key: Path | None) -> None:
     """Take allowed peers alone from now on.
 
-    All live members are allowed, and all that were allowed before. Others
-    are refused, whatever invite they have.
+    All live members that this host has heard are allowed, and all that were
+    allowed before. Others are refused, whatever invite they have.
     """
     from peers.commands.deciding import Counter, called
 
@@ -135,6 +135,8 @@ def close(ctx: click.Context, yes: bool, reason: str, key: Path | None) -> None:
         click.echo("Allowed:")
         for peer, name in present.items():
             click.echo(f"  {called(peer, name)}")
+        for peer, name in counter.unheard(present).items():
+            click.echo(f"Not {called(peer, name)}, which this host has never heard: see `gossipdp members allow`.")
         click.confirm(f"Refuse all but these {len(present)} peers?", abort=True)
     counter = Counter(ctx, key)  # what was decided during the question holds
     counter.hand_in(counter.desk.about_network(reason, closed=True, allowed=present))

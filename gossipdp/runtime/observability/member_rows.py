@@ -69,6 +69,8 @@ def rows_of(
                 "others": list(member.others),
                 "path": "direct" if member.address else "outbound-only",
                 "rtt": finite(membership.rtt(member.id)),
+                "known": membership.known_for(member.id) if membership.heard(member.id) else None,
+                "voice": bool(membership.voices([member.id])),
                 "round": None if report is None else report.rounds,
                 "steps": None if report is None else report.steps,
                 "samples": None if report is None else report.samples,

@@ -26,9 +26,9 @@ class Office:
         self.admission = Admission(
             me, network=known.name, operator=operator, verify=Identity.verify, decisions=kept.decisions
         )
-        mine = {"id": me.hex(), "name": "host0", "state": "alive", "me": True, "protocol": 4}
+        mine = {"id": me.hex(), "name": "host0", "state": "alive", "me": True, "protocol": 4, "known": None}
         rest = [
-            {"id": other.id.hex(), "name": name, "state": "alive", "protocol": 4} | row
+            {"id": other.id.hex(), "name": name, "state": "alive", "protocol": 4, "me": False, "known": 60.0} | row
             for name, other in others.items()
         ]
         self.rows = [mine, *rest]

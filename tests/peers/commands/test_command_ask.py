@@ -20,7 +20,7 @@ from tests.peers.commands.running import Run
 ROWS = [
     {
         "name": "host1", "id": "ab" * 32, "state": "alive", "address": "10.0.0.1:4710", "path": "direct", "rtt": 0.0123,
-        "round": 41, "samples_per_second": 1234.5, "lag": 0, "sent": 1_500_000, "received": 2_000, "last_exchange": 3.2,
+        "known": 42.0, "round": 41, "samples_per_second": 1234.5, "lag": 0, "sent": 1_500_000, "received": 2_000, "last_exchange": 3.2,
         "strikes": 0, "loss": 1.68341, "eval_loss": 1.7, "version": "0.1.0", "protocol": 4,
     },
     {"name": "host2\x1b[31m[red]", "id": "cd" * 32, "state": "failed", "rtt": None},
@@ -39,6 +39,7 @@ def test_members_as_text_and_json(gossipdp: Run, answering: Any, tmp_path: Path)
             "10.0.0.1:4710",
             "direct",
             "12.3ms",
+            "42s",
             "41",
             "1.23k",
             "1.683",
@@ -52,7 +53,7 @@ def test_members_as_text_and_json(gossipdp: Run, answering: Any, tmp_path: Path)
             "4",
         ]
     )
-    assert lines[2].split() == ["host2?[31m[red]", "cdcdcdcd", "failed", *["-"] * 14]
+    assert lines[2].split() == ["host2?[31m[red]", "cdcdcdcd", "failed", *["-"] * 15]
     assert json.loads(gossipdp("members", "--json", "--home", tmp_path).out) == ROWS
 
 

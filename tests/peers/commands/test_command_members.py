@@ -18,7 +18,7 @@ from tests.peers.commands.running import Run
 
 ROWS = [
     {"id": "ee" * 32, "name": "host0", "state": "alive", "me": True},
-    {"id": "ab" * 32, "name": "host1", "state": "alive"},
+    {"id": "ab" * 32, "name": "host1", "state": "alive", "me": False, "known": 9.0},
     {"id": "cd" * 32, "name": "host2", "state": "failed"},
 ]
 BAN = {"number": 1, "verdict": "banned", "id": "ab" * 32, "name": "host1", "reason": "stolen", "time": 1_800_000_000}
@@ -222,6 +222,20 @@ def test_member_that_is_down_gets_the_new_secret_if_it_is_named(gossipdp: Run, f
     assert spot.id not in office.renewal.allowed
     assert gossipdp("keys", "rotate", "--yes", "--also", "spot", "--home", founder).code == 0
     assert spot.id in office.renewal.allowed
+
+
+def test_member_that_this_host_never_heard_gets_nothing_unless_it_is_named(
+    gossipdp: Run, founder: Path, monkeypatch: Any
+) -> None:
+    ghost = Identity.generate()
+    office = Office(monkeypatch, founder, {"ghost": ghost}, known=None)
+    monkeypatch.setattr("click.confirm", lambda *_, **__: True)
+    for command in (("keys", "rotate"), ("members", "close")):
+        done = gossipdp(*command, "--home", founder)
+        assert done.code == 0 and f"ghost ({ghost.id.hex()[:8]}), which this host has never heard" in done.out
+    assert ghost.id not in office.renewal.allowed and not office.admission.admits(ghost.id)
+    assert gossipdp("keys", "rotate", "--yes", "--also", "ghost", "--home", founder).code == 0
+    assert ghost.id in office.renewal.allowed
 
 
 def test_who_lacks_the_new_secret_is_named(gossipdp: Run, founder: Path, monkeypatch: Any) -> None:

@@ -27,6 +27,8 @@ def peer_with(others: list[Member], *, training: list[bytes], heard: bool, admis
             heard=lambda peer: heard,
             dead_for=lambda peer, now: 0.0,
             rtt=lambda peer: None,
+            known_for=lambda peer: 60.0,
+            voices=list,
         ),
         replica=SimpleNamespace(clock=7),
         admission=admission or Admission(ME),
