@@ -20,8 +20,8 @@ from tests.peers.commands.running import Run
 ROWS = [
     {
         "name": "host1", "id": "ab" * 32, "state": "alive", "address": "10.0.0.1:4710", "path": "direct", "rtt": 0.0123,
-        "known": 42.0, "round": 41, "samples_per_second": 1234.5, "lag": 0, "sent": 1_500_000, "received": 2_000, "last_exchange": 3.2,
-        "strikes": 0, "loss": 1.68341, "eval_loss": 1.7, "version": "0.1.0", "protocol": 4,
+        "known": 42.0, "round": 41, "samples_per_second": 1234.5, "lag": 0, "sent": 1_500_000, "received": 2_000,
+        "last_exchange": 3.2, "strikes": 0, "loss": 1.68341, "eval_loss": 1.7, "version": "0.1.0", "protocol": 4,
     },
     {"name": "host2\x1b[31m[red]", "id": "cd" * 32, "state": "failed", "rtt": None},
 ]  # fmt: skip
