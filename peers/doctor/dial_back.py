@@ -108,7 +108,7 @@ class DialBack:
 
     address: where the member was asked to dial this host; "" if no question was put.
     met: None if the member did not answer in time.
-    tried: the member has a route there.
+    tried: the member sees this host come from that IP address, and has dialled it.
     arrived: attempts at this host's port that reached it; None if they cannot be seen.
     astray: another port of this host at which the member's attempts arrived; 0 if none.
     own: the address is one of this host's interfaces.
@@ -203,7 +203,7 @@ def dialable(back: DialBack, port: int, *, chosen: bool) -> Finding:
     if back.met:
         return fine(ABOUT, f"a member has dialled this host at {back.address}")
     if not back.tried:
-        return grey(ABOUT, f"the member that was asked has no route to {back.address}")
+        return grey(ABOUT, f"a member dials only the host that it sees, and that is not the one of {back.address}")
     fault, why, do = _diagnosis(back, port)
     said = f"a member cannot dial {back.address}: {why}" if back.met is False else f"no word of {back.address}: {why}"
     return (red if chosen else yellow)(ABOUT, fault, said, f"{do}; without that this host joins, and only dials out")

@@ -306,8 +306,8 @@ class Membership:
                 told.send(source, pong, now)
             case Pong(sequence):
                 self._prober.answered(sequence, source, now)
-            case PingRequest(sequence, target, address):
-                self._prober.ping_for(source, sequence, target, address, now)
+            case PingRequest(sequence, target):
+                self._prober.ping_for(source, sequence, target, now)
             case Nack(sequence):
                 self._prober.nacked(sequence, source)
             case PushPull():

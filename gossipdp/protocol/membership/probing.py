@@ -143,12 +143,16 @@ class Prober:
             if probe.unheard:
                 self._view.contacts.probed_unheard(answered=True)
 
-    def ping_for(self, asker: bytes, sequence: int, target: bytes, address: str, now: float) -> None:
-        """Ping `target` for `asker`, which did not hear it (SWIM's ping-req)."""
+    def ping_for(self, asker: bytes, sequence: int, target: bytes, now: float) -> None:
+        """Ping `target` for `asker`, which did not hear it (SWIM's ping-req).
+
+        It is pinged where this peer knows it, and not at all if it is unknown: no asker chooses what others dial.
+        """
         if target == self._view.me.id:
             self._dissemination.send(asker, Pong(sequence, self._dissemination.records(asker, now)), now)
         elif len(self.nack_at) < MAX_RELAYED:
-            mine = self._ping(target, now, address, asker=asker, asked=sequence)
+            known = target in self._view.members
+            mine = (self._ping if known else self._await)(target, now, asker=asker, asked=sequence)
             # Half the timeout, not the 80 % of Lifeguard: the asker waits while the nack travels.
             self.nack_at[mine] = now + self._config.probe_timeout / 2
 
@@ -244,19 +248,19 @@ class Prober:
         if probe.target in self._view.members and self._view.contacts.sight(probe.target).heard <= probe.started:
             self._silent(probe.target, now)
 
-    def _ping(self, peer: bytes, now: float, address: str = "", *, asker: bytes = b"", asked: int = 0) -> int:
+    def _ping(self, peer: bytes, now: float, *, asker: bytes = b"", asked: int = 0) -> int:
         """Send a ping, for `asker` if it requested one with sequence `asked`. Returns its own sequence."""
+        sequence = self._await(peer, now, asker=asker, asked=asked)
+        records, reports = self._dissemination.records(peer, now), self._dissemination.reports(peer, now)
+        self._dissemination.send(peer, Ping(sequence, records, reports, self._dissemination.speed()), now)
+        return sequence
+
+    def _await(self, peer: bytes, now: float, *, asker: bytes = b"", asked: int = 0) -> int:
+        """Await an answer of `peer`. Returns the sequence of the ping."""
         self._sequence += 1
         if len(self.sent) >= MAX_PINGS:
             oldest = next(iter(self.sent))
             del self.sent[oldest]
             self.nack_at.pop(oldest, None)
         self.sent[self._sequence] = _Sent(peer, now, asker, asked)
-        ping = Ping(
-            self._sequence,
-            self._dissemination.records(peer, now),
-            self._dissemination.reports(peer, now),
-            self._dissemination.speed(),
-        )
-        self._dissemination.send(peer, ping, now, address)
         return self._sequence

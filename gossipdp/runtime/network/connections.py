@@ -85,6 +85,7 @@ class Link:
 
     Args:
         address: as dialled, or the IP address that an inbound link came from.
+        host: the IP address at the other end.
         dial: the dial that makes the link; None for an inbound link, which is up when it is made.
         connections: both connections of an inbound link.
     """
@@ -92,6 +93,7 @@ class Link:
     def __init__(
         self,
         address: str,
+        host: str,
         *,
         inbound: bool,
         now: float,
@@ -99,7 +101,7 @@ class Link:
         connections: dict[Lane, Connection] | None = None,
     ) -> None:
         self.peer = b""
-        self.address, self.inbound, self.dial = address, inbound, dial
+        self.address, self.host, self.inbound, self.dial = address, host, inbound, dial
         self.incarnation = self.generation = 0
         self.start = b""
         self.told_run = b""
@@ -138,11 +140,12 @@ class Dial:
     Args:
         address: the peer's first address, which names the dial.
         places: its addresses, in the order in which they are tried.
-        asked: members asked for it, and no message waits.
+        asked: the IP address of the members that asked for it. No message waits then. "" for this peer's own dials.
+        until: when it is over.
     """
 
-    def __init__(self, address: str, places: Sequence[str], *, asked: bool = False) -> None:
-        self.address = address
+    def __init__(self, address: str, places: Sequence[str], *, asked: str = "", until: float = math.inf) -> None:
+        self.address, self.asked, self._until = address, asked, until
         self.key = (address, asked)
         self.places = deque(places)
         """addresses that are not tried yet"""
@@ -201,10 +204,10 @@ class Dial:
         if target is not self._tried:
             self._tried, self.generation, self.refusal = target, None, ""
         self.target, self.nonce, self.began = target.text, nonce, now
-        self.deadline = now + patience + handshake
+        self.deadline = min(now + patience + handshake, self._until)
         self.opened, self.look, self.patience = False, "", patience
         self.tried += 1
-        self.link = Link(self.place, inbound=False, now=now, dial=self)
+        self.link = Link(self.place, target.host, inbound=False, now=now, dial=self)
         return self.link
 
     def try_again(self, older: Sequence[int], refusal: str) -> bool:
@@ -227,7 +230,7 @@ class Dial:
 
     def open(self, deadline: float) -> None:
         """CURVE is complete on one connection; the hello must be over at `deadline`."""
-        self.opened, self.deadline = True, deadline
+        self.opened, self.deadline = True, min(deadline, self._until)
 
     def end_attempt(self) -> None:
         self.link = None

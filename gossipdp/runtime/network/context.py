@@ -78,5 +78,5 @@ class LinkTable(Protocol):
     def seen_at(self, host: str) -> None:
         """A listener sees this peer come from the IP address `host`."""
 
-    def tell_dialled(self, asker: bytes, address: str, *, met: bool, tried: bool = True) -> None:
-        """Tell `asker` whether it was met at the `address` at which it asked to be dialled back."""
+    def dialled_back(self, asker: bytes, address: str, *, met: bool, tried: bool) -> None:
+        """What came of the dial for which `asker` asked. tried: its host has this address."""

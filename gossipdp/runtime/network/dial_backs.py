@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from typing import Final
 
 from gossipdp.errors import RemoteProtocolError
@@ -23,7 +24,25 @@ from gossipdp.runtime.network.reachability import Reachability
 from gossipdp.runtime.network.send_queues import SendQueues
 from gossipdp.runtime.network.signed_hello import pack
 
-__all__ = ["BUDGET", "DialBacks", "Examining"]
+__all__ = ["BUDGET", "MAX_DIAL_BACKS", "DialBacks", "Examining"]
+
+MAX_DIAL_BACKS: Final = 4
+"""members that are dialled back at one time"""
+ANSWER: Final = 0.5
+"""Share of a pause after which a member hears that it was not met. It hears no sooner, and asks no more often: the time
+would tell it which ports are open."""
+
+
+@dataclass(slots=True)
+class _Question:
+    """A member asked to be dialled back at `address`, and hears at `due` that it was not met.
+
+    tried: whether its host has the address; None while nothing came of it.
+    """
+
+    address: str
+    due: float
+    tried: bool | None = None
 
 
 class DialBacks:
@@ -34,6 +53,8 @@ class DialBacks:
         self._told: tuple[str, ...] = ()
         self._answered: dict[bytes, float] = {}
         """when each member was last dialled back"""
+        self._asked: dict[bytes, _Question] = {}
+        """what members asked that were not met yet"""
 
     def advertise(self, addresses: Sequence[str], port: int) -> None:
         """Find out whether other peers can dial `addresses`, and `port` where they see this peer come from (0: not)."""
@@ -61,16 +82,34 @@ class DialBacks:
         """`peer` did not meet this peer at `address`."""
         self.reachability.in_vain(peer, address, self._context.turn.now, tried=tried)
 
-    def may_ask(self, asker: bytes) -> bool:
-        """Whether `asker` is dialled back now: rarely, so that a member cannot have others probe addresses."""
-        now, pause = self._context.turn.now, self._context.limits.dial_back / 2
-        if now < self._answered.get(asker, -math.inf) + pause:
-            return False
+    def asked(self, asker: bytes, address: str) -> float | None:
+        """Until when to dial `asker` back at `address`; None if it is not dialled."""
+        now, pause = self._context.turn.now, self._context.limits.dial_back * ANSWER
+        if now < self._answered.get(asker, -math.inf) + pause or len(self._asked) >= MAX_DIAL_BACKS:
+            return None
         self._answered[asker] = now
-        return True
+        self._asked[asker] = _Question(address, now + pause)
+        return now + pause
+
+    def dialled(self, asker: bytes, address: str, *, met: bool, tried: bool) -> bool:
+        """What came of such a dial. Returns whether `asker` hears now that it was met."""
+        question = self._asked.get(asker)
+        if question is None or question.address != address:
+            return False
+        question.tried = tried
+        if met:
+            del self._asked[asker]
+        return met
+
+    def overdue(self) -> list[tuple[bytes, str, bool]]:
+        """Members that hear now that they were not met: id, address, and whether it was tried."""
+        now = self._context.turn.now
+        due = {asker: question for asker, question in self._asked.items() if now >= question.due}
+        self._asked = {asker: question for asker, question in self._asked.items() if asker not in due}
+        return [(asker, each.address, each.tried) for asker, each in due.items() if each.tried is not None]
 
     def next_timer(self) -> float:
-        return self.reachability.timer()
+        return min(self.reachability.timer(), *(question.due for question in self._asked.values()), math.inf)
 
     def run_timers(self, links: Iterable[Link]) -> None:
         """End a round of questions that is over, and ask the peers of the most recently used `links` again."""

@@ -28,8 +28,6 @@ from gossipdp.runtime.network.signed_hello import DiallerHello
 
 __all__ = ["Dialling"]
 
-MAX_DIAL_BACKS: Final = 4
-"""dials at one time on behalf of members that asked to be dialled back"""
 OWN: Final = 600.0
 """Seconds for which a member's address that led back to this peer is not dialled. A seed's address still is: its name
 may stand for several hosts."""
@@ -45,7 +43,7 @@ class Dialling:
     def __init__(self, context: LinksContext, queues: SendQueues, links: LinkTable) -> None:
         self._context, self._queues, self._links = context, queues, links
         self._limits, self._turn = context.limits, context.turn
-        self._dials: dict[tuple[str, bool], Dial] = {}
+        self._dials: dict[tuple[str, str], Dial] = {}
         self._failed: dict[str, float] = {}
         """until when each address is not dialled, after a dial that failed"""
         self._own: dict[str, float] = {}
@@ -61,7 +59,7 @@ class Dialling:
         self, to: bytes, address: str, lane: Lane, frames: Sequence[Buffer], size: int, others: Sequence[str] = ()
     ) -> bool:
         """Queue a message for the link that dialling `address`, or one of the `others`, will bring."""
-        dial = self._dials.get((address, False)) or self._start(address, to, others)
+        dial = self._dials.get((address, "")) or self._start(address, to, others)
         if dial is None:
             return False
         if not self._queues.fits(len(dial.queue), dial.queued_bytes, size):
@@ -69,24 +67,23 @@ class Dialling:
         dial.enqueue(to, lane, frames, size)
         return True
 
-    def dial_back(self, asker: bytes, address: str) -> None:
-        """Find out whether `asker` is met at the `address` that it advertises, and tell it.
+    def dial_back(self, asker: bytes, host: str, address: str, until: float) -> None:
+        """Find out until then whether `asker`, whose link comes from the IP address `host`, is met at `address`.
 
-        These dials make no link, and never delay this peer's own.
+        These dials make no link, and never delay this peer's own. They lead to `host` alone: a member must not choose
+        what others connect to.
         """
-        dial = self._dials.get((address, True))
-        if dial is None:
-            if self._failed_lately(address):
-                self._links.tell_dialled(asker, address, met=False)
-                return
-            asked = sum(bool(dial.askers) for dial in self._dials.values())
-            if asked >= MAX_DIAL_BACKS or len(self._dials) >= self._limits.dials:
-                return
-            dial = Dial(address, [address], asked=True)
+        dial = self._dials.get((address, host))
+        if not host:
+            return
+        if dial is not None:
+            dial.askers.add(asker)
+        elif self._failed_lately(address):
+            self._links.dialled_back(asker, address, met=False, tried=True)
+        elif len(self._dials) < self._limits.dials:
+            dial = Dial(address, [address], asked=host, until=until)
             dial.askers.add(asker)
             self._begin(dial)
-        else:
-            dial.askers.add(asker)
 
     def said(self, nonce: bytes) -> bool:
         """Whether this peer itself sent the hello with this `nonce`. Then the dialled address leads back to it."""
@@ -140,7 +137,7 @@ class Dialling:
         if isinstance(found, str):
             dial.failures.append(unresolved(found).at(dial.place))
         else:
-            dial.targets.extend(found)
+            dial.targets.extend(target for target in found if dial.asked in ("", target.host))
 
     def _dial_next(self, dial: Dial) -> None:
         """Try the next IP address."""
@@ -177,15 +174,16 @@ class Dialling:
 
     def _give_up(self, dial: Dial) -> None:
         del self._dials[dial.key]
-        # A member that names many addresses is dialled less often.
-        self._failed[dial.address] = self._turn.now + self._limits.redial * max(1, dial.tried)
+        if not dial.asked:
+            # A member that names many addresses is dialled less often.
+            self._failed[dial.address] = self._turn.now + self._limits.redial * max(1, dial.tried)
         first = min(dial.failures, key=lambda cause: cause.code == "GD-101", default=Cause("GD-101", ""))
         reason = "; ".join(cause.text for cause in dial.failures)
         failed = [DialFailed(to, dial.address, reason, first.code, dial.ours, first.do) for to in sorted(dial.wanted)]
         self._turn.tell(*failed)
         self._context.drop("unreachable", len(dial.queue))
         for asker in sorted(dial.askers):
-            self._links.tell_dialled(asker, dial.address, met=False, tried=dial.tried > 0)
+            self._links.dialled_back(asker, dial.address, met=False, tried=dial.tried > 0)
 
     # -- what happens on its connections -------------------------------------------------------------------------
 
@@ -262,7 +260,7 @@ class Dialling:
         assert dial.link is not None
         self._links.close_connections(dial.link)
         for asker in sorted(dial.askers):
-            self._links.tell_dialled(asker, dial.address, met=asker == peer)
+            self._links.dialled_back(asker, dial.address, met=asker == peer, tried=True)
 
     def _welcomed(self, link: Link, dial: Dial) -> None:
         """The listener has verified both connections. This side must have verified both, too, or the listener lies."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from gossipdp.errors import ConfigError
 
-__all__ = ["join_address", "split_address"]
+__all__ = ["join_address", "plain_ip", "split_address"]
 
 
 def split_address(address: str) -> tuple[str, int]:
@@ -26,3 +26,8 @@ def join_address(host: str, port: int | str) -> str:
     """``host:port``, with brackets around an IPv6 address."""
     host = host.strip("[]")
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+def plain_ip(address: str) -> str:
+    """An IP address, IPv4 as such."""
+    return address.removeprefix("::ffff:")

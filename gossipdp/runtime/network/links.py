@@ -273,8 +273,8 @@ class Links:
             elif isinstance(message, signed_hello.Bye):
                 self._close_link(link, printable(message.reason))
             elif isinstance(message, signed_hello.DialBack):
-                if self._dial_backs.may_ask(link.peer):
-                    self._dialling.dial_back(link.peer, message.address)
+                if (until := self._dial_backs.asked(link.peer, message.address)) is not None:
+                    self._dialling.dial_back(link.peer, link.host, message.address, until)
             elif isinstance(message, signed_hello.InVain):
                 self._dial_backs.in_vain(link.peer, message.address, tried=message.tried)
                 self.examining.dialled_back(link.peer, message.address, met=False, tried=message.tried)
@@ -304,10 +304,13 @@ class Links:
         self.seen = host
         self._dial_backs.seen_at(host)
 
-    def tell_dialled(self, asker: bytes, address: str, *, met: bool, tried: bool = True) -> None:
+    def dialled_back(self, asker: bytes, address: str, *, met: bool, tried: bool) -> None:
+        if self._dial_backs.dialled(asker, address, met=met, tried=tried):
+            self._tell_dialled(asker, signed_hello.Met(address))
+
+    def _tell_dialled(self, asker: bytes, answer: signed_hello.Met | signed_hello.InVain) -> None:
         link = self._links.get(asker)
         if link is not None:
-            answer = signed_hello.Met(address) if met else signed_hello.InVain(address, tried)
             self._queues.write(link.connections[Lane.CONTROL], pack(answer))
 
     def _close_link(self, link: Link, reason: str) -> None:
@@ -365,6 +368,8 @@ class Links:
         for link in list(self._retired):
             if now >= link.retired:
                 self._close_link(link, "a better link is up")
+        for asker, address, tried in self._dial_backs.overdue():
+            self._tell_dialled(asker, signed_hello.InVain(address, tried))
         self._dial_backs.run_timers(self._links.values())
         if now >= self._beaten + self._limits.heartbeat:
             self._beat()

@@ -163,7 +163,7 @@ class Listening:
     def _welcome(self, both: dict[Lane, Connection], origin: str, hello: ListenerHello) -> None:
         """Both connections of a link are verified."""
         claims = hello.claims
-        link = Link(origin, inbound=True, now=self._turn.now, connections=both)
+        link = Link(origin, origin, inbound=True, now=self._turn.now, connections=both)
         link.verify(claims.id, claims.incarnation, claims.start, hello.said_run, hello.generation)
         for connection in both.values():
             connection.join(link)

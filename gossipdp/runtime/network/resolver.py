@@ -13,6 +13,7 @@ from typing import Final, NamedTuple
 
 from gossipdp.runtime.background import BackgroundCalls
 from gossipdp.runtime.descriptors import spare
+from gossipdp.runtime.network.host_port import plain_ip, split_address
 
 MAX_TARGETS: Final = 4
 
@@ -23,6 +24,11 @@ class Target(NamedTuple):
     text: str
     endpoint: str
     routable: bool
+
+    @property
+    def host(self) -> str:
+        """The IP address."""
+        return plain_ip(split_address(self.text)[0])
 
 
 class Resolver:

@@ -124,7 +124,7 @@ class Probe(Service, frozen=True, tag=8):
 
 
 class DialBack(Service, frozen=True, tag=9):
-    """Please find out whether the sender is met at the `address` it advertises."""
+    """Please find out whether the sender is met at the `address` it advertises, if it is of the sender's own host."""
 
     address: Place
 
@@ -134,7 +134,7 @@ class InVain(Service, frozen=True, tag=10):
 
     address: Place
     tried: bool
-    """a route from the sender leads there, and no dial succeeded"""
+    """The sender dialled it: it is an address of the host that the asker's link comes from, and a route leads there."""
 
 
 class Met(Service, frozen=True, tag=11):

@@ -22,6 +22,7 @@ import zmq
 from gossipdp.protocol.wire.encoding import Buffer
 from gossipdp.protocol.wire.messages import MAX_BUFFER
 from gossipdp.runtime.cores import threads_for, usable_cores
+from gossipdp.runtime.network.host_port import plain_ip
 from gossipdp.runtime.network.identity import CurveKeys
 from gossipdp.runtime.network.limits import TransportLimits
 
@@ -33,7 +34,6 @@ __all__ = [
     "dial_failure",
     "identify",
     "monitor_events",
-    "plain_ip",
     "receive",
     "received",
     "source",
@@ -230,10 +230,6 @@ def _property(frame: zmq.Frame, name: str) -> str:
         return str(frame.get(name))
     except (zmq.ZMQError, UnicodeDecodeError):
         return ""
-
-
-def plain_ip(address: str) -> str:
-    return address.removeprefix("::ffff:")
 
 
 # -- connections that libzmq accepted --------------------------------------------------------------------------------

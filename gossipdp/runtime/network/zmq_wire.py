@@ -23,6 +23,7 @@ from gossipdp.protocol.wire.encoding import Buffer
 from gossipdp.runtime.descriptors import spare
 from gossipdp.runtime.network.connections import Connection
 from gossipdp.runtime.network.events import TransportCounters
+from gossipdp.runtime.network.host_port import plain_ip
 from gossipdp.runtime.network.identity import CurveKeys
 from gossipdp.runtime.network.limits import TransportLimits
 from gossipdp.runtime.network.sockets import (
@@ -34,7 +35,6 @@ from gossipdp.runtime.network.sockets import (
     dial_failure,
     identify,
     monitor_events,
-    plain_ip,
     receive,
     received,
 )

@@ -120,6 +120,17 @@ def test_relay_passes_an_answer_on_and_says_nack_when_there_is_none() -> None:
     assert Nack(78) in nacks and Nack(77) not in nacks
 
 
+@pytest.mark.parametrize("number", [2, 9], ids=["known", "unknown"])
+def test_relay_is_asked_to_ping_at_an_address_of_the_askers_choice__never_dials_it(number: int) -> None:
+    """Otherwise a member has others connect to any port of any host."""
+    peer = Peer(record(0))
+    peer.hear(Ping(1, (record(1), record(2))), 1, 0.0)
+    sent = peer.hear(PingRequest(77, peer_id(number), "10.0.0.99:22"), 1, 0.1)
+    assert [(e.to, e.address) for e in sent] == ([(peer_id(2), record(2).address)] if number == 2 else [])
+    nacks = [e.message for e in peer.run_to(0.1 + LAN.probe_timeout) if e.to == peer_id(1)]
+    assert Nack(77) in nacks
+
+
 def test_timers_that_ran_late_void_the_probe_and_prolong_suspicions() -> None:
     """Lifeguard I: slow processing of messages must not look like the death of others."""
     peer = Peer(record(0))

@@ -1,6 +1,7 @@
 """Dials over real sockets: addresses without an answer, and members that are asked to dial back."""
 
 import socket
+from contextlib import ExitStack
 from dataclasses import replace
 from typing import Any
 
@@ -10,8 +11,16 @@ from gossipdp.errors import UnreachableError
 from gossipdp.protocol.wire.messages import Lane
 from gossipdp.runtime.network import dial_backs, dialling, reachability, resolver, signed_hello
 from gossipdp.runtime.network.connections import MAX_TRIED
-from gossipdp.runtime.network.dialling import MAX_DIAL_BACKS
-from gossipdp.runtime.network.events import Dialable, DialFailed, HandshakeRefused, LinkDown, LinkUp, Received
+from gossipdp.runtime.network.dial_backs import MAX_DIAL_BACKS
+from gossipdp.runtime.network.events import (
+    Dialable,
+    DialFailed,
+    DialledBack,
+    HandshakeRefused,
+    LinkDown,
+    LinkUp,
+    Received,
+)
 from gossipdp.runtime.network.identity import Identity
 from gossipdp.runtime.network.limits import TransportLimits
 from gossipdp.runtime.network.signed_hello import pack
@@ -153,7 +162,7 @@ def test_busy_port_is_gd_104(net: Net) -> None:
     assert str(a.port) in caught.value.seen and "--listen tcp://*:PORT" in caught.value.do
 
 
-ASKING = replace(PATIENT, dial_back=0.3)
+ASKING = replace(PATIENT, dial_back=0.6)
 
 
 def dialable(net: Net, transport: Transport) -> list[Dialable]:
@@ -165,12 +174,12 @@ def test_dialled_back_with_success__no_event_and_the_link_stays(net: Net) -> Non
     asker.advertise([at(asker)])
     net.link(asker, other)
     net.until(lambda: asker._links._dial_backs.reachability.dialable)
-    net.settle(0.7)
+    net.settle(1.4)
     assert dialable(net, asker) == [] and other.queued_bytes == 0
     # The dial that it asked for made no second link. On a slow machine it asks once more before the answer comes.
     dialled = dict(asker.counters.handshakes)
     assert dialled["ok"] == 1 and dialled["broken"] >= 2 and other.counters.handshakes == {"ok": 1}
-    net.settle(0.7)
+    net.settle(1.4)
     assert asker.counters.handshakes == dialled, "there is no need to ask again"
     assert not net.events(asker, LinkDown) and not net.events(other, LinkDown)
     assert asker.send(name(other), "", Lane.CONTROL, PING) and other.send(name(asker), "", Lane.CONTROL, PING)
@@ -181,7 +190,7 @@ def test_dialled_already__no_member_is_asked_to_dial_back(net: Net) -> None:
     peer, other = net.peer(limits=ASKING), net.peer(limits=ASKING)
     peer.advertise([at(peer)])
     net.link(other, peer)
-    net.settle(0.7)
+    net.settle(1.4)
     assert peer.counters.handshakes == other.counters.handshakes == {"ok": 1}
 
 
@@ -222,13 +231,13 @@ def test_no_member_answers__nothing_is_known(net: Net, monkeypatch: pytest.Monke
     monkeypatch.setattr(other._links._dialling, "dial_back", lambda *_: None)
     asker.advertise([at(asker)])
     net.link(asker, other)
-    net.settle(1.2)
+    net.settle(2.4)
     assert dialable(net, asker) == [] and asker._links._dial_backs.reachability.dialable is None
 
 
 def test_asked_too_often_to_dial_back__dials_once(net: Net, closed_port: int) -> None:
     """A member cannot use its peers as port scanners: one dial in a while, and no answer on what is at the port."""
-    asker, other = net.peer(), net.peer(limits=replace(PATIENT, handshake=5.0))
+    asker, other = net.peer(), net.peer(limits=ASKING)
     net.link(asker, other)
     link = asker._links._links[name(other)]
     with socket.create_server(("127.0.0.1", 0)) as door:
@@ -245,15 +254,43 @@ def test_asked_too_often_to_dial_back__dials_once(net: Net, closed_port: int) ->
 def test_dial_backs_under_way_are_few_and_leave_room_for_own_dials(net: Net) -> None:
     answering = net.peer(limits=replace(PATIENT, handshake=5.0))
     askers = [net.peer() for _ in range(MAX_DIAL_BACKS + 2)]
-    with socket.create_server(("0.0.0.0", 0)) as silent:
-        port = silent.getsockname()[1]
-        for number, asker in enumerate(askers):
+    with ExitStack() as doors:
+        for asker in askers:
+            port = doors.enter_context(socket.create_server(("127.0.0.1", 0))).getsockname()[1]
             net.link(asker, answering)
             link = asker._links._links[name(answering)]
-            question = pack(signed_hello.DialBack(f"127.0.0.{number + 1}:{port}"))
+            question = pack(signed_hello.DialBack(f"127.0.0.1:{port}"))
             asker._links._queues.write(link.connections[Lane.CONTROL], question)
         net.settle(0.2)
         assert len(answering._links._dialling._dials) == MAX_DIAL_BACKS
+
+
+def test_asked_to_dial_another_host_than_the_askers__not_tried(net: Net) -> None:
+    asker, other = net.peer(), net.peer(limits=ASKING)
+    net.link(asker, other)
+    with socket.create_server(("127.0.0.2", 0)) as door:
+        door.setblocking(False)
+        address = f"127.0.0.2:{door.getsockname()[1]}"
+        assert asker.ask_to_dial_back(name(other), address)
+        net.until(lambda: net.events(asker, DialledBack))
+        with pytest.raises(BlockingIOError):
+            door.accept()
+    assert net.events(asker, DialledBack) == [DialledBack(name(other), address, met=False, tried=False)]
+    assert other.send(bytes(32), address, Lane.CONTROL, PING), "this peer's own dials are not held up"
+
+
+def test_port_is_closed__the_answer_is_as_late_as_for_an_open_one(net: Net, closed_port: int) -> None:
+    asker, other = net.peer(), net.peer(limits=replace(PATIENT, dial_back=1e6))
+    net.link(asker, other)
+    assert asker.ask_to_dial_back(name(other), f"127.0.0.1:{closed_port}")
+    net.until(lambda: other.counters.handshakes["unreachable"] and not other._links._dialling._dials)
+    assert other.send(name(asker), "", Lane.CONTROL, PING)
+    net.until(lambda: net.events(asker, Received))
+    assert not net.events(asker, DialledBack)
+    backs, turn = other._links._dial_backs, other._turn
+    assert 4e5 < backs.next_timer() - turn.now <= 5e5
+    turn.begin(backs.next_timer())
+    assert backs.overdue() == [(name(asker), f"127.0.0.1:{closed_port}", True)] and not backs.overdue()
 
 
 # -- several addresses of one peer -------------------------------------------------------------------------------
@@ -339,7 +376,7 @@ def test_one_of_two_public_addresses_is_dead__it_is_dropped_and_the_other_stays(
     net.link(asker, other)
     net.until(lambda: dialable(net, asker))
     assert dialable(net, asker) == [Dialable((at(asker),), (dead,), 2)]
-    net.settle(0.7)
+    net.settle(1.4)
     assert len(dialable(net, asker)) == 1 and not net.events(asker, LinkDown)
 
 

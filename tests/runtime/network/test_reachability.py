@@ -2,6 +2,7 @@
 
 import math
 import time
+from dataclasses import replace
 
 import pytest
 
@@ -10,7 +11,7 @@ from gossipdp.runtime.network import dial_backs, signed_hello
 from gossipdp.runtime.network.events import DialledBack, Measured
 from gossipdp.runtime.network.reachability import OPINIONS, Reachability
 from gossipdp.runtime.network.signed_hello import MAX_FILLER, Measure, pack
-from tests.runtime.network.transports import Net, at, name
+from tests.runtime.network.transports import PATIENT, Net, at, name
 
 PEERS = [bytes([number]) * 32 for number in range(5)]
 ADDRESS = "192.0.2.1:4710"
@@ -250,7 +251,7 @@ def test_malformed_questions_are_dropped_and_the_link_stays(net: Net, frames: li
 
 
 def test_a_member_dials_back_and_tells_what_it_met(net: Net, closed_port: int) -> None:
-    a, b = net.peer(), net.peer()
+    a, b = net.peer(), net.peer(limits=replace(PATIENT, dial_back=0.6))
     net.link(a, b)
     assert a.seen == "127.0.0.1" and b.seen == ""
     assert a.ask_to_dial_back(name(b), at(a))
