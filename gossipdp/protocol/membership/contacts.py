@@ -162,6 +162,10 @@ class Contacts:
         """Whether this peer has known the member for long, or the operator names it."""
         return peer in self._proven or self._vouched(peer)
 
+    def known(self) -> dict[bytes, float]:
+        """Seconds for which this peer has known each member that it ever heard; infinite for a proven one."""
+        return {peer: math.inf if self.proven(peer) else self.known_for(peer) for peer in (*self._earlier, *self.seen)}
+
     def _prove(self, peer: bytes) -> None:
         if self.known_for(peer) >= self._proven_after:
             self._proven.add(peer)

@@ -214,6 +214,10 @@ class Membership:
         """Seconds for which this peer has known `peer`, earlier lives of this peer included."""
         return self._view.contacts.known_for(peer)
 
+    def known(self) -> dict[bytes, float]:
+        """Seconds for which this peer has known each member; infinite for a proven one."""
+        return self._view.contacts.known()
+
     def voices(self, peers: Iterable[bytes]) -> list[bytes]:
         """Those of `peers` whose word counts where the words of several members decide (`contacts`)."""
         return self._view.contacts.voices(peers)

@@ -53,8 +53,8 @@ class LinksContext:
 class LinkTable(Protocol):
     """What the dialling and the listening part ask of `Links`."""
 
-    def room(self) -> bool:
-        """Whether one more link fits; closes the link that was unused longest if need be."""
+    def room(self, host: str = "") -> bool:
+        """Whether one more link fits, with a peer at the IP address `host`, in the place of another if need be."""
 
     def linked(self, peer: bytes) -> Link | None: ...
 

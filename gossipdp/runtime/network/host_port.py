@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import ipaddress
+from functools import lru_cache
+
 from gossipdp.errors import ConfigError
 
-__all__ = ["join_address", "plain_ip", "split_address"]
+__all__ = ["address_range", "join_address", "plain_ip", "split_address"]
 
 
 def split_address(address: str) -> tuple[str, int]:
@@ -31,3 +34,13 @@ def join_address(host: str, port: int | str) -> str:
 def plain_ip(address: str) -> str:
     """An IP address, IPv4 as such."""
     return address.removeprefix("::ffff:")
+
+
+@lru_cache(1024)
+def address_range(ip: str) -> str:
+    """The /24 of an IPv4 address, or the /64 of an IPv6 one: what one host can easily have. Other text stays."""
+    try:
+        length = 24 if ipaddress.ip_address(ip).version == 4 else 64
+        return str(ipaddress.ip_network((ip.partition("%")[0], length), strict=False))
+    except ValueError:
+        return ip

@@ -7,7 +7,7 @@ connections, one for each lane, are a link; `Dialling` and `Listening` make link
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 from gossipdp.errors import GossipdpError, LocalProtocolError, RefusedError, RemoteProtocolError
@@ -20,6 +20,7 @@ from gossipdp.runtime.network.dial_backs import DialBacks, Examining
 from gossipdp.runtime.network.dialling import Dialling
 from gossipdp.runtime.network.events import Flooded, InviteShown, LinkDown, LinkStatus, LinkUp, Received, RunLearned
 from gossipdp.runtime.network.listening import Listening
+from gossipdp.runtime.network.places import loser
 from gossipdp.runtime.network.send_queues import RETRY, SendQueues
 from gossipdp.runtime.network.signed_hello import pack
 from gossipdp.runtime.network.wire import (
@@ -38,8 +39,6 @@ __all__ = ["Links"]
 
 MAX_MET: Final = 1024
 """dialled addresses whose peer is remembered"""
-JUST_USED: Final = 5.0
-"""seconds within which a link was used too recently to make room for another one"""
 
 
 class Links:
@@ -54,6 +53,8 @@ class Links:
         self._listening = Listening(context, self._queues, self, self._dialling.said)
         self._dial_backs = DialBacks(context, self._queues)
         self.examining = Examining(context, self._queues)
+        self._known: Mapping[bytes, float] = {}
+        """seconds for which this peer has known each member"""
         self.seen = ""
         """the IP address that the member dialled last sees this peer come from"""
         self._shunned: dict[bytes, float] = {}
@@ -74,6 +75,10 @@ class Links:
 
     def advertise(self, addresses: Sequence[str], port: int) -> None:
         self._dial_backs.advertise(addresses, port)
+
+    def know(self, known: Mapping[bytes, float]) -> None:
+        """See `Transport.know`."""
+        self._known = known
 
     def send(self, to: bytes, address: str, lane: Lane, frames: Sequence[Buffer], others: Sequence[str] = ()) -> bool:
         """See `Transport.send`."""
@@ -198,20 +203,20 @@ class Links:
     def _waiting_for_dials(self) -> int:
         return self._dialling.queued_bytes
 
-    def room(self) -> bool:
-        if len(self._links) < self._limits.links:
-            return True
-        oldest = min(self._links.values(), key=lambda link: link.used)
-        if self._turn.now - oldest.used < min(JUST_USED, self._limits.idle):
-            return False
-        self._close_link(oldest, "made room for another link")
-        return True
+    def room(self, host: str = "") -> bool:
+        return len(self._links) < self._limits.links or self._loser(host) is not None
+
+    def _loser(self, host: str) -> Link | None:
+        return loser(self._links.values(), host, self._known, self._turn.now, self._limits.idle)
 
     def bring_up(self, link: Link) -> Link:
         self._context.counters.handshakes["ok"] += 1
         for connection in link.connections.values():
             connection.hear(self._turn.now)
         me, peer = self._context.me.identity.id, link.peer
+        full = peer not in self._links and len(self._links) >= self._limits.links
+        if full and (other := self._loser(link.host)) is not None:
+            self._close_link(other, "made room for another link")
         if not link.inbound:
             self._meet(link.address, peer)
         old = self._links.get(peer)

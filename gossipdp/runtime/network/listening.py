@@ -101,7 +101,7 @@ class Listening:
             return
         hello = ListenerHello(self._context.me, bytes.fromhex(first.user))
         try:
-            if self._links.linked(message.id) is None and not self._links.room():
+            if self._links.linked(message.id) is None and not self._links.room(origin):
                 raise UnreachableError("GD-101", f"all {self._limits.links} links are taken")
             reply = hello.hello(message, origin)
             if self._links.shunned(message.id):

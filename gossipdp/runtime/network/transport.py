@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Final
 
@@ -142,6 +142,13 @@ class Transport:
             LocalProtocolError: not 16 bytes, or this peer has another run.
         """
         self._links.found(run)
+
+    def know(self, known: Mapping[bytes, float]) -> None:
+        """This peer has known each of these members for so many seconds; infinite for a proven one.
+
+        It decides who loses a place when all places for links are taken (`places`).
+        """
+        self._links.know(known)
 
     def advertise(self, addresses: Sequence[str], *, search: bool = False) -> None:
         """Other peers are told to dial `addresses`. Find out whether they can; `Dialable` tells if they cannot.

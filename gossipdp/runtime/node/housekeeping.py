@@ -69,6 +69,7 @@ class Housekeeping:
         self._status.lags.look(reports, peer.replica.clock)
         self._metrics.update(self._status, queued=jobs_waiting)
         self._metrics.set_queues(bytes=self._transport.queued_bytes)
+        self._transport.know(peer.membership.known())
         if text := self._memory.look(parameters):
             self._notices.notice("GD-506", text, now)
         if text := self._spill.tick():

@@ -1,5 +1,6 @@
 """Links over real sockets: both lanes, queues, crossing dials, closing and coming back, the network's run."""
 
+import math
 import os
 import random
 import time
@@ -272,6 +273,21 @@ def test_links_past_the_limit_take_the_place_of_the_longest_unused(net: Net) -> 
     )
     net.until(lambda: others[4].send(b"", at(hub), Lane.CONTROL, PING) and net.events(others[4], LinkUp))
     assert len(hub.links()) <= 4
+
+
+def test_young_keys_hold_every_place__a_newcomer_gets_in_and_the_member_known_before_stays(net: Net) -> None:
+    """A key costs nothing: one host can make as many as there are places."""
+    hub = net.peer(limits=TransportLimits(links=4))
+    others = [net.peer() for _ in range(5)]
+    for other in others[:4]:
+        net.link(other, hub)
+    hub.know({name(others[0]): math.inf, name(others[1]): 30.0, name(others[2]): 20.0, name(others[3]): 10.0})
+    for link in hub._links._links.values():
+        link.opened -= 5.0
+    others[4].send(b"", at(hub), Lane.CONTROL, PING)
+    net.until(lambda: net.events(hub, LinkUp) or net.events(others[4], DialFailed))
+    assert {link.peer for link in hub.links()} == {name(other) for other in (*others[:3], others[4])}
+    net.until(lambda: net.events(others[3], LinkDown))
 
 
 def test_peer_started_again_while_its_old_link_still_stands(net: Net) -> None:
