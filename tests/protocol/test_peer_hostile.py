@@ -1,4 +1,4 @@
-"""What one member sends ends no daemon: the values and amounts that have ended one."""
+"""What one member sends ends no daemon, and what a few send or withhold stops no others: what has done so."""
 
 import dataclasses
 from functools import partial
@@ -8,21 +8,33 @@ from msgspec.structs import replace
 
 from gossipdp.protocol.admission.packing import MAX_RECEIPTS, pack
 from gossipdp.protocol.admission.register import Admission
-from gossipdp.protocol.events import FinishBegan, Notice, Pace, ReceiptsTaken, ResyncBegan, RoundDone, UpdateRefused
+from gossipdp.protocol.events import (
+    ExchangeEnded,
+    FinishBegan,
+    Notice,
+    Pace,
+    ReceiptsTaken,
+    ResyncBegan,
+    RoundDone,
+    UpdateRefused,
+)
 from gossipdp.protocol.membership.broadcasts import MOST_STATED, stated_size
 from gossipdp.protocol.membership.config import LOCAL
 from gossipdp.protocol.membership.signatures import Signer
 from gossipdp.protocol.wire.encoding import encode
 from gossipdp.protocol.wire.messages import (
+    Accept,
     Decisions,
     Line,
     Lineage,
     Member,
+    Offer,
     Ping,
     Pong,
     Progress,
     PushPull,
     Receipt,
+    Refuse,
     State,
 )
 from simulations.simulator.host import sign, verify
@@ -202,3 +214,38 @@ def test_two_old_members_claim_a_clock__it_is_the_networks():
         hear(town, 0, source, reports(source, 1 << 20))
     town.run(0.1)
     assert town.peer(0).replica.clock >= 1 << 20
+
+
+HONEST, SILENT = range(3), range(3, 7)
+
+
+def exchanges_of_three(silent, seed):
+    """Sides of exchanges that mixed among three members in 30 s, once more members came that answer no offer."""
+
+    def tampers(host, envelope):
+        answers = isinstance(envelope.message, Accept | Offer | Refuse)
+        return () if host.index in SILENT and answers else (envelope,)
+
+    town = founded(3 + silent, tampers=tampers, seed=seed)
+    for index in HONEST[1:]:
+        town.start(index)
+    town.run(3.0)
+    for index in HONEST[1:]:
+        town.train(index)
+    town.run(10.0)
+    for index in SILENT[:silent]:
+        town.start(index)
+    town.run(3.0)
+    for index in SILENT[:silent]:
+        town.train(index)
+    before = {index: len(town.of(index, ExchangeEnded)) for index in HONEST}
+    town.run(30.0)
+    ended = [event for index in HONEST for event in town.of(index, ExchangeEnded)[before[index] :]]
+    partners = {town.hosts[index].id for index in HONEST}
+    assert silent == 0 or all(town.hosts[index].id in town.peer(0).membership.members for index in SILENT)
+    return sum(event.chunks > 0 for event in ended if event.partner in partners)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_four_keys_answer_no_offer__the_others_go_on_exchanging(seed):
+    assert exchanges_of_three(4, seed) >= 0.8 * exchanges_of_three(0, seed)

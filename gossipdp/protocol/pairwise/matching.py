@@ -43,7 +43,7 @@ DONE: Final = "done"
 EXCUSED: Final = 3
 """rounds without a match in which a refusal with `DONE` restarts the wait for the notice GD-401"""
 UNPROVEN: Final = 0.125
-"""share of the offers that go to members that never answered a ping, while others did"""
+"""share of the offers that any member may get. The others go to those that answered a ping, or mixed, while some did"""
 IDLE: Final = "idle"
 """refusal of a peer without a training process"""
 MOST_GUESTS: Final = 4
@@ -191,6 +191,7 @@ class Matching:
         rtt: Callable[[bytes], float | None],
         now: float,
         scheduled: bytes | None = None,
+        first: Callable[[bytes], bool] = lambda peer: True,
     ) -> bytes | None:
         """The member to offer to now, or None.
 
@@ -204,6 +205,7 @@ class Matching:
             met: members met in this round.
             rtt: round-trip time to a member, seconds; None if it never answered a ping.
             scheduled: the partner that the schedule names.
+            first: whether a member is asked before strangers that may not answer.
         """
         if not self.looks(now):
             return None
@@ -222,8 +224,9 @@ class Matching:
         # Wait for busy members only. One that cannot exchange at all, such as a joiner, is not waited for.
         if now < self._sought_at + lasted and any(self.reasons.get(peer, BUSY) == BUSY for peer in others):
             possible, self._lonely_since = others, now
-        # Members that never answered a ping may not exist.
+        # Members that never answered a ping may not exist, and others may answer no offer.
         proven = [peer for peer in possible if rtt(peer) is not None]
+        proven = [peer for peer in proven if first(peer)] or proven
         if 0 < len(proven) < len(possible) and self._random.random() >= UNPROVEN:
             possible = proven
         fresh = [peer for peer in possible if peer not in self.refusals] or possible

@@ -154,7 +154,8 @@ class Offers:
         alive = [each for each in known.alive() if each.state == State.ALIVE or known.heard_lately(each.id, now)]
         excluded = self._excluded(alive, unsettled, now)
         scheduled = (self._matching.wanted and self._position.next()[0]) or None
-        partner = self._matching.candidate(alive, excluded, self._known.meets(self.round), known.rtt, now, scheduled)
+        met, first = self._known.meets(self.round), self._known.comes_first
+        partner = self._matching.candidate(alive, excluded, met, known.rtt, now, scheduled, first)
         if partner is not None:
             self._offer(partner, now)
         elif self._matching.lonely(now) and any(self._matching.reasons.get(peer) != IDLE for peer in self.company):
@@ -204,7 +205,7 @@ class Offers:
         excluded |= dict.fromkeys(self._apart(), "apart")
         excluded |= {member.id: "aside" for member in alive if self._shuns(member.id, now)}
         rest = (member.id for member in alive if member.id not in excluded)
-        return excluded | self._known.left_alone(rest, now)
+        return excluded | self._known.left_alone(rest, now, asks=True)
 
     def _send(self, partner: bytes) -> None:
         assert self._out is not None
@@ -316,7 +317,7 @@ class Offers:
     def _leaves_alone(self, source: bytes, now: float) -> bool:
         """Whether this peer avoids `source` for now: it wasted time, and another member is available."""
         others = {member.id for member in self._membership.alive() if not self.barred(member.id, now)}
-        return source in self._known.left_alone({source} | others, now)
+        return source in self._known.left_alone({source} | others, now, asks=False)
 
     def is_guest(self, source: bytes) -> bool:
         """`source` is outbound-only: no peer can dial it, so it has few partners to ask (see `matching`)."""
@@ -424,6 +425,7 @@ class Offers:
         if offered is None:
             return
         if now >= offered.expires:
+            self._known.unanswered(offered.partner, 2.0 * (offered.expires - offered.repeat), now)
             self._matching.refused("silent", now)
             self._outputs.emit(OfferRefused(offered.partner, "silent"))
             # The partner's Accept may be on the way, or lost. The End spares it the wait.

@@ -5,6 +5,10 @@ all of a peer's time. So a partner that has wasted time is left alone for at lea
 further exchange in a row that mixed nothing doubles that, up to a minute. One exchange worth its time clears the
 record. This is no strike (`strikes`): an honest peer on a bad link is met less often for a while.
 
+A partner that does not answer an offer is offered none for as long, which doubles in the same way. Its own offers are
+taken all the while, and an exchange that mixes clears that record, too. Once a stranger does not answer, members with
+which an exchange has mixed come first, until one has with a stranger.
+
 A member that appears after this peer's first RAMP rounds is new. It moves this peer by a tenth of the usual weight at
 first, and by all of it after RAMP rounds more. Keys cost nothing, so a member that was set aside must not return at
 full weight under a new key. A member that restarts, or returns after a partition, is not new.
@@ -36,7 +40,7 @@ LONGEST: Final = 60.0
 
 class _Wasted(NamedTuple):
     times: int
-    """exchanges in a row that mixed nothing"""
+    """exchanges in a row that mixed nothing, or offers in a row without an answer"""
     until: float
 
 
@@ -50,6 +54,12 @@ class PartnerHistory:
         """this peer's round from which each counts as known"""
         self._latest: OrderedDict[bytes, int] = OrderedDict()
         self._wasted: OrderedDict[bytes, _Wasted] = OrderedDict()
+        self._silent: OrderedDict[bytes, _Wasted] = OrderedDict()
+        """members that did not answer this peer's last offers"""
+        self._familiar: OrderedDict[bytes, int] = OrderedDict()
+        """members with which an exchange mixed since they last did not answer; all others are strangers"""
+        self._doubtful = False
+        """the last stranger asked did not answer, and no exchange with one has mixed since"""
         self._differing: OrderedDict[bytes, int] = OrderedDict()
         """this peer's round of the latest notice about each one's settings"""
 
@@ -97,20 +107,46 @@ class PartnerHistory:
 
     def parted(self, partner: bytes, chunks: int, seconds: float, usual: float, now: float) -> None:
         """An exchange has ended. usual: seconds that its chunks usually take; infinite if unknown."""
+        if chunks:
+            self._silent.pop(partner, None)
+            self._doubtful = self._doubtful and partner in self._familiar
+            self._familiar[partner] = 0
+            _keep(self._familiar, partner)
         before = self._wasted.pop(partner, None)
         if chunks and seconds <= SLOW * usual:
             return
         times = 0 if chunks else 1 if before is None else min(16, before.times + 1)
-        waste = max(seconds - SLOW * usual, SHORTEST)
-        alone = max(waste, min(waste * 2.0 ** max(0, times - 1), LONGEST))
-        self._wasted[partner] = _Wasted(times, now + alone)
+        self._wasted[partner] = _waste(times, seconds - SLOW * usual, now)
         _keep(self._wasted, partner)
 
-    def left_alone(self, possible: Iterable[bytes], now: float) -> dict[bytes, str]:
-        """Members to leave alone now, and why. None if that would be all of `possible`."""
+    def unanswered(self, partner: bytes, seconds: float, now: float) -> None:
+        """`partner` has not answered an offer in `seconds`."""
+        self._doubtful = self._familiar.pop(partner, None) is None or self._doubtful
+        before = self._silent.get(partner)
+        self._silent[partner] = _waste(1 if before is None else min(16, before.times + 1), seconds, now)
+        _keep(self._silent, partner)
+
+    def comes_first(self, peer: bytes) -> bool:
+        """Whether `peer` is asked before strangers that may not answer."""
+        return peer in self._familiar or not self._doubtful
+
+    def left_alone(self, possible: Iterable[bytes], now: float, *, asks: bool) -> dict[bytes, str]:
+        """Members to leave alone now, and why. None if that would be all of `possible`.
+
+        Args:
+            asks: this peer makes the offer. Those that did not answer the last one are left alone, too.
+        """
         there = list(possible)
-        waiting = [peer for peer in there if peer in self._wasted and now < self._wasted[peer].until]
-        return dict.fromkeys(waiting, "slow") if len(waiting) < len(there) else {}
+        waiting = {peer: "slow" for peer in there if peer in self._wasted and now < self._wasted[peer].until}
+        if asks:
+            waiting |= {peer: "silent" for peer in there if peer in self._silent and now < self._silent[peer].until}
+        return waiting if len(waiting) < len(there) else {}
+
+
+def _waste(times: int, seconds: float, now: float) -> _Wasted:
+    """A partner has wasted `seconds`, and did so this many times in a row."""
+    waste = max(seconds, SHORTEST)
+    return _Wasted(times, now + max(waste, min(waste * 2.0 ** max(0, times - 1), LONGEST)))
 
 
 def _keep(table: OrderedDict[bytes, int] | OrderedDict[bytes, _Wasted], latest: bytes) -> None:

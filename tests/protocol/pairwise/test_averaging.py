@@ -59,7 +59,9 @@ def test_exchange_at_the_agreed_rate_is_no_waste_and_does_not_change_the_learnt_
         one._timing.exchanged(1, 1e-4)
     now = slow_exchange(nodes)
     for one, other in ((a, B), (b, A)):
-        assert not one._offers._known.left_alone([other.id, C.id], now) and one._timing.pace == pytest.approx(1e-4)
+        assert not one._offers._known.left_alone(
+            [other.id, C.id], now, asks=False
+        ) and one._timing.pace == pytest.approx(1e-4)
 
 
 def test_partner_that_asks_for_a_much_lower_rate_is_left_alone_for_a_while():
@@ -68,7 +70,7 @@ def test_partner_that_asks_for_a_much_lower_rate_is_left_alone_for_a_while():
     a = nodes[A.id].averaging
     a._timing.exchanged(1, 1e-4)
     now = slow_exchange(nodes)
-    assert a._offers._known.left_alone([B.id, C.id], now)
+    assert a._offers._known.left_alone([B.id, C.id], now, asks=False)
 
 
 def test_first_chunk_rotates_from_exchange_to_exchange():

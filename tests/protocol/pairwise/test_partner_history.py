@@ -15,7 +15,7 @@ def wait(*exchanges, pace=1.0):
     known = PartnerHistory()
     for chunks, seconds in exchanges:
         known.parted(A, chunks, seconds, pace * chunks if chunks else 0.0, 100.0)
-    return next(n / 100 for n in range(100 * 700) if not known.left_alone([A, B], 100.0 + n / 100))
+    return next(n / 100 for n in range(100 * 700) if not known.left_alone([A, B], 100.0 + n / 100, asks=False))
 
 
 @pytest.mark.parametrize(
@@ -47,9 +47,12 @@ def test_only_an_exchange_without_chunks_is_waste_while_the_pace_is_unknown():
 def test_no_member_is_left_alone_if_all_would_be():
     known = PartnerHistory()
     known.parted(A, 0, 5.0, 0.0, 0.0)
-    assert known.left_alone([A, B], 1.0) == {A: "slow"} and not known.left_alone([A], 1.0)
+    assert known.left_alone([A, B], 1.0, asks=False) == {A: "slow"} and not known.left_alone([A], 1.0, asks=False)
     known.parted(B, 0, 5.0, 0.0, 0.0)
-    assert not known.left_alone([A, B], 1.0) and known.left_alone([A, B, C], 1.0) == {A: "slow", B: "slow"}
+    assert not known.left_alone([A, B], 1.0, asks=False) and known.left_alone([A, B, C], 1.0, asks=False) == {
+        A: "slow",
+        B: "slow",
+    }
 
 
 @pytest.mark.parametrize(
@@ -105,4 +108,34 @@ def test_member_heard_of_longest_ago_makes_room(monkeypatch):
         known.accepted(peer, 9)
         known.parted(peer, 0, 5.0, 0.0, 0.0)
     assert known.meets(1) == {A, C} and not known.dealt_with(B, 9)
-    assert set(known.left_alone([A, B, C], 1.0)) == {A, C}
+    assert set(known.left_alone([A, B, C], 1.0, asks=False)) == {A, C}
+
+
+def test_member_does_not_answer_offers__asked_less_and_less_often_and_its_own_offers_are_taken():
+    known = PartnerHistory()
+    pauses = []
+    for number in range(8):
+        now = 100.0 * number
+        known.unanswered(A, 1.0, now)
+        assert not known.left_alone([A, B], now, asks=False)
+        pauses.append(next(n for n in range(100) if not known.left_alone([A, B], now + n + 0.5, asks=True)))
+    assert pauses == [1, 2, 4, 8, 16, 32, 60, 60]
+    known.parted(A, 1, 1.0, 1.0, 800.0)
+    known.unanswered(A, 1.0, 900.0)
+    assert known.left_alone([A, B], 900.5, asks=True) == {A: "silent"} and not known.left_alone(
+        [A, B], 901.5, asks=True
+    )
+
+
+def test_stranger_does_not_answer__members_that_mixed_come_first_until_a_stranger_does():
+    known = PartnerHistory()
+    known.parted(A, 1, 1.0, 1.0, 0.0)
+    assert known.comes_first(A) and known.comes_first(B)
+    known.unanswered(B, 1.0, 1.0)
+    assert known.comes_first(A) and not known.comes_first(B) and not known.comes_first(C)
+    known.parted(A, 1, 1.0, 1.0, 2.0)
+    assert not known.comes_first(C)
+    known.unanswered(A, 1.0, 3.0)
+    assert not known.comes_first(A), "it may have gone silent"
+    known.parted(C, 1, 1.0, 1.0, 4.0)
+    assert known.comes_first(B)

@@ -262,7 +262,7 @@ def test_peer_stopped_amid_an_exchange_follows_and_blames_no_partner_for_the_tim
     assert cluster.followed(reason) == [2]
     others = [host.id for host in cluster.network.hosts]
     for host in cluster.network.hosts:
-        assert not host.running.averaging._offers._known.left_alone(others, cluster.network.now)
+        assert not host.running.averaging._offers._known.left_alone(others, cluster.network.now, asks=True)
 
 
 def test_two_peers_stopped_together_end_at_one_model_with_the_third():
