@@ -20,6 +20,7 @@ from gossipdp.errors import RemoteProtocolError
 from gossipdp.protocol import jobs
 from gossipdp.protocol.admission.register import Admission
 from gossipdp.protocol.admission.spreading import Spreading
+from gossipdp.protocol.budgets import Budgets
 from gossipdp.protocol.config import PeerConfig
 from gossipdp.protocol.data.leasing import Leasing
 from gossipdp.protocol.events import Event, Joined, Left, MemberChanged, MessageDropped, MessageFailed
@@ -93,7 +94,10 @@ class Peer:
             excluded=self.admission.excluded,
             vouched=self.admission.vouches,
         )
-        self._spreading = Spreading(self.admission, self.membership, random=random, outputs=self._outputs, now=now)
+        self._budgets = Budgets(now)
+        self._spreading = Spreading(
+            self.admission, self.membership, self._budgets, random=random, outputs=self._outputs, now=now
+        )
         parts = Parts(
             config=config,
             membership=self.membership,
@@ -197,6 +201,8 @@ class Peer:
         if isinstance(message, MembershipMessage):
             return self.membership.receive(message, source, now)
         self.membership.contact(source, now)
+        if not self._budgets.takes(message, source, now):
+            return None
         if isinstance(message, Decisions):
             return self._spreading.receive(message, buffers, source, now)
         if isinstance(message, Coverage):

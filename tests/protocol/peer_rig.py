@@ -96,8 +96,14 @@ def take(method):
     return taken
 
 
-def a_peer(seed=1):
+def a_peer(seed=1, **parts):
     me = Member(b"p" * 32, "p", "10.0.0.1:1", 1, 0, State.ALIVE)
     return Peer(
-        configured(), me, random=Random(seed), sign=lambda data: data, verify=lambda peer, data, sign: True, now=0.0
+        configured(),
+        me,
+        random=Random(seed),
+        sign=lambda data: data,
+        verify=lambda peer, data, sign: True,
+        now=0.0,
+        **parts,
     )

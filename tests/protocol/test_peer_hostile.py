@@ -6,6 +6,7 @@ from functools import partial
 import pytest
 from msgspec.structs import replace
 
+from gossipdp.protocol import budgets
 from gossipdp.protocol.admission.packing import MAX_RECEIPTS, pack
 from gossipdp.protocol.admission.register import Admission
 from gossipdp.protocol.events import (
@@ -123,6 +124,37 @@ def test_forged_decisions_and_receipts__nothing_after_the_first_is_checked():
     assert admission.take(forged) == [] and len(checked) == 1 and admission.unproven(forged, ())
     false = [Receipt(invite.subject, invite.number, bytes([number]) * 32) for number in range(200)]
     assert admission.take_receipts(false) == [] and len(checked) == 2 and admission.unproven((), false)
+
+
+def test_holder_of_an_invite_mints_genuine_receipts__few_are_checked_and_a_ban_still_comes_through():
+    checked, now = [], 0.0
+
+    def counted(key, data, signature):
+        checked.append(key)
+        return verify(key, data, signature)
+
+    invite = invited(b"k" * 32, expires=1 << 40)
+    peer = a_peer(admission=Admission(b"p" * 32, operator=OPERATOR, verify=counted, decisions=[invite]))
+    checked.clear()
+    for number in range(10):
+        now += 1.0
+        first = (1 << 250) - 4000 * number
+        made = [received(invite, (first - each).to_bytes(32, "big")) for each in range(4000)]
+        peer.receive(encode(Decisions(OPERATOR), (pack([], made),)), SENDER, now)
+    assert len(checked) <= budgets.SHARED + budgets.BURST + 10 * (budgets.SHARED_RATE + budgets.RATE)
+    peer.receive(encode(Decisions(OPERATOR), (pack([ban(b"b" * 32)], []),)), b"t" * 32, now)
+    assert peer.admission.why_not(b"b" * 32) and peer.next_event() is not None
+    while (event := peer.next_event()) is not None:
+        assert not isinstance(event, UpdateRefused)
+
+
+def test_member_floods_offers__few_are_answered():
+    peer = a_peer()
+    for number in range(2000):
+        offer = Offer((1 << 32) + number, b"another schema..", b"the settings....", "modulo4", 0.5, 0.0, 0, 8)
+        peer.receive(encode(offer), SENDER, 1.0 + number / 2000)
+    answers = [envelope for envelope in peer.messages_to_send() if isinstance(envelope.message, Refuse)]
+    assert 50 < len(answers) <= (budgets.BURST + budgets.RATE) / budgets.PRICES[Offer]
 
 
 PROVEN = dataclasses.replace(LOCAL, proven_after=20.0)

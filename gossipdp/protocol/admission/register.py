@@ -40,18 +40,21 @@ class Receipts:
         self._network, self._verify = network, verify
         self._kept: dict[bytes, dict[bytes, Receipt]] = {}
 
-    def take(self, receipts: Iterable[Receipt], about: Callable[[bytes], Decision | None]) -> list[Receipt]:
+    def take(
+        self, receipts: Iterable[Receipt], about: Callable[[bytes], Decision | None], checks: Callable[[], bool]
+    ) -> list[Receipt]:
         """Keep all that are genuine and news, up to the first that is forged. Returns those that are kept.
 
         Args:
             about: the decision that stands about a subject.
+            checks: called before each check of a signature: whether to make it.
         """
         taken = []
         for each in receipts:
             decision = about(each.subject)
             if decision is None or not self.is_news(each, decision):
                 continue
-            if not self._genuine(each):
+            if not checks() or not self._genuine(each):
                 break
             kept = self._kept.setdefault(each.subject, {})
             kept[each.peer] = each
@@ -166,13 +169,17 @@ class Admission:
             return decision.subject in _ONE or len(self._stands.keys() - set(_ONE)) < MAX_SUBJECTS
         return (decision.number, decision.signature) > (known.number, known.signature)
 
-    def take(self, decisions: Iterable[Decision]) -> list[Decision]:
-        """Let all of `decisions` stand that are genuine and news, up to the first that is forged. Returns them."""
+    def take(self, decisions: Iterable[Decision], checks: Callable[[], bool] = lambda: True) -> list[Decision]:
+        """Let all of `decisions` stand that are genuine and news, up to the first that is forged. Returns them.
+
+        Args:
+            checks: called before each check of a signature: whether to make it.
+        """
         taken = []
         for decision in decisions:
             if not self.news(decision):
                 continue
-            if not self.genuine(decision):
+            if not checks() or not self.genuine(decision):
                 break
             self._stands[decision.subject] = decision
             self._receipts.drop(decision.subject)
@@ -184,9 +191,13 @@ class Admission:
             self.changes += 1
         return taken
 
-    def take_receipts(self, receipts: Iterable[Receipt]) -> list[Receipt]:
-        """Keep all of `receipts` that are genuine and news, up to the first that is forged. Returns those kept."""
-        taken = self._receipts.take(receipts, self.about)
+    def take_receipts(self, receipts: Iterable[Receipt], checks: Callable[[], bool] = lambda: True) -> list[Receipt]:
+        """Keep all of `receipts` that are genuine and news, up to the first that is forged. Returns those kept.
+
+        Args:
+            checks: as in `take`.
+        """
+        taken = self._receipts.take(receipts, self.about, checks)
         if taken:
             self._changed()
         return taken

@@ -8,13 +8,14 @@ message of a hundred bytes. A register travels whole, in one message. A peer who
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from random import Random
 from typing import Final
 
 from gossipdp.errors import RemoteProtocolError
 from gossipdp.protocol.admission.packing import pack, unpack
 from gossipdp.protocol.admission.register import Admission
+from gossipdp.protocol.budgets import Budgets
 from gossipdp.protocol.events import Decided, MessageDropped, OperatorDiffers, ReceiptsTaken, UpdateRefused
 from gossipdp.protocol.membership.dissemination import transmit_limit
 from gossipdp.protocol.membership.membership import Membership
@@ -41,9 +42,17 @@ class Spreading:
     """
 
     def __init__(
-        self, admission: Admission, membership: Membership, *, random: Random, outputs: Outputs, now: float
+        self,
+        admission: Admission,
+        membership: Membership,
+        budgets: Budgets,
+        *,
+        random: Random,
+        outputs: Outputs,
+        now: float,
     ) -> None:
         self._admission, self._membership, self._outputs = admission, membership, outputs
+        self._budgets = budgets
         self._random, self._config = random, membership.config
         self._tellings: dict[bytes, int] = {}
         """subject of a decision that is news -> how often it is still told"""
@@ -94,7 +103,10 @@ class Spreading:
         except RemoteProtocolError as error:
             self._outputs.emit(MessageDropped(source, str(error)))
             return
-        self._take(told, receipts, now)
+        checks = self._budgets.checks(source, now)
+        self._take(told, receipts, now, checks)
+        if checks.spent:
+            return  # A later comparison brings the rest.
         if mine.unproven(told, receipts):
             self._outputs.emit(UpdateRefused(source, "signature of a decision"))
         elif message.digest and message.digest != mine.digest:
@@ -116,9 +128,15 @@ class Spreading:
 
     # -- inside -----------------------------------------------------------------------------------------------
 
-    def _take(self, decisions: Sequence[Decision], receipts: Sequence[Receipt], now: float) -> list[Decision]:
-        taken = self._admission.take(decisions)
-        self._spread(taken, self._admission.take_receipts(receipts), now)
+    def _take(
+        self,
+        decisions: Sequence[Decision],
+        receipts: Sequence[Receipt],
+        now: float,
+        checks: Callable[[], bool] = lambda: True,
+    ) -> list[Decision]:
+        taken = self._admission.take(decisions, checks)
+        self._spread(taken, self._admission.take_receipts(receipts, checks), now)
         return taken
 
     def _spread(self, decisions: Sequence[Decision], receipts: Sequence[Receipt], now: float) -> None:

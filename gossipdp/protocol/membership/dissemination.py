@@ -11,6 +11,7 @@ from collections.abc import Callable
 from random import Random
 from typing import Final, TypeAlias
 
+from gossipdp.protocol.budgets import TokenBucket
 from gossipdp.protocol.membership.broadcasts import ROOM, Broadcasts, record_size
 from gossipdp.protocol.membership.config import MembershipConfig
 from gossipdp.protocol.membership.progress import ProgressBoard
@@ -27,37 +28,7 @@ from gossipdp.protocol.wire.messages import (
     State,
 )
 
-__all__ = ["MAX_NEWS", "UNASKED", "Dissemination", "MembershipMessage", "TokenBucket", "should_tell", "transmit_limit"]
-
-
-class TokenBucket:
-    """A budget of bytes that flows in at a constant rate.
-
-    Args:
-        rate: bytes a second that flow in.
-        most: bytes that it holds; it starts full. It goes down to -`most` at the lowest. A deeper debt, run up by
-            messages that cannot wait, would silence this peer for long.
-    """
-
-    def __init__(self, rate: float, most: float, now: float) -> None:
-        self.rate, self.most = rate, most
-        self._left, self._at = most, now
-
-    def left(self, now: float) -> float:
-        """Bytes left; negative when overdrawn."""
-        if now > self._at:
-            self._left = min(self._left + self.rate * (now - self._at), self.most)
-            self._at = now
-        return self._left
-
-    def spend(self, amount: float, now: float) -> None:
-        """Take `amount` bytes out."""
-        self._left = max(self.left(now) - amount, -self.most)
-
-    def ready(self, now: float) -> float:
-        """When the bucket is no longer overdrawn; `now` if it is not."""
-        return now + max(0.0, -self.left(now)) / self.rate
-
+__all__ = ["MAX_NEWS", "UNASKED", "Dissemination", "MembershipMessage", "should_tell", "transmit_limit"]
 
 MembershipMessage: TypeAlias = Ping | Pong | PingRequest | Nack | PushPull
 

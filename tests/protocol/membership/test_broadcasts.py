@@ -7,8 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
+from gossipdp.protocol.budgets import TokenBucket
 from gossipdp.protocol.membership.broadcasts import ROOM, Broadcasts, pages, record_size
-from gossipdp.protocol.membership.dissemination import TokenBucket, transmit_limit
+from gossipdp.protocol.membership.dissemination import transmit_limit
 from gossipdp.protocol.wire.messages import MAX_ADDRESS, MAX_OTHERS, MAX_RECORDS, Member, State
 
 
