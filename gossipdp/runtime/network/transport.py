@@ -211,7 +211,7 @@ class Transport:
         """
         turn, links, wire = self._turn, self._links, self._wire
         turn.begin(time.monotonic())
-        due = min(links.next_timer(), wire.unproven.next_timer())
+        due = min(links.next_timer(), wire.unproven.next_timer(), wire.unproven.next_look())
         wait = 0.0 if turn.events or wire.unread else max(0.0, min(timeout, due - turn.now))
         ready = wire.wait(wait, readable)
         turn.begin(time.monotonic())
@@ -234,10 +234,10 @@ class Transport:
         self._wire.close(linger)
 
     def _close_unproven(self) -> None:
-        """Close inbound connections that are too many, or took too long to prove a member."""
+        """Close inbound connections that are too many, sent too much, or took too long to prove a member."""
         unproven, now = self._wire.unproven, self._turn.now
         crowd = unproven.crowd()
-        for connection in crowd + unproven.late(now):
+        for connection in crowd + unproven.large(now) + unproven.late(now):
             if route := self._links.route_on(connection.descriptor):  # libzmq reported late that it was accepted
                 unproven.readmitted(connection, route)
             else:

@@ -1,6 +1,8 @@
 """Inbound connections without a proven member: how many may be open, for how long, and which are closed first.
 
-Anyone can open TCP connections, and each takes a descriptor. No socket may stand here.
+Anyone can open TCP connections, and each takes a descriptor. libzmq keeps what comes on one until a message is whole,
+and has no bound for that. So a connection is closed that sends more than a hello or an invite takes. No socket may
+stand here.
 """
 
 from __future__ import annotations
@@ -9,8 +11,17 @@ import math
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from typing import Final
 
-__all__ = ["Unproven", "UnprovenConnection"]
+from gossipdp.runtime.network.host_port import address_range
+
+__all__ = ["MOST_BYTES", "Unproven", "UnprovenConnection"]
+
+MOST_BYTES: Final = 1800
+"""Bytes that a connection may send before a member is proven on it: 1.25 times the longest invite, with the handshake
+before it. A hello and its proof take 813 bytes, or 1,010 with the longest names."""
+LOOK: Final = 0.1
+"""seconds between two looks at how much came"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,6 +35,8 @@ class UnprovenConnection:
     """IP address, "" if unknown"""
     until: float
     """when it is closed unless a member is proven on it"""
+    most: float = MOST_BYTES
+    """bytes that it may send until then"""
 
 
 class Unproven:
@@ -38,6 +51,7 @@ class Unproven:
     def __init__(self, most: int, patience: float, received: Callable[[UnprovenConnection], int]) -> None:
         self.most = most
         self._patience, self._received = patience, received
+        self._look_at = -math.inf
         self._waiting: dict[int, UnprovenConnection] = {}
         self._proven: dict[int, tuple[UnprovenConnection, bytes]] = {}
 
@@ -61,7 +75,7 @@ class Unproven:
             self._proven[descriptor] = waiting, route
 
     def readmitted(self, connection: UnprovenConnection, route: bytes) -> None:
-        """A connection that `late` or `crowd` returned belongs to a member after all."""
+        """A connection that was removed belongs to a member after all."""
         self._proven[connection.descriptor] = connection, route
 
     def dismissed(self, descriptor: int, route: bytes, now: float, grace: float) -> None:
@@ -69,10 +83,23 @@ class Unproven:
         proven, known = self._proven.get(descriptor, (None, b""))
         if proven is not None and known == route:
             del self._proven[descriptor]
-            self._waiting[descriptor] = UnprovenConnection(descriptor, proven.cookie, proven.origin, now + grace)
+            self._waiting[descriptor] = UnprovenConnection(
+                descriptor, proven.cookie, proven.origin, now + grace, math.inf
+            )
 
     def next_timer(self) -> float:
         return min((connection.until for connection in self._waiting.values()), default=math.inf)
+
+    def next_look(self) -> float:
+        """When to call `large` next."""
+        return self._look_at if self._waiting else math.inf
+
+    def large(self, now: float) -> list[UnprovenConnection]:
+        """Remove and return the connections that sent more than they may, if it is time to look."""
+        if now < self._look_at:
+            return []
+        self._look_at = now + LOOK
+        return self._remove([each for each in self._waiting.values() if self._received(each) > each.most])
 
     def late(self, now: float) -> list[UnprovenConnection]:
         """Remove and return the connections whose time is over."""
@@ -81,30 +108,25 @@ class Unproven:
     def crowd(self) -> list[UnprovenConnection]:
         """Remove and return the connections to close because there are more than `most`.
 
-        The address with the most connections loses first. Of its connections those that sent least lose first, the
-        oldest among equals. With too many addresses for shares, all connections are compared this way. Without the
-        network secret a handshake ends after its first 266 bytes, so a host with the secret soon ranks higher.
+        The range of addresses with the most connections loses first, its oldest connections before others: a newcomer
+        proves itself within some round trips. With too many ranges for shares, the oldest of all lose. What was sent
+        does not count, because a stranger may send anything.
         """
         if len(self._waiting) <= self.most:
             return []
         return self._remove(list(self._excess(self.most * 3 // 4)))  # some more, so that the next time is later
 
     def _excess(self, most: int) -> Iterator[UnprovenConnection]:
-        by_origin: dict[str, list[UnprovenConnection]] = {}
-        for connection in self._waiting.values():
-            by_origin.setdefault(connection.origin, []).append(connection)
-        if 2 * len(by_origin) > most:  # a host needs two connections: a share of one is useless
-            found = sorted(self._waiting.values(), key=self._order)
-            yield from found[: len(found) - most]
+        by_range: dict[str, list[UnprovenConnection]] = {}
+        oldest = sorted(self._waiting.values(), key=lambda connection: connection.until)
+        for connection in oldest:
+            by_range.setdefault(address_range(connection.origin), []).append(connection)
+        if 2 * len(by_range) > most:  # a host needs two connections: a share of one is useless
+            yield from oldest[: len(oldest) - most]
             return
-        kept = _shares(Counter({origin: len(found) for origin, found in by_origin.items()}), most)
-        for origin, found in by_origin.items():
-            if (excess := len(found) - kept[origin]) > 0:
-                found.sort(key=self._order)
-                yield from found[:excess]
-
-    def _order(self, connection: UnprovenConnection) -> tuple[int, float]:
-        return self._received(connection), connection.until
+        kept = _shares(Counter({place: len(found) for place, found in by_range.items()}), most)
+        for place, found in by_range.items():
+            yield from found[: len(found) - kept[place]]
 
     def _remove(self, found: list[UnprovenConnection]) -> list[UnprovenConnection]:
         for connection in found:
@@ -113,9 +135,9 @@ class Unproven:
 
 
 def _shares(wanted: Counter[str], most: int) -> dict[str, int]:
-    """Share `most` places out by origin. Origins that want least get all they want."""
+    """Share `most` places out by range of addresses. Ranges that want least get all they want."""
     given = {}
-    for left, (origin, count) in zip(range(len(wanted), 0, -1), reversed(wanted.most_common()), strict=True):
-        given[origin] = min(count, most // left)
-        most -= given[origin]
+    for left, (place, count) in zip(range(len(wanted), 0, -1), reversed(wanted.most_common()), strict=True):
+        given[place] = min(count, most // left)
+        most -= given[place]
     return given

@@ -245,6 +245,33 @@ def test_member_without_a_hello__its_connection_is_closed_in_time(net: Net) -> N
         net.until(lambda: watched.poll(0))
 
 
+GREETING = b"\xff" + bytes(8) + b"\x7f\x03\x01" + b"CURVE".ljust(20, b"\0") + bytes(32)
+"""of ZMTP 3.1, 64 bytes"""
+
+
+def test_stranger_begins_a_large_command__closed_long_before_it_is_whole(net: Net) -> None:
+    a = net.peer()
+    with socket.create_connection(("127.0.0.1", a.port)) as stranger:
+        stranger.sendall(GREETING + b"\x06" + (1 << 20).to_bytes(8, "big") + bytes(2000))
+        stranger.setblocking(False)
+        closed = []
+
+        def heard() -> bool:
+            with contextlib.suppress(BlockingIOError):
+                closed.append(stranger.recv(4096) == b"")
+            return any(closed)
+
+        net.until(heard)
+
+
+def test_message_larger_than_a_hello_comes_in_place_of_one__its_connection_is_closed(net: Net) -> None:
+    a = net.peer()
+    with Stranger(a.port, net.secret, Identity.generate()) as stranger:
+        watched = stranger.watch()
+        stranger.say([bytes(1000)] * 4)
+        net.until(lambda: watched.poll(0))
+
+
 def test_link_over_and_the_dialler_stays__its_connections_are_closed(net: Net) -> None:
     a, member = net.peer(), Identity.generate()
     me = local_peer(member)

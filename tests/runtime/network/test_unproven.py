@@ -2,7 +2,7 @@
 
 import math
 
-from gossipdp.runtime.network.unproven import Unproven, UnprovenConnection
+from gossipdp.runtime.network.unproven import MOST_BYTES, Unproven, UnprovenConnection
 
 COOKIE = b"cookie"
 
@@ -37,11 +37,33 @@ def test_too_many_of_one_address__oldest_closed_down_to_three_quarters() -> None
     assert len(crowd.unproven) == 3
 
 
-def test_too_many__those_that_sent_least_are_closed_first() -> None:
+def test_too_many_that_sent_something__newcomers_that_sent_nothing_yet_stay() -> None:
     crowd = Crowd()
-    crowd.accept(1, 2, 3, 4, 5)
-    crowd.said = {1: 266, 2: 64, 4: 64}
-    assert numbers(crowd.unproven.crowd()) == [3, 5]
+    crowd.accept(1, 2, 3, 4)
+    crowd.said = dict.fromkeys(range(1, 5), 1700)
+    crowd.accept(5, 6, now=1.0)
+    assert numbers(crowd.unproven.crowd()) == [1, 2, 3]
+
+
+def test_many_addresses_of_one_range__count_as_one_and_lose_first() -> None:
+    crowd = Crowd(most=8)
+    crowd.accept(20, 21, origin="198.51.100.7")
+    for descriptor in range(1, 9):
+        crowd.accept(descriptor, origin=f"192.0.2.{descriptor}", now=1.0)
+    crowd.said = dict.fromkeys(range(1, 9), 1700)
+    assert numbers(crowd.unproven.crowd()) == [1, 2, 3, 4]
+
+
+def test_connection_sends_more_than_a_hello_or_an_invite__closed_at_the_next_look() -> None:
+    crowd = Crowd()
+    crowd.accept(1, 2, 3)
+    crowd.unproven.proven(3, b"route")
+    crowd.said = {1: MOST_BYTES, 2: MOST_BYTES + 1, 3: 1 << 30}
+    assert numbers(crowd.unproven.large(1.0)) == [2] and crowd.unproven.next_look() == 1.1
+    crowd.said[1] += 1
+    assert crowd.unproven.large(1.05) == [] and numbers(crowd.unproven.large(1.1)) == [1]
+    crowd.unproven.dismissed(3, b"route", 2.0, 0.5)
+    assert crowd.unproven.large(2.1) == [], "what came on a link counts for nothing"
 
 
 def test_many_of_one_address_and_one_of_another__the_single_one_stays() -> None:
@@ -52,12 +74,11 @@ def test_many_of_one_address_and_one_of_another__the_single_one_stays() -> None:
     assert numbers(crowd.unproven.crowd()) == [2, 3, 4, 5, 6]
 
 
-def test_more_addresses_than_shares__both_connections_of_the_host_that_sent_more_stay() -> None:
+def test_more_ranges_than_shares__both_connections_of_the_latest_host_stay() -> None:
     crowd = Crowd(most=8)
     for descriptor in range(1, 9):
-        crowd.accept(descriptor, origin=f"192.0.2.{descriptor}")
-    crowd.accept(20, 21, origin="198.51.100.7")
-    crowd.said = dict.fromkeys(range(1, 9), 266) | {20: 900, 21: 900}
+        crowd.accept(descriptor, origin=f"192.0.{descriptor}.2")
+    crowd.accept(20, 21, origin="198.51.100.7", now=1.0)
     assert numbers(crowd.unproven.crowd()) == [1, 2, 3, 4]
 
 
