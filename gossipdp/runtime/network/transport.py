@@ -217,6 +217,8 @@ class Transport:
         turn.begin(time.monotonic())
         for event in wire.events():
             links.handle(event)
+        for event in wire.endless():
+            links.handle(event)
         self._close_unproven()
         links.run_timers()
         return turn.take(), ready

@@ -87,6 +87,10 @@ class Unproven:
                 descriptor, proven.cookie, proven.origin, now + grace, math.inf
             )
 
+    def links(self) -> dict[bytes, int]:
+        """Route and descriptor of each connection on which a member is proven."""
+        return {route: connection.descriptor for connection, route in self._proven.values()}
+
     def next_timer(self) -> float:
         return min((connection.until for connection in self._waiting.values()), default=math.inf)
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import errno
 import math
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Collection, Hashable, Iterator, Sequence
 from functools import partial
 from typing import Any, Final, Generic, TypeVar
@@ -131,6 +131,8 @@ TURN_BYTES: Final = 1 << 19
 """bytes of messages taken in one turn: more would leave the caches before they are used"""
 READ: Final = 4096
 """most messages read from one socket in one turn"""
+LOOK: Final = 0.5
+"""seconds between two looks for messages without end"""
 GRACE: Final = 0.5
 """seconds in which the other side may close a connection whose link is over"""
 MAX_CUT: Final = 1024
@@ -138,7 +140,7 @@ MAX_CUT: Final = 1024
 COPY_BYTES: Final = 64 << 10
 """libzmq takes sent messages past this size without a copy"""
 _LISTENER_EVENTS: Final = zmq.EVENT_LISTENING | zmq.EVENT_ACCEPTED | zmq.EVENT_DISCONNECTED
-_DIALLER_EVENTS: Final = zmq.EVENT_CLOSED | zmq.EVENT_DISCONNECTED | zmq.EVENT_HANDSHAKE_SUCCEEDED
+_DIALLER_EVENTS: Final = zmq.EVENT_CONNECTED | zmq.EVENT_CLOSED | zmq.EVENT_DISCONNECTED | zmq.EVENT_HANDSHAKE_SUCCEEDED
 _HANDSHAKE_FAILURES: Final = (
     zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL | zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL | zmq.EVENT_HANDSHAKE_FAILED_AUTH
 )
@@ -185,6 +187,13 @@ class ZmqWire:
         )
         self._cut: dict[bytes, None] = {}
         """routes of connections that sent too much: what libzmq still has of them is not kept"""
+        self._descriptors: dict[Connection, int] = {}
+        """of the dialled connections"""
+        self._whole: Counter[bytes | Connection] = Counter()
+        """messages read of each connection"""
+        self._marks: dict[bytes | Connection, tuple[int, int]] = {}
+        """these, and the bytes that had come, when they were last seen to grow"""
+        self._look_at = -math.inf
         self._sockets = Sockets(limits, server, client)
         self._poller = zmq.Poller()
 
@@ -229,6 +238,29 @@ class ZmqWire:
             else:
                 route, *frames = message
                 yield Arrived(key, user_of(route), buffers(frames), size, partial(source_of, route))
+
+    def endless(self) -> Iterator[WireEvent]:
+        """Connections on which more came than may be unread, and no message of it is whole.
+
+        The bounds are those of unread messages, for each connection and for all together. libzmq keeps the frames of a
+        message until its last one, without a bound. Call this after `events`, which reads every whole message.
+        """
+        if (now := self._clock()) < self._look_at:
+            return
+        self._look_at = now + LOOK
+        found: list[tuple[bytes | Connection, int]] = [*self.unproven.links().items(), *self._descriptors.items()]
+        links, begun = dict(found), dict[bytes | Connection, int]()
+        self._whole = Counter({key: count for key, count in self._whole.items() if key in links})
+        self._marks = {key: mark for key, mark in self._marks.items() if key in links}
+        for key, descriptor in links.items():
+            whole, came = self._whole[key], received(descriptor)
+            if self._marks.get(key, (-1, 0))[0] != whole:
+                self._marks[key] = whole, came
+            begun[key] = came - self._marks[key][1]
+        largest = max(begun.values(), default=0)
+        over = min(self._limits.queue_bytes, largest if sum(begun.values()) > self._limits.total_bytes else math.inf)
+        for key in [key for key, size in begun.items() if size >= over and size > 0]:
+            yield Overflowed(key, 1)
 
     def hang_up(self, connection: UnprovenConnection) -> None:
         """Close an inbound connection on which no member is proven."""
@@ -281,6 +313,7 @@ class ZmqWire:
         if connection not in self._dialled:
             return
         dealer, monitor = self._dialled.pop(connection)
+        self._descriptors.pop(connection, None)
         # Events are sent by libzmq's I/O thread: a PAIR without its reader blocks it forever, and with it all links.
         dealer.disable_monitor()
         if monitor is not None:
@@ -325,9 +358,12 @@ class ZmqWire:
 
     def _on_dialler_monitor(self, connection: Connection, monitor: Socket) -> Iterator[WireEvent]:
         for event, value in monitor_events(monitor):
-            if event == zmq.EVENT_HANDSHAKE_SUCCEEDED:
+            if event == zmq.EVENT_CONNECTED:
+                self._descriptors[connection] = value
+            elif event == zmq.EVENT_HANDSHAKE_SUCCEEDED:
                 yield Opened(connection)
             elif event == zmq.EVENT_DISCONNECTED:
+                self._descriptors.pop(connection, None)
                 yield from self._on_dealer(connection)  # what arrived before the end still counts
                 for frames, size in self._inbox.drop(connection):
                     if connection in self._dialled:
@@ -342,6 +378,7 @@ class ZmqWire:
         for _ in range(READ):
             if connection not in self._dialled or not (frames := receive(self._dialled[connection][0])):
                 return
+            self._whole[connection] += 1
             yield from self._keep(connection, frames, sum(map(len, frames)))
 
     def _on_router(self) -> Iterator[WireEvent]:
@@ -350,6 +387,7 @@ class ZmqWire:
         for _ in range(READ):
             if not (message := receive(self._router)):
                 return
+            self._whole[message[0].bytes] += 1
             if (route := message[0].bytes) not in self._cut:
                 yield from self._keep(route, message, sum(map(len, message)) - len(route))
 

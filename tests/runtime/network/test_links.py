@@ -11,7 +11,7 @@ import zmq
 
 from gossipdp.errors import LocalProtocolError
 from gossipdp.protocol.wire.messages import Lane
-from gossipdp.runtime.network import sockets
+from gossipdp.runtime.network import sockets, zmq_wire
 from gossipdp.runtime.network.events import (
     DialFailed,
     Flooded,
@@ -152,6 +152,25 @@ def test_more_messages_than_the_reader_takes__link_closed_and_flooder_kept_out(n
     assert "sent more than this peer could read" in net.events(a, DialFailed)[0].reason
     net.forget()
     net.until(lambda: a.send(name(b), at(b), Lane.CONTROL, PING) and net.events(b, LinkUp))
+
+
+@pytest.mark.parametrize("sender", ["dialler", "listener"])
+def test_message_without_end_on_a_link__the_link_is_closed_and_its_sender_kept_out(
+    net: Net, sender: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """libzmq keeps the frames of a message until its last one."""
+    monkeypatch.setattr(zmq_wire, "LOOK", 0.0)
+    limits = replace(PATIENT, queue_bytes=1 << 20)
+    a, b = net.peer(), net.peer()
+    reader, hostile = (b, a) if sender == "dialler" else (a, b)
+    reader._wire._limits = limits
+    with Relay(b.port, most=4 << 20) as relay:
+        assert a.send(name(b), f"127.0.0.1:{relay.port}", Lane.CONTROL, PING)
+        net.until(lambda: net.events(b, Received))
+        assert hostile.send(name(reader), "", Lane.DATA, [b"\x93x", bytes(4 << 20), bytes(4 << 20)])
+        net.until(lambda: net.events(reader, Flooded))
+        assert not net.events(reader, Received) or sender == "dialler"
+        net.until(lambda: name(hostile) not in {link.peer for link in reader.links()})
 
 
 def test_ping_is_not_held_up_by_the_data_lane(net: Net) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import socket
 import threading
@@ -116,10 +117,14 @@ def at(transport: Transport) -> str:
 
 
 class Relay:
-    """A TCP relay between a dialler and `port` that can stall without closing a connection."""
+    """A TCP relay between a dialler and `port` that can stall without closing a connection.
 
-    def __init__(self, port: int) -> None:
-        self._target = port
+    Args:
+        most: bytes after which it stalls.
+    """
+
+    def __init__(self, port: int, most: float = math.inf) -> None:
+        self._target, self._left = port, most
         self._server = socket.create_server(("127.0.0.1", 0))
         self.port: int = self._server.getsockname()[1]
         self.stalled = threading.Event()
@@ -144,6 +149,9 @@ class Relay:
                 try:
                     if not self.stalled.is_set() and (data := source.recv(1 << 16)):
                         target.sendall(data)
+                        self._left -= len(data)
+                        if self._left <= 0:
+                            self.stalled.set()
                 except OSError:
                     pass
 
