@@ -195,18 +195,18 @@ HELP: Final[dict[str, Help]] = {
         "",
         "Set it on every host to put a member out that does harm.",
     ),
-    "safety.proven_after": Help(
-        "Time for which a member must have been known before its word counts where the words of several members decide:"
-        " which half of a healed network goes on, whether this peer has fallen behind, the end of the run of all, the"
-        " usual speed. Until one member is proven, the words of all count.",
-        "seconds",
-        "Lower it for networks of hosts that all live for minutes.",
-    ),
     "safety.heal": Help(
         "After three consecutive snapshots with NaN or Inf, the network's model is loaded into the training "
         "process and its optimizer is reset. At the next time within 100 rounds, training ends (GD-403).",
         "",
         "Switch it off if your script has its own recovery from NaN.",
+    ),
+    "safety.proven_after": Help(
+        "Time for which a member must have been known before its word counts where the words of several members decide:"
+        " which half of a healed network goes on, whether this peer has fallen behind, the end of the run of all, the"
+        " usual speed. Until one member is proven, the words of all count.",
+        "seconds",
+        "Lower it if all hosts of the network live for minutes.",
     ),
     "checkpoint.dir": Help(
         "Folder of the checkpoints, relative to the peer's home. Copies for joiners and moments are there too, in "
