@@ -68,6 +68,9 @@ NORM_SHARE = 2.0**-3
 """usual distance as a share of ||a_c||, before the first own step and exchange"""
 APART = 4.0
 """cap of one distance in a witness's estimate, in units of the usual distance"""
+COARSE = 64.0
+"""step of a chunk's grid, in usual distances, beyond which a difference of 0 says nothing. Grids that a partner's range
+does not coarsen stay below it: the clipping bound limits what ranges learn"""
 SHARE_TOLERANCE = 1.001
 """relative tolerance on the share: two hosts may sum ||delta||^2 in different orders"""
 FEW_BUFFERS = 0.01
@@ -120,8 +123,8 @@ class Pairwise:
 
     def _execute(self, job: jobs.Job[object]) -> object:
         match job:
-            case jobs.Begin(key, codec, lower, within):
-                return jobs.Turn(tuple(self._codec(key, codec, lower, within).ranges()))
+            case jobs.Begin(key, codec, lower, within, limited):
+                return jobs.Turn(tuple(self._codec(key, codec, lower, within, limited).ranges()))
             case jobs.Answer():
                 return self._answer(job)
             case jobs.Decode(key, buffers, first):
@@ -282,7 +285,7 @@ class Pairwise:
 
     # -- the exchange -----------------------------------------------------------------------------------------
 
-    def _codec(self, key: jobs.ChunkKey, codec: str, lower: bool, within: bool) -> ChunkCodec:
+    def _codec(self, key: jobs.ChunkKey, codec: str, lower: bool, within: bool, limited: bool) -> ChunkCodec:
         """Open one side of a chunk."""
         ledger, span, places = self.ledger, self.ledger.span(key.chunk), self._blocks(key.chunk)
         # Both sides round with the same random stream. The error of the difference then stays below one grid step.
@@ -297,7 +300,7 @@ class Pairwise:
             predicted = blocks.widest(predicted, ledger.blocks[key.chunk])
         elif ledger.averaged(key.chunk):
             codec = self._of_buffers(codec)
-        side = CODECS[codec].chunk(ledger.a[span], predicted, blocks, lower=lower, seed=seed)
+        side = CODECS[codec].chunk(ledger.a[span], predicted, blocks, lower=lower, seed=seed, limited=limited)
         self._open[key] = _Opened(side, moved, within)
         return side
 
@@ -307,7 +310,7 @@ class Pairwise:
         return "fp32" if few or CODECS[codec].fineness > CODECS["bf16"].fineness else "bf16"
 
     def _answer(self, job: jobs.Answer) -> jobs.Turn:
-        side = self._codec(job.key, job.codec, job.lower, job.within)
+        side = self._codec(job.key, job.codec, job.lower, job.within, job.limited)
         own = side.ranges()
         try:
             side.open(job.ranges)
@@ -372,11 +375,13 @@ class Pairwise:
         largest = side.mix(job.weight * share, ledger.a[span], ledger.pending(chunk), momentum, job.pull)
         if not opened.within:
             largest = block_max(_delta(side, span.stop - span.start), ledger.blocks[chunk])
-        learnt = RANGE_SHARE * largest if share > 0.0 else 0.0
+        # What clipping left counts. A difference that a liar claims widens no grid.
+        learnt = RANGE_SHARE * share * largest
         self.range[blocks] = np.maximum(learnt, RANGE_DECAY * self.range[blocks])
         # An outer step since the ranges were sent is not part of delta. The next exchange must still allow for it.
         self.moved[blocks] = np.maximum(self.moved[blocks] - opened.moved, 0.0)
-        self._remember(chunk, math.sqrt(norm2), share)
+        seen = side.step2() <= (COARSE * self._usual(chunk)) ** 2
+        self._remember(chunk, math.sqrt(norm2), share, seen=seen)
         del self._open[key]
         if ledger.averaged(chunk):
             return jobs.Turn(buffers, True, True, share, escalation_bytes=side.escalation_bytes)
@@ -386,16 +391,19 @@ class Pairwise:
             True,
             share,
             distance2=0.0 if self._widened is not None and math.sqrt(norm2) <= self._rounding(chunk) else norm2,
+            seen=seen,
             blocks=side.blocks,
             escalated=side.escalated,
             escalation_bytes=side.escalation_bytes,
         )
 
-    def _remember(self, chunk: int, distance: float, share: float) -> None:
+    def _remember(self, chunk: int, distance: float, share: float, *, seen: bool) -> None:
         # The EMA learns at most `usual`: a bound that learnt from clipped distances would grow as a liar wants.
         usual = self._usual(chunk)
         self._mixed[chunk] += share > 0.0
         self._brought[chunk] += share * distance
+        if not seen:
+            return
         self._distance[chunk] = _follow(self._distance[chunk], min(HEADROOM * distance, usual))
         # It rises at once: a witness must not call a distance implausible that it has just seen.
         apart = min(distance, APART * usual)

@@ -60,6 +60,12 @@ class ChunkCodec(Protocol):
     def norm2(self) -> float:
         """||delta||^2 in fp64. Needs `complete`, else raises RuntimeError."""
 
+    def step2(self) -> float:
+        """Squared length of a vector that has the grid step of its block at each parameter; 0 where there is no grid.
+
+        A delta much shorter than that may read as 0. Needs `open`, else raises RuntimeError.
+        """
+
     def mix(self, share: float, a: Vector, pending: Vector, v: Vector | None, pull: float) -> Vector:
         """a += share * delta; pending += share * delta; v -= pull * share * delta if v is given.
 
@@ -84,7 +90,14 @@ class Codec(Protocol):
     """bytes that one side sends for a parameter of a whole block, without escalations"""
 
     def chunk(
-        self, a: Vector, predicted: NDArray[np.float32], blocks: Blocks | None = None, *, lower: bool, seed: int
+        self,
+        a: Vector,
+        predicted: NDArray[np.float32],
+        blocks: Blocks | None = None,
+        *,
+        lower: bool,
+        seed: int,
+        limited: bool = False,
     ) -> ChunkCodec:
         """Open one side of a chunk.
 
@@ -95,6 +108,7 @@ class Codec(Protocol):
             lower: whether this side has the lower peer id. It computes differences; the other side negates them.
             seed: 64 bits, the same on both sides, and another one for each chunk of each exchange. It gives the
                 stochastic rounding and the coefficients of checks.
+            limited: the same on both sides; the smaller of both ranges limits how coarse the grid of a block is.
         """
 
 

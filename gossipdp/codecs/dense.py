@@ -70,6 +70,9 @@ class DenseChunk:
             raise RuntimeError("delta is not known yet")
         return float(np.sum(np.square(self._delta, dtype=np.float64)))
 
+    def step2(self) -> float:
+        return 0.0
+
     def mix(self, share: float, a: Vector, pending: Vector, v: Vector | None, pull: float) -> Vector:
         if not self.complete:
             raise RuntimeError("delta is not known yet")
@@ -90,7 +93,14 @@ class DenseCodec:
         self._encode, self._decode = encode, decode
 
     def chunk(
-        self, a: Vector, predicted: NDArray[np.float32], blocks: Blocks | None = None, *, lower: bool, seed: int
+        self,
+        a: Vector,
+        predicted: NDArray[np.float32],
+        blocks: Blocks | None = None,
+        *,
+        lower: bool,
+        seed: int,
+        limited: bool = False,
     ) -> ChunkCodec:
         return DenseChunk(self._encode, self._decode, a, blocks or Blocks.across(len(a)), lower)
 

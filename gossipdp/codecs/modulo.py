@@ -10,6 +10,10 @@ escalated: both sides send higher bits of the same u, never a new rounding, unti
 is known in full. Both sides compute the same d from the same bytes, and each scales it by its own sign. The deltas are
 therefore opposite to the last bit.
 
+The larger of both ranges sets the grid of a block, but the smaller one limits it: a range that one side claims makes
+the grid no coarser than `NEAR` steps of range above the other's. A difference beyond it escalates. Ranges further apart
+than any grid can serve are those of a block that one side never moved, or a lie. Both sides then send its fp32 values.
+
 Both sides must use the *same* seed, and another one for each chunk of each exchange. The seed gives the rounding, so
 that |delta - (y_j - y_i)| < s and equal anchors give exactly zero. It also gives the coefficients of the checks, so
 that the next exchange may catch an error that this one missed.
@@ -28,8 +32,9 @@ from numpy.typing import NDArray
 from gossipdp.codecs import kernels
 from gossipdp.codecs.base import Buffer, ChunkCodec, PayloadError, Vector, array_of
 from gossipdp.codecs.blocks import BLOCK, Blocks
+from gossipdp.codecs.kernels.anchor import LARGEST
 
-__all__ = ["ModuloCodec"]
+__all__ = ["ModuloCodec", "grid_levels"]
 
 SAFETY: Final = 1.0
 """q: half the width of the grid, in units of the larger predicted range"""
@@ -40,6 +45,10 @@ RANGES: Final = np.array([np.ldexp(_OCTAVE[level % 4], level // 4 - 32) for leve
 """the range of each range byte, 2^-31.9 to 2^31.9"""
 ESCALATIONS: Final = (4, 16, 16)
 """higher bits of stages 1, 2 and 3. With at least 2 bits of stage 0 they make 38, and u_high - u_low fits 36"""
+NEAR: Final = 12
+"""levels of range by which the grid may be coarser than the smaller range asks for: a factor of 8"""
+DEEP: Final = 28
+"""levels of range by which the grid may be finer than the larger range asks for: a factor of 128"""
 
 
 _Narrow: TypeAlias = tuple[NDArray[np.uint32], NDArray[np.int8]]
@@ -58,16 +67,32 @@ class ModuloCodec:
         self.bytes_per_parameter = bits / 8 + 3 / BLOCK
         self.steps: NDArray[np.float64] = RANGES * (2.0 * SAFETY) / (2**bits - 2)
         """grid step s of each range byte, shape (256,)"""
-        self.guard = (2**bits - 2) * 2.0**-34 / SAFETY
-        """smallest range relative to |a|_inf for which |a/s| fits the 34 bits of `kernels`"""
+        self.guard = (2**bits - 2) * 2.0 ** (DEEP / 4 - 34) / SAFETY
+        """smallest range relative to |a|_inf for which |a/s| fits the 34 bits of `kernels` on the finest grid"""
         widths = (bits, *ESCALATIONS)
         self.stages = tuple((sum(widths[:stage]), width) for stage, width in enumerate(widths))
         """(shift, width) of the bits of u that each stage sends"""
 
     def chunk(
-        self, a: Vector, predicted: NDArray[np.float32], blocks: Blocks | None = None, *, lower: bool, seed: int
+        self,
+        a: Vector,
+        predicted: NDArray[np.float32],
+        blocks: Blocks | None = None,
+        *,
+        lower: bool,
+        seed: int,
+        limited: bool = False,
     ) -> ChunkCodec:
-        return _ModuloChunk(self, a, predicted, blocks or Blocks.across(len(a)), lower, seed)
+        return _ModuloChunk(self, a, predicted, blocks or Blocks.across(len(a)), lower, seed, limited)
+
+
+def grid_levels(own: NDArray[np.uint8], theirs: NDArray[np.uint8]) -> tuple[NDArray[np.uint8], NDArray[np.bool_]]:
+    """The level of each block's grid, and which blocks need fp32. It is the same on both sides."""
+    high, low = np.maximum(own, theirs), np.minimum(own, theirs)
+    limit = low + np.minimum(np.uint8(NEAR), np.uint8(255) - low)
+    level = np.minimum(high, limit)
+    apart = high - level > DEEP
+    return np.where(apart, high, level), apart
 
 
 class _ModuloChunk:
@@ -85,8 +110,10 @@ class _ModuloChunk:
         blocks: Blocks,
         lower: bool,
         seed: int,
+        limited: bool,
     ) -> None:
         self._codec, self._layout, self._lower, self._key = codec, blocks, lower, _key(seed)
+        self._limited = limited
         self._coefs = kernels.coefficients(*self._key)
         self.blocks, self.escalated, self.complete = len(blocks), 0, False
         self.escalation_bytes = 0
@@ -99,20 +126,30 @@ class _ModuloChunk:
         self._stage = -1
         self._rows: NDArray[np.int64] = np.full(self.blocks, -1, np.int64)
         self._wide: Vector = np.empty(0, np.float32)
+        self._apart: NDArray[np.bool_] = np.zeros(self.blocks, np.bool_)
+        self._values: Vector = np.empty(0, np.float32)
+        self._deltas: Vector | None = None
 
     def ranges(self) -> list[Buffer]:
         return [self._levels.data]
 
     def open(self, ranges: Buffer) -> None:
-        levels = np.maximum(self._levels, array_of(ranges, "u1", self.blocks))
+        theirs = array_of(ranges, "u1", self.blocks)
         if self._stage >= 0:
             raise RuntimeError("chunk is open already")
+        if self._limited:
+            levels, self._apart = grid_levels(self._levels, theirs)
+        else:
+            levels = np.maximum(self._levels, theirs)
         step = self._codec.steps[levels]
         self._step, self._scale = step, 65536.0 / step
         layout, bits = self._layout, self._codec.bits
         codes, checks = _room(layout, bits)
         ends = layout.starts, layout.places
         kernels.encode(self._copy, self._highest, self._scale, *self._key, bits, self._coefs, *ends, codes, checks)
+        if self._apart.any():
+            self._values = self._copy[layout.spread(self._apart)]
+            self._outbox += [self._values.astype("<f4", copy=False).data.cast("B"), b""]
         self._post(0, codes, checks)
 
     def emit(self) -> list[Buffer]:
@@ -127,7 +164,9 @@ class _ModuloChunk:
         for codes, checks in zip(buffers[::2], buffers[1::2], strict=True):
             if self.complete:
                 raise PayloadError("a stage that no block needs")
-            if self._stage == 0:
+            if self._values.size and self._deltas is None:
+                self._absorb_values(codes, checks)
+            elif self._stage == 0:
                 self._absorb_first(codes, checks)
             else:
                 self._absorb_escalation(codes, checks)
@@ -137,6 +176,11 @@ class _ModuloChunk:
             raise RuntimeError("delta is not known yet")
         narrow = float(np.dot(self._squares, self._step * self._step))
         return narrow + float(np.sum(np.square(self._wide, dtype=np.float64)))
+
+    def step2(self) -> float:
+        if self._stage < 0:
+            raise RuntimeError("chunk is not open")
+        return float(np.dot(self._layout.sizes[~self._apart], np.square(self._step[~self._apart])))
 
     def mix(self, share: float, a: Vector, pending: Vector, v: Vector | None, pull: float) -> Vector:
         if not self.complete:
@@ -173,6 +217,15 @@ class _ModuloChunk:
         """The same two values, those of the higher id first."""
         return (theirs, own) if self._lower else (own, theirs)
 
+    def _absorb_values(self, values: Buffer, checks: Buffer) -> None:
+        """The partner's values of the blocks whose ranges are too far apart."""
+        theirs = array_of(values, "<f4", len(self._values)).astype(np.float32)
+        array_of(checks, "u1", 0)
+        if not np.all(np.abs(theirs) <= LARGEST):
+            raise PayloadError("values beyond the network's grid")
+        self.escalation_bytes += theirs.nbytes
+        self._deltas = theirs - self._values if self._lower else -(self._values - theirs)
+
     def _absorb_first(self, codes: Buffer, checks: Buffer) -> None:
         bits = self._codec.bits
         theirs = array_of(codes, "u1", len(self._codes))
@@ -184,7 +237,7 @@ class _ModuloChunk:
         self._differences: NDArray[np.int16] = np.empty(layout.size, np.int16)
         self._largest: NDArray[np.int32] = np.empty(self.blocks, np.int32)
         squares, failed = np.empty(self.blocks, np.int64), np.empty(self.blocks, np.uint8)
-        self.escalated = kernels.verdict(
+        kernels.verdict(
             high,
             high_checks,
             low,
@@ -201,20 +254,29 @@ class _ModuloChunk:
         copy = self._copy
         del self._copy  # the largest part of an open chunk, which may wait long for its partner
         self._squares: NDArray[np.float64] = squares.astype(np.float64)
-        self.complete = self.escalated == 0
+        failing = np.flatnonzero((failed > 0) & ~self._apart)
+        wide = np.flatnonzero((failed > 0) | self._apart)
+        self.escalated, self.complete = len(wide), len(failing) == 0
+        if self.escalated:
+            self._widen(wide)
         if self.complete:
             return
-        failing = np.flatnonzero(failed)
-        self._squares[failing] = 0.0
         left = layout.take(failing)
-        self._rows[failing] = left.starts[:-1]
-        self._wide = np.zeros(left.size, np.float32)
         self._failing: NDArray[np.int64] = failing
         u: NDArray[np.int64] = np.empty(left.size, np.int64)
         known: NDArray[np.int64] = np.empty_like(u)
         kernels.recompute(copy, self._scale, layout.starts, failing, *self._key, left.starts, u)
         kernels.unpack_rows(theirs, layout.places, failing, bits, left.starts, known)
         self._escalate(left, u, known)
+
+    def _widen(self, blocks: NDArray[np.int64]) -> None:
+        """Make room for the deltas of these blocks, and fill in those that came as values."""
+        wide = self._layout.take(blocks)
+        self._squares[blocks] = 0.0
+        self._rows[blocks] = wide.starts[:-1]
+        self._wide = np.zeros(wide.size, np.float32)
+        if self._deltas is not None:
+            self._wide[wide.spread(self._apart[blocks])] = self._deltas
 
     def _absorb_escalation(self, codes: Buffer, checks: Buffer) -> None:
         shift, width = self._codec.stages[self._stage]

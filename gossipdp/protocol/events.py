@@ -184,7 +184,7 @@ class ExchangeEnded(Event):
     chunks: int
     of: int
     distance: float
-    """RMS of a_i - a_j per parameter, over the mixed chunks"""
+    """RMS of a_i - a_j per parameter, over the mixed chunks; NaN if a grid was too coarse to show it"""
     clipped: int
     blocks: int
     escalated: int

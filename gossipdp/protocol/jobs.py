@@ -246,6 +246,8 @@ class Turn:
     """tau of this peer"""
     distance2: float = 0.0
     """||delta||^2 once complete; 0 of buffers"""
+    seen: bool = True
+    """the grid was fine enough to show a usual difference"""
     blocks: int = 0
     """blocks of parameters, once complete"""
     escalated: int = 0
@@ -266,6 +268,8 @@ class Begin(Job[Turn]):
     """this peer's id is the lower of the two"""
     within: bool = True
     """no block spans two tensors; False with a partner of protocol version 4 or less"""
+    limited: bool = True
+    """the smaller of both ranges limits the grid of a block; False with a partner of protocol version 5 or less"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -277,7 +281,8 @@ class Answer(Job[Turn]):
     lower: bool
     ranges: Buffer
     within: bool = True
-    """as of `Begin`"""
+    limited: bool = True
+    """both as of `Begin`"""
 
 
 @dataclass(frozen=True, slots=True)

@@ -40,7 +40,7 @@ def frame_bytes(message: Message, buffers: Sequence[Buffer] = ()) -> int:
 
 def greeting_bytes(codec: str) -> tuple[int, int]:
     """Bytes of the messages that begin and end an exchange, as received by the initiator and by the responder."""
-    number, name = 1 << 32, str(Named(codec, within=True))
+    number, name = 1 << 32, str(Named(codec, within=True, limited=True))
     offer = Offer(number, DIGEST, DIGEST, name, 0.5, 0.5, 0, WINDOW)
     accept = Accept(number, name, 0.5, 0.5, WINDOW, 1)
     return frame_bytes(accept), frame_bytes(offer) + frame_bytes(End(number, True, "settled"))

@@ -52,17 +52,18 @@ class Replica:
             self.run(jobs.OuterStep(chunk, lr, momentum, self.applied, part))
 
 
-def exchange(i, j, codec="fp32", weight=0.5, pull=0.0, within=True):
+def exchange(i, j, codec="fp32", weight=0.5, pull=0.0, within=True, limited=True):
     """Exchange all chunks between two replicas; i is the initiator. Returns the responder's turns.
 
     Args:
         within: False as between peers of which one knows no blocks of tensors.
+        limited: False as between peers of which one knows no limit of a grid.
     """
     number, mixed = next(i.numbers), []
     for chunk in range(i.ledger.chunks):
         key = jobs.ChunkKey(i.id, number, chunk)
-        turn = i.run(jobs.Begin(key, codec, i.id < j.id, within))
-        turn = j.run(jobs.Answer(key, codec, j.id < i.id, turn.buffers[0], within))
+        turn = i.run(jobs.Begin(key, codec, i.id < j.id, within, limited))
+        turn = j.run(jobs.Answer(key, codec, j.id < i.id, turn.buffers[0], within, limited))
         first = True
         while True:
             turn = i.run(jobs.Decode(key, turn.buffers, first))

@@ -104,7 +104,7 @@ def test_joiners_first_ranges_allow_for_the_rounding_of_the_copy():
     for chunk in range(3):
         frozen = giver.run(jobs.Freeze(chunk))
         joiner.run(jobs.Adopt(chunk, frozen.payload, frozen.hash))
-    giver.algorithm.range[:] = 0.0
+    giver.algorithm.range[:] = joiner.algorithm.range / 4
     assert sum(turn.escalated for turn in exchange(joiner, giver, "modulo8")) == 0
 
 
@@ -179,7 +179,7 @@ def test_range_told_allows_for_own_steps_since_the_last_exchange(moved, escalate
     pair = Pair(2.0, 1.0)
     for side in (pair.i, pair.j):
         side.range[:] = 0.01
-    pair.i.moved[:] = moved
+        side.moved[:] = moved
     assert pair.exchange("modulo4").escalated == escalated
 
 

@@ -7,9 +7,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from gossipdp.algorithms.pairwise import Pairwise
 from gossipdp.codecs import CODECS
 from gossipdp.protocol import jobs
-from tests.algorithms.replicas import bounded, exchange
+from tests.algorithms.replicas import bounded, exchange, replicas
 
 
 @pytest.mark.parametrize("codec", list(CODECS))
@@ -128,3 +129,53 @@ def test_momenta_are_pulled_by_chunks_that_are_mixed_whole_and_by_no_others(code
         assert (turn.share < 1.0) == clipped
         assert [(replica.v == v).all() for replica, v in zip(pair, before, strict=True)] == [clipped] * 2
         np.testing.assert_allclose(pair[0].v + pair[1].v, before[0] + before[1], atol=1e-5)
+
+
+class _Boaster(Pairwise):
+    """Claims the widest range of each block, and that its values are two steps of that grid away."""
+
+    def _codec(self, key, codec, lower, within, limited):
+        super()._codec(key, codec, lower, within, limited)
+        span, blocks = self.ledger.span(key.chunk), self.ledger.blocks[key.chunk]
+        values = self.ledger.a[span] + np.float32(2 * CODECS[codec].steps[255])
+        claims = np.full(len(blocks), 4e9, np.float32)
+        lie = CODECS[codec].chunk(values, claims, blocks, lower=lower, seed=key.exchange, limited=limited)
+        self._open[key].side = lie
+        return lie
+
+
+def boasted_to(limited, rounds=12, size=2000):
+    """Two honest replicas that train, each of which also meets a boaster in each round.
+
+    Returns:
+        Their distance at each exchange among themselves as measured by them, as it was, and the turns with the boaster.
+    """
+    one, other, boaster = replicas(3, size, clip=1.5, width=1024)
+    boaster.algorithm.__class__ = _Boaster
+    other.ledger.a[:] = other.x[:] = one.ledger.a
+    for each in (one, other):
+        each.algorithm.range[:] = 0.0
+    rng = np.random.default_rng(5)
+    measured, true, turns = [], [], []
+    for _ in range(rounds):
+        for each in (one, other):
+            each.settle()
+            each.x += 1e-3 * rng.standard_normal(size).astype(np.float32)
+            each.outer(1.0, 0.0)
+        turns += exchange(boaster, one, "modulo3", limited=limited) + exchange(
+            boaster, other, "modulo3", limited=limited
+        )
+        true.append(np.linalg.norm(one.a - other.a))
+        mixed = exchange(one, other, "modulo3")
+        assert all(turn.seen for turn in mixed)
+        measured.append(np.sqrt(sum(turn.distance2 for turn in mixed)))
+    return np.array(measured), np.array(true), turns
+
+
+@pytest.mark.parametrize("limited", [True, False], ids=["both know the limit", "the boaster knows no limit"])
+def test_partner_that_claims_the_widest_ranges__honest_ones_stay_near_and_see_their_distance(limited):
+    measured, true, turns = boasted_to(limited)
+    step = 1e-3 * np.sqrt(2000)
+    assert true.max() < 12 * step, "clipping bounds what a partner adds"
+    np.testing.assert_allclose(measured, true, rtol=0.5)
+    assert all(turn.seen == limited for turn in turns)

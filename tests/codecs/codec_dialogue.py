@@ -24,14 +24,15 @@ def converse(
     seed: int = 1,
     lower_starts: bool = True,
     blocks: Blocks | None = None,
+    limited: bool = False,
 ) -> Dialogue:
     """Run the turns until neither side emits anything. Both must then be complete."""
     ranges = predicted if isinstance(predicted, tuple) else (predicted, predicted)
     count = -(-len(low) // BLOCK) if blocks is None else len(blocks)
     first, second = (np.broadcast_to(np.float32(r), count).copy() for r in ranges)
     sides = {
-        "low": CODECS[codec].chunk(low, first, blocks, lower=True, seed=seed),
-        "high": CODECS[codec].chunk(high, second, blocks, lower=False, seed=seed),
+        "low": CODECS[codec].chunk(low, first, blocks, lower=True, seed=seed, limited=limited),
+        "high": CODECS[codec].chunk(high, second, blocks, lower=False, seed=seed, limited=limited),
     }
     names = ["low", "high"] if lower_starts else ["high", "low"]
     initiator, responder = names

@@ -55,13 +55,16 @@ LAYOUTS = {
 @codecs
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("pair", PAIRS)
-def test_any_inputs_decode_to_opposite_numbers(codec: str, pair: str, layout: str) -> None:
-    """Invariant 1."""
+@pytest.mark.parametrize("claims", [None, 0.0, 5e-2, 10.0, 4e9])
+def test_any_inputs_decode_to_opposite_numbers(codec: str, pair: str, layout: str, claims: float | None) -> None:
+    """Invariant 1. claims: range of each block that one side tells, while the smaller range limits the grid."""
     case, blocks = PAIRS[pair], LAYOUTS[layout]
     predicted = np.broadcast_to(np.float32(case.predicted), 6)
     predicted = blocks.widest(predicted, LAYOUTS["across tensors"])
+    ranges = (predicted, predicted if claims is None else claims)
+    how = {"blocks": blocks, "limited": claims is not None}
     for lower_starts in (True, False):
-        talk = converse(codec, case.low, case.high, predicted, lower_starts=lower_starts, blocks=blocks)
+        talk = converse(codec, case.low, case.high, ranges, lower_starts=lower_starts, **how)
         low, high = delta(talk.low, SIZE), delta(talk.high, SIZE)
         assert np.isfinite(low).all()
         assert np.array_equal(low, -high)

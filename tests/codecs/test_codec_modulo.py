@@ -8,7 +8,7 @@ import pytest
 from gossipdp.codecs import CODECS, kernels
 from gossipdp.codecs.base import PayloadError
 from gossipdp.codecs.blocks import BLOCK, Blocks
-from gossipdp.codecs.modulo import RANGES, ModuloCodec
+from gossipdp.codecs.modulo import DEEP, NEAR, RANGES, ModuloCodec, grid_levels
 from tests.codecs.codec_dialogue import block_max, converse, delta
 
 WIDTHS = range(2, 17)
@@ -340,3 +340,53 @@ def test_int8_scale_below_zero_is_refused() -> None:
     codes, scales = side.emit()
     with pytest.raises(PayloadError):
         side.absorb([codes, (-np.frombuffer(scales, np.float32)).tobytes()])
+
+
+@pytest.mark.parametrize(
+    ("own", "theirs", "level", "apart"),
+    [
+        pytest.param(100, 100, 100, False, id="equal ranges"),
+        pytest.param(100, 100 + NEAR, 100 + NEAR, False, id="the larger one, within the limit"),
+        pytest.param(100, 101 + NEAR, 100 + NEAR, False, id="the larger one is limited"),
+        pytest.param(100, 100 + NEAR + DEEP, 100 + NEAR, False, id="as far as a grid can serve"),
+        pytest.param(100, 101 + NEAR + DEEP, 101 + NEAR + DEEP, True, id="too far apart: fp32"),
+        pytest.param(0, 255, 255, True, id="the widest claim"),
+        pytest.param(250, 255, 255, False, id="no level beyond the last one"),
+    ],
+)
+def test_level_of_a_grid(own: int, theirs: int, level: int, apart: bool) -> None:
+    for pair in ((own, theirs), (theirs, own)):
+        levels, far = grid_levels(*(np.array([each], np.uint8) for each in pair))
+        assert (levels.tolist(), far.tolist()) == ([level], [apart])
+
+
+@widths
+@pytest.mark.parametrize("claim", [0.0, 1e-6, 1e-1, 1.0, 4e9])
+def test_claimed_range_makes_no_block_coarser_than_a_few_times_the_own_range(bits: int, claim: float) -> None:
+    """The delta is exact to a step of that grid, whatever one side claims. Without the limit 4e9 hides every delta."""
+    rng = np.random.default_rng(11)
+    low = rng.standard_normal(3 * BLOCK).astype(np.float32)
+    moved = (1e-3 * rng.standard_normal(3 * BLOCK)).astype(np.float32)
+    own = block_max(moved)
+    talk = converse(f"modulo{bits}", low, low + moved, (own, claim), limited=True)
+    coarsest = 2.0 * own.max() * 2.0 ** ((NEAR + 1) / 4) / (2**bits - 2)
+    assert np.abs(delta(talk.low, len(low)) - moved).max() <= coarsest + np.spacing(np.float32(4.0))
+    assert talk.low.step2() == talk.high.step2() <= len(low) * coarsest**2
+
+
+def test_values_of_blocks_whose_ranges_are_far_apart_must_be_finite_and_of_the_right_length() -> None:
+    values = np.ones(BLOCK, np.float32)
+    for wrong in (values[1:], values * np.float32(np.nan), values * np.float32(np.inf), values * np.float32(2.0**100)):
+        side = codec_of(4).chunk(values, values[:1] * 0, lower=True, seed=1, limited=True)
+        side.open(b"\xff")
+        _, _, codes, checks = side.emit()
+        with pytest.raises(PayloadError):
+            side.absorb([wrong.tobytes(), b"", bytes(codes), bytes(checks)])
+
+
+def test_bytes_of_an_exchange_between_equal_ranges_do_not_depend_on_the_limit() -> None:
+    rng = np.random.default_rng(12)
+    low = rng.standard_normal(3 * BLOCK).astype(np.float32)
+    high = low + (1e-3 * rng.standard_normal(3 * BLOCK)).astype(np.float32)
+    sent = [converse("modulo3", low, high, 4e-3, limited=limited).sent for limited in (False, True)]
+    assert sent[0] == sent[1]

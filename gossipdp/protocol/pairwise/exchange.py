@@ -60,6 +60,8 @@ class Terms:
     codec: str
     within: bool = True
     """no block spans two tensors (`block_layout`)"""
+    limited: bool = True
+    """the smaller of both ranges limits the grid of a block"""
     weight: float
     """gamma: share of the difference that moves each anchor (algorithms section 3)"""
     pull: float
@@ -76,7 +78,7 @@ def keeps_to(accept: Accept, offer: Offer, fineness: Mapping[str, int]) -> bool:
     """Whether the answer claims no more than was offered, with the same blocks and a codec at least as fine."""
     answered, offered = Named.of(accept.codec), Named.of(offer.codec)
     return (
-        answered.within == offered.within
+        answered[1:] == offered[1:]
         and answered.codec in fineness
         and fineness[answered.codec] >= fineness[offered.codec]
         and accept.weight <= offer.weight
@@ -98,6 +100,8 @@ class Tally:
     clipped: int = 0
     beyond: int = 0
     """chunks whose difference was beyond a bound of the closing"""
+    unseen: int = 0
+    """chunks whose grid was too coarse to show a usual difference"""
     blocks: int = 0
     escalated: int = 0
     escalation_bytes: int = 0
@@ -113,6 +117,7 @@ class Tally:
         self.parameters2 += turn.distance2
         self.mixed2 += turn.share**2 * turn.distance2
         self.clipped += turn.share < 1.0
+        self.unseen += not turn.seen
         self.beyond += turn.share == 0.0
         self.blocks += turn.blocks
         self.escalated += turn.escalated
@@ -180,7 +185,7 @@ class Side:
         return self.tally.mixing * self._of / self.tally.chunks if self.tally.chunks >= enough else 0.0
 
     def distance(self) -> float:
-        """RMS of a_i - a_j over all parameters. NaN unless all chunks were mixed."""
+        """RMS of a_i - a_j over all parameters. NaN unless all chunks were mixed, and their grids showed it."""
         return self._rms() if self.tally.chunks == self._of else math.nan
 
     def moved(self) -> float:
@@ -188,7 +193,12 @@ class Side:
         return math.sqrt(self.tally.mixed2 / max(1, self._size))
 
     def _rms(self) -> float:
-        """RMS difference of the mixed parameters. Exact if all chunks were mixed, else an estimate."""
+        """RMS difference of the mixed parameters. Exact if all chunks were mixed, else an estimate.
+
+        NaN where a grid was too coarse to show it.
+        """
+        if self.tally.unseen:
+            return math.nan
         return math.sqrt(self.tally.parameters2 / max(1.0, self._size * self.tally.chunks / self._of))
 
     def _end(self, result: str, now: float) -> None:

@@ -90,7 +90,8 @@ class Initiator(Side):
             self.next_first = (number + 1) % self._of
             self._open[number] = OpenChunk()
             terms = self.terms
-            self._outputs.ask(jobs.Begin(self._key(number), terms.codec, terms.lower, terms.within))
+            how = (terms.within, terms.limited)
+            self._outputs.ask(jobs.Begin(self._key(number), terms.codec, terms.lower, *how))
         self._end_if_done(now)
 
     def _has_room(self) -> bool:

@@ -13,7 +13,7 @@ from gossipdp.protocol import jobs
 from gossipdp.protocol.events import Notice, OfferRefused
 from gossipdp.protocol.membership.view import LIVE
 from gossipdp.protocol.model import Model
-from gossipdp.protocol.pairwise.block_layout import SINCE, Named
+from gossipdp.protocol.pairwise.block_layout import Named
 from gossipdp.protocol.pairwise.closing import Closing
 from gossipdp.protocol.pairwise.exchange import Side, Terms, keeps_to
 from gossipdp.protocol.pairwise.matching import BUSY, DONE, IDLE, Matching, guests_per_round, out_of_reach
@@ -24,7 +24,7 @@ from gossipdp.protocol.parts import Parts
 from gossipdp.protocol.rounds.pacing import Pacing
 from gossipdp.protocol.rounds.rounds import Rounds, damped
 from gossipdp.protocol.settings_digest import difference
-from gossipdp.protocol.wire.messages import Accept, End, Member, Offer, Refuse, State, short
+from gossipdp.protocol.wire.messages import OLDEST_VERSION, Accept, End, Member, Offer, Refuse, State, short
 
 __all__ = ["IDLE_FOR", "Offers"]
 
@@ -182,7 +182,7 @@ class Offers:
             self._counter,
             self._model.schema.digest,
             self._settings,
-            str(Named(self._terms.codec, self._within(partner))),
+            str(Named.among(self._terms.codec, self._version(partner))),
             self._wish(partner),
             self._terms.pull,
             self._first,
@@ -191,10 +191,10 @@ class Offers:
         )
         self._send(partner)
 
-    def _within(self, partner: bytes) -> bool:
-        """Whether both peers know blocks of tensors."""
+    def _version(self, partner: bytes) -> int:
+        """The newest protocol version that both peers speak."""
         member = self._membership.members.get(partner)
-        return member is not None and min(member.version, self._membership.me.version) >= SINCE
+        return OLDEST_VERSION if member is None else min(member.version, self._membership.me.version)
 
     def _excluded(self, alive: Iterable[Member], unsettled: Mapping[bytes, str], now: float) -> dict[bytes, str]:
         """Members that are not asked, and why."""
@@ -339,7 +339,7 @@ class Offers:
         codec = max(offered.codec, self._terms.codec or offered.codec, key=lambda name: fineness[name])
         return Accept(
             offer.exchange,
-            str(Named(codec, offered.within)),
+            str(offered._replace(codec=codec)),
             min(offer.weight, self._wish(source)),
             min(offer.pull, self._terms.pull),
             min(offer.window, self._terms.window),
@@ -356,6 +356,7 @@ class Offers:
             exchange=accept.exchange,
             codec=named.codec,
             within=named.within,
+            limited=named.limited,
             weight=accept.weight,
             pull=accept.pull,
             window=accept.window,

@@ -126,7 +126,8 @@ class Responder(Side):
                 return None
             self._make_void([oldest])
         terms = self.terms
-        self._outputs.ask(jobs.Answer(self._key(number), terms.codec, terms.lower, ranges, terms.within))
+        how = (terms.within, terms.limited)
+        self._outputs.ask(jobs.Answer(self._key(number), terms.codec, terms.lower, ranges, *how))
         self._open[number] = OpenChunk()
 
     def _take_turn(self, number: int, turn: int, buffers: tuple[Buffer, ...], bound: float) -> None:

@@ -108,7 +108,7 @@ __all__ = [
     "short",
 ]
 
-PROTOCOL_VERSION: Final = 5
+PROTOCOL_VERSION: Final = 6
 """the newest version that this peer speaks"""
 OLDEST_VERSION: Final = 3
 """the oldest version that this peer speaks. A network changes version host by host, and peers of version 4 write frames

@@ -20,6 +20,8 @@ WIDE: Final = 2.5
 """consensus ratio above which agreement is called wide: 1.4 to 1.8 is usual, 3.5 among hosts of speeds 1 : 2 : 4"""
 FAR: Final = 0.95 * FARTHEST
 """consensus ratio from which replicas are too far apart: each exchange counts as `FARTHEST` at most"""
+UNSEEN: Final = 3
+"""exchanges in a row that showed no distance before a peer counts as degraded"""
 MOST_STALL: Final = 0.2
 """share of the training time spent in gossipdp above which a peer is degraded, except with mode sync"""
 LOOPBACK: Final = ("127.", "[::1]", "localhost:")
@@ -111,6 +113,8 @@ class Signs:
     """refused offers and exchanges that mixed nothing, since the last that did: reason and number"""
     ratio: float = math.nan
     """the consensus ratio; NaN while it is unknown"""
+    unseen: int = 0
+    """exchanges in a row that mixed something and whose grids were too coarse to show a distance"""
     all_far: bool = False
     """several members are far from this one, none is near, and this one does not run away"""
     stall: float = math.nan
@@ -238,6 +242,11 @@ def _degraded(signs: Signs) -> list[str]:
                 if signs.all_far
                 else "one host alone may have diverged: compare the losses in `gossipdp members`"
             )
+        )
+    if signs.training and signs.unseen >= UNSEEN:
+        said.append(
+            f"agreement is unknown: the grids of the last {signs.unseen} exchanges were too coarse to show a distance,"
+            f" the last one with {signs.partner}"
         )
     if signs.stall > MOST_STALL and not signs.sync:
         said.append(f"training spends {signs.stall:.0%} of its time in gossipdp")

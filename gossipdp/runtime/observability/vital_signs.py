@@ -59,6 +59,8 @@ class VitalSigns:
         """the last end of the command is among them"""
         self._distances: dict[bytes, float] = {}
         """partner -> distance of the anchors at the last exchange, RMS per parameter"""
+        self._unseen = 0
+        """exchanges in a row that showed no distance"""
         self._stalls: deque[tuple[float, float]] = deque(maxlen=MOST_REPORTS)
         """times of the training process's reports, and the seconds that it had spent in gossipdp by then"""
 
@@ -70,6 +72,7 @@ class VitalSigns:
                 self._loads, self._quiet_since, self._still_since = False, now, now
                 self._stalls.clear()
                 self._distances.clear()
+                self._unseen = 0
             case events.RoundDone():
                 self._still_since = now
                 if self._ends and now - self._ends[-1] > STEADY:
@@ -78,7 +81,10 @@ class VitalSigns:
                 if chunks:
                     self._mixed(now)
                     if math.isfinite(distance):
-                        self._distances[partner] = distance
+                        self._distances[partner], self._unseen = distance, 0
+                    else:
+                        self._distances.pop(partner, None)
+                        self._unseen += 1
                 else:
                     self._fruitless["no chunk averaged" if result == "done" else result] += 1
             case events.OfferRefused(_, reason):
@@ -177,7 +183,8 @@ class VitalSigns:
             patience=patience,
             round_seconds=pacing.usual_round,
             fruitless=tuple(self._fruitless.most_common(3)),
-            ratio=pacing.ratio,
+            ratio=math.nan if self._unseen else pacing.ratio,
+            unseen=self._unseen,
             all_far=self._all_far(),
             stall=self._stall(max(STALL_WINDOW, QUIET_ROUNDS * pacing.usual_round)) if training else math.nan,
             sync=peer.config.sync,

@@ -80,6 +80,9 @@ class _Wrapper(ABC):
     def norm2(self) -> float:
         return self.inner.norm2()
 
+    def step2(self) -> float:
+        return self.inner.step2()
+
     @abstractmethod
     def delta(self) -> tuple[Vector, Vector]:
         """The difference to the partner's anchor, shape (n,), and the largest value that each block's grid must reach.

@@ -36,8 +36,8 @@ class _Wrapping(Pairwise, ABC):
     def _moved(self, chunk: int, movement: Vector, before: NDArray[np.float32]) -> NDArray[np.float32]:
         """Movement of each block since its last exchange, this outer step included, shape (blocks,)."""
 
-    def _codec(self, key: jobs.ChunkKey, codec: str, lower: bool, within: bool) -> ChunkCodec:
-        super()._codec(key, codec, lower, within)
+    def _codec(self, key: jobs.ChunkKey, codec: str, lower: bool, within: bool, limited: bool) -> ChunkCodec:
+        super()._codec(key, codec, lower, within, limited)
         opened = self._open[key]
         name = b"%s%d,%d" % (key.initiator, key.exchange, key.chunk)
         seed = int.from_bytes(hashlib.blake2b(name, digest_size=8).digest(), "little")

@@ -4,7 +4,6 @@ import pytest
 from msgspec.structs import replace
 
 from gossipdp.protocol.events import ExchangeEnded, ExchangeStarted, Notice, OfferRefused
-from gossipdp.protocol.pairwise.block_layout import SINCE
 from gossipdp.protocol.settings_digest import digest_of
 from gossipdp.protocol.wire.messages import Accept, End, Member, Offer, Refuse, State, short
 from tests.protocol.pairwise.averaging_rig import A, B, C, Node, an_offer, member, network, pump
@@ -188,14 +187,14 @@ def test_offer_names_blocks_that_both_versions_know(older, version):
     nodes = network(*members)
     nodes[A.id].averaging.want(1, 0.0)
     said = pump(nodes)
-    form = "/tensor" if version >= SINCE else ""
+    form = "/limited" if version >= 6 else "/tensor" if version == 5 else ""
     assert {each.codec for each in said if isinstance(each, Offer | Accept)} == {f"modulo8{form}"}
     for node in nodes.values():
         [ended] = node.of(ExchangeEnded)
         assert (ended.codec, ended.chunks, ended.result) == ("modulo8", ended.of, "done")
 
 
-@pytest.mark.parametrize("form", ["", "/tensor"])
+@pytest.mark.parametrize("form", ["", "/tensor", "/limited"])
 def test_answer_has_the_blocks_of_the_offer__and_the_finer_codec(form):
     node = Node(A, [B])
     node.hear(B.id, an_offer(1 << 32 | 1, codec=f"modulo4{form}"))

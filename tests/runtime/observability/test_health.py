@@ -71,6 +71,15 @@ BANNED = Silent("1.2.3.4:4710", "GD-204", "does not let this peer in")
             replace(HEALTHY, training=False, idle=30.0, ratio=4.0, all_far=True),
             "idle: no training process is attached for 30 s: this peer keeps the model and exchanges nothing",
         ),
+        (
+            replace(HEALTHY, ratio=math.nan, unseen=2),
+            "healthy: 3 of 3 peers, last exchange 12 s ago with b, agreement unknown yet, training waits 0.3 %",
+        ),
+        (
+            replace(HEALTHY, ratio=math.nan, unseen=3),
+            "degraded: agreement is unknown: the grids of the last 3 exchanges were too coarse to show a distance, the"
+            " last one with b",
+        ),
         (replace(HEALTHY, stall=0.25), "degraded: training spends 25% of its time in gossipdp"),
         (
             replace(HEALTHY, second=(34, 12)),

@@ -75,6 +75,15 @@ def test_quiet_counts_from_the_session_and_from_each_exchange(watched: Watched) 
     assert watched.at(191.0).fruitless == ()
 
 
+def test_exchanges_that_show_no_distance_are_counted_until_one_shows_it(watched: Watched) -> None:
+    for now in (150.0, 151.0, 152.0):
+        watched.observe(exchange(distance=math.nan), now)
+    signs = watched.at(153.0)
+    assert signs.unseen == 3 and math.isnan(signs.ratio) and judge(signs).state == "degraded"
+    watched.observe(exchange(distance=0.1), 154.0)
+    assert watched.at(155.0).unseen == 0 and judge(watched.at(155.0)).state == "healthy"
+
+
 def test_second_training_process_is_told_until_it_stops_trying_or_the_first_is_gone(watched: Watched) -> None:
     watched.signs.turned_away(34, 12, 200.0)
     assert watched.at(289.0).second == (34, 12) and watched.at(290.0).second == (0, 0)
