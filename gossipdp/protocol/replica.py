@@ -90,6 +90,7 @@ class Replica:
             self.finishing,
             waits=lambda: self._attachment.waits,
             take_over=self._take_over,
+            layout=lambda: b"" if self.model is None else self.model.schema.digest,
             arrived=self._arrived,
             replaced=self._replaced,
         )

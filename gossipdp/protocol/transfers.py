@@ -46,6 +46,7 @@ class Transfers:
     Args:
         waits: whether a training process waits for the model.
         take_over: called when the parameters of a live training process are to be the model.
+        layout: digest of the schema of this peer's model; b"" without one.
         arrived: called when a model has come to this peer, which had none.
         replaced: called when another model has replaced this peer's: model, reason, seconds that it took.
     """
@@ -58,12 +59,13 @@ class Transfers:
         *,
         waits: Callable[[], bool],
         take_over: Callable[[], None],
+        layout: Callable[[], bytes],
         arrived: Callable[[Arrived, float], None],
         replaced: Callable[[Arrived, Reason, float], None],
     ) -> None:
         config, membership = parts.config, parts.membership
         contribution, pacing, averaging, rounds = machines
-        self._parts, self._averaging = parts, averaging
+        self._parts, self._averaging, self._layout = parts, averaging, layout
         self.source = Source(
             config.transfer,
             parts.outputs,
@@ -126,7 +128,9 @@ class Transfers:
             settings=parts.config.settings,
             keys=parts.config.keys,
             resync=resync,
+            layout=self._layout() if resync else b"",
             shuns=parts.strikes.shuns,
+            voices=parts.membership.voices,
             clock=parts.progress.clock,
             newer_than=newer_than,
             came=self._averaging.chunk_received,

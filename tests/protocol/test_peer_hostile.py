@@ -37,10 +37,12 @@ from gossipdp.protocol.wire.messages import (
     Receipt,
     Refuse,
     State,
+    StateRequest,
+    StateSample,
 )
 from simulations.simulator.host import sign, verify
 from tests.protocol.admission.deciding import OPERATOR, ban, invited, received
-from tests.protocol.peer_rig import Town, a_peer, founded
+from tests.protocol.peer_rig import OTHER, SCHEMA, Town, a_peer, founded
 
 WIDE = "\U0001f600"
 SENDER = b"s" * 32
@@ -281,3 +283,36 @@ def exchanges_of_three(silent, seed):
 @pytest.mark.parametrize("seed", range(3))
 def test_four_keys_answer_no_offer__the_others_go_on_exchanging(seed):
     assert exchanges_of_three(4, seed) >= 0.8 * exchanges_of_three(0, seed)
+
+
+def joins_beside_a_liar(plausible):
+    """Two members with one model, and a third with another one, whose model a fourth peer asks for first.
+
+    plausible: no member is a witness. Nobody learns that the models were trained apart.
+    """
+    asked = []
+
+    def tampers(host, envelope):
+        if host.index == 3 and isinstance(envelope.message, StateRequest) and not asked:
+            asked.extend([envelope.to] if envelope.to == town.hosts[2].id else [])
+            return (envelope,) if asked else ()
+        hidden = (Lineage, StateSample) if plausible else Lineage
+        return () if isinstance(envelope.message, hidden) else (envelope,)
+
+    town = founded(4, tampers=tampers)
+    town.start(1)
+    town.run(4.0)
+    town.net.start(town.hosts[2], seeds=town.hosts[:1], found=True)
+    town.train(2, OTHER)
+    town.run(10.0)
+    town.start(3)
+    town.run(30.0)
+    assert asked and town.peer(2).replica.model.schema == OTHER
+    return town
+
+
+@pytest.mark.parametrize("plausible", [False, True])
+def test_first_source_of_a_joiner_has_another_layout__that_of_two_members_is_taken(plausible):
+    town = joins_beside_a_liar(plausible)
+    model = town.peer(3).replica.model
+    assert model is not None and model.schema == SCHEMA

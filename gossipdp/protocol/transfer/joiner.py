@@ -3,7 +3,8 @@
 A source freezes its anchor chunk by chunk (bfloat16) and signs the manifest of hashes. The joiner checks each chunk
 against it. Anchors of different members differ a little at every moment, so chunks of different sources are a patchwork
 of replicas within the consensus distance. That is a valid start. If a source dies, verified chunks are kept and the
-rest comes from the next source (algorithms section 8).
+rest comes from the next source (algorithms section 8). The layout of a first model must be that of a second member
+(`layouts`). One that no second member shows is dropped with its source.
 
 What goes with the model and is not averaged (`carried_state`) follows the chunks in pieces, exactly. All pieces come
 from the source of the last manifest. Pieces that are here are kept if their hashes are in that manifest.
@@ -23,6 +24,7 @@ from gossipdp.protocol.outputs import Outputs
 from gossipdp.protocol.schema import Schema
 from gossipdp.protocol.settings_digest import difference
 from gossipdp.protocol.transfer.arrived import Arrived, Origin
+from gossipdp.protocol.transfer.layouts import Layouts, Opinion
 from gossipdp.protocol.transfer.manifest import Contents, hash_of, read_manifest, signed_part
 from gossipdp.protocol.transfer.plausibility import Judge
 from gossipdp.protocol.transfer.refusals import Refusal
@@ -57,9 +59,11 @@ class Joiner:
         settings: Digest of the settings that all peers share.
         keys: Names of these settings.
         shuns: Whether a peer is set aside at this time.
+        voices: Those of some members whose word counts. They are asked as witnesses if there are any.
         clock: The network's clock in steps.
         resync: The model here is replaced (`Resync`) and has its room already. Otherwise there is none yet (`Adopt`),
             and the operator is told why the network's model cannot be used.
+        layout: Digest of the schema that the model must have; b"" for any. A model here is replaced by one like it.
         newer_than: A state of this clock or an older one is refused.
         came: Callback: a chunk came that was requested.
         fetched: Callback: the model is complete, see `arrived`. An input does nothing after it.
@@ -75,8 +79,10 @@ class Joiner:
         settings: bytes,
         keys: Sequence[str] = (),
         shuns: Callable[[bytes, float], bool] = lambda peer, now: False,
+        voices: Callable[[Sequence[bytes]], list[bytes]] = list,
         clock: Callable[[], int] = lambda: 0,
         resync: bool = False,
+        layout: bytes = b"",
         newer_than: int = -1,
         came: Callable[[float], None] = lambda now: None,
         fetched: Callable[[float], None] = lambda now: None,
@@ -85,6 +91,8 @@ class Joiner:
         self._clock, self._newer_than, self._came, self._fetched = clock, newer_than, came, fetched
         self._settings, self._keys, self._resync, self._shuns = settings, keys, resync, shuns
         self._judge = Judge(outputs, random, config.witness)
+        self._layout, self._voices = layout, voices
+        self._layouts = Layouts(outputs, random, config.chunk, config.manifest)
         self._members: Sequence[bytes] = ()
         self.source: bytes | None = None
         self.giver = b""
@@ -109,7 +117,7 @@ class Joiner:
         self._missing: set[int] = set()
         self._requests = Requests(config.window, config.chunk, config.silence)
         self._working: dict[int, bytes] = {}
-        """The source of each chunk that is being taken in."""
+        """The source of each chunk that is being taken in; b"" if the chunk was given up meanwhile."""
         self._sought_at = self._requested_at = 0.0
         self._retry_at: float | None = None
         self._failures = self._denials = 0
@@ -119,7 +127,7 @@ class Joiner:
         """Chunks that the source has frozen, as it says."""
         self._leave_at = 0.0
         """When the source is left if it is still freezing then."""
-        self._fetching = False
+        self._fetching = self._judged = False
         self.done = False
 
     def seek(self, candidates: Sequence[bytes], now: float) -> None:
@@ -155,6 +163,8 @@ class Joiner:
             self._judge.heard(message, buffers, source)
             self._settle(now)
             return
+        if self._layouts.expects(source, message.transfer) and not self.done:
+            return self._second(message, buffers, source, now)
         if isinstance(message, StateRefuse) and source != self.source:
             self._judge.excused(source, message.transfer)
             self._settle(now)
@@ -198,18 +208,61 @@ class Joiner:
             return self._abandon(Refusal.CLOCK, now)
         if manifest.clock <= self._newer_than:
             return self._abandon(Refusal.OLD, now)
-        contents = read_manifest(manifest, buffers)
+        contents = self._read(manifest, buffers, self.source)
         if isinstance(contents, Refusal):
             return self._distrust(contents, now)
-        signed = signed_part(manifest, contents.schema_bytes, contents.hashes)
-        if not self._verify(self.source, signed, contents.signature):
-            return self._distrust(Refusal.MANIFEST, now)
         if contents.schema.size > self._config.max_parameters:
             self._tell("GD-502", "the network's model does not fit this host's memory")
             return self._abandon(Refusal.SIZE, now)
-        if self.schema is not None and self.schema.digest != contents.schema.digest:
+        layout, before = contents.schema.digest, b"" if self.schema is None else self.schema.digest
+        if layout != (self._layout or (before if self._layouts.agreed(before) else layout)):
             return self._distrust(Refusal.SCHEMA, now)
+        self._layouts.shows(self.source, layout)
+        if self._layouts.opinion(layout) is Opinion.DENIED:
+            return self._abandon(Refusal.SCHEMA, now)
+        if before not in (b"", layout):
+            if self._working:
+                return self._abandon(Refusal.GONE, now)  # chunks of the layout before are being taken in
+            self._drop()
+            self.schema = self.manifest = None
         return self._accept(manifest, contents, now)
+
+    def _read(self, manifest: StateManifest, buffers: list[Buffer], source: bytes) -> Contents | Refusal:
+        """The parts of a manifest that agree and that `source` has signed."""
+        contents = read_manifest(manifest, buffers)
+        if isinstance(contents, Refusal):
+            return contents
+        signed = signed_part(manifest, contents.schema_bytes, contents.hashes)
+        return contents if self._verify(source, signed, contents.signature) else Refusal.MANIFEST
+
+    def _second(self, message: Giving, buffers: list[Buffer], peer: bytes, now: float) -> None:
+        """Another member shows its layout, or will not. Drop that of the source if two members show another one."""
+        match message:
+            case StateWait(_, chunks):
+                self._layouts.waits(chunks, now)
+            case StateManifest() if message.settings == self._settings:
+                contents = self._read(message, buffers, peer)
+                if isinstance(contents, Refusal):
+                    self._outputs.emit(UpdateRefused(peer, contents.value))
+                    self._layouts.excused(peer)
+                else:
+                    self._layouts.shows(peer, contents.schema.digest)
+            case _:
+                self._layouts.excused(peer)
+        if self.schema is not None and self._layouts.opinion(self.schema.digest) is Opinion.DENIED:
+            self.refusals |= dict.fromkeys(self._layouts.showing(self.schema.digest), Refusal.SCHEMA)
+            self._drop()
+            self._abandon(Refusal.SCHEMA, now)
+        self._settle(now)
+
+    def _drop(self) -> None:
+        """Give up all that was fetched."""
+        for chunk in {*self._here, *self._working}:
+            self._judge.lost(chunk)
+        self._working = dict.fromkeys(self._working, b"")
+        self._here.clear()
+        self._pieces.clear()
+        self._missing = set(range(self._first_piece))
 
     def _accept(self, manifest: StateManifest, contents: Contents, now: float) -> None:
         """Fetch what is missing under this manifest, and ask witnesses about it."""
@@ -232,7 +285,8 @@ class Joiner:
         self._fetching = True
         self._requests.begin(now)
         missing = [chunk for chunk in sorted(self._missing) if chunk < chunks]
-        self._judge.summon(self._transfer, self.source, manifest, contents.spans, missing, self._members)
+        self._judge.summon(self._transfer, self.source, manifest, contents.spans, missing, self._others)
+        self._doubt(now)
         self._go_on(now)
 
     def _tell(self, code: str, text: str) -> None:
@@ -279,6 +333,8 @@ class Joiner:
         """The result of the job that takes a chunk or a piece in."""
         chunk = job.chunk
         source = self._working.pop(chunk)
+        if not source:
+            return
         if not result.finite:
             self._judge.lost(chunk)
             self._outputs.emit(UpdateRefused(source, Refusal.HASH.value))
@@ -304,11 +360,14 @@ class Joiner:
 
     def _settle(self, now: float) -> None:
         """Once all chunks are here and judged: accept them, or fetch the implausible ones again."""
-        if self.done or not self._complete or not self._judge.settled(now):
+        self._doubt(now)
+        self._judged = not self.done and self._complete and self._judge.settled(now)
+        if not self._judged or self._doubted:
             return
         refused = self._judge.sentence()
         for source, chunks in refused.items():
             self.refusals[source] = Refusal.IMPLAUSIBLE
+            self._layouts.distrusts(source)
             lost = {*chunks, *(self._pieces if source == self._carrier else ())}
             self._missing |= lost
             for chunk in lost:
@@ -319,6 +378,23 @@ class Joiner:
             return
         self.done = True
         self._fetched(now)
+
+    def _doubt(self, now: float) -> None:
+        """Ask one more member for its layout, as long as that is needed."""
+        if self.schema is not None and not self._layout and not self.done:
+            self._layouts.ask(self.schema.digest, self._others, now)
+
+    @property
+    def _others(self) -> list[bytes]:
+        """Members other than the source whose word counts; all others if no such word counts."""
+        others = [peer for peer in self._members if peer != (self.source or self.giver)]
+        return self._voices(others) or others
+
+    @property
+    def _doubted(self) -> bool:
+        """A member may still show another layout."""
+        layouts, schema = self._layouts, self.schema
+        return not self._layout and schema is not None and layouts.opinion(schema.digest) is Opinion.OPEN
 
     def outdone(self, candidates: Sequence[bytes]) -> bool:
         """Whether each of `candidates` has shown a state that is not newer than the one here."""
@@ -337,6 +413,7 @@ class Joiner:
     def gone(self, peer: bytes, now: float) -> None:
         """`peer` has left or failed."""
         self._judge.excused(peer)
+        self._layouts.excused(peer)
         self._settle(now)
         if peer == self.source and not self.done:
             self._abandon(Refusal.GONE, now)
@@ -345,6 +422,7 @@ class Joiner:
         """Leave the source, and count it as a refused update."""
         if self.source is not None:
             self._outputs.emit(UpdateRefused(self.source, reason.value))
+            self._layouts.distrusts(self.source)
             self._abandon(reason, now)
 
     def _abandon(self, reason: str, now: float) -> None:
@@ -363,8 +441,12 @@ class Joiner:
         """When `handle_timer` wants to be called next, or None."""
         if self.done:
             return None
+        times = [self._own_timer(), self._layouts.timer()]
+        return min((time for time in times if time is not None), default=None)
+
+    def _own_timer(self) -> float | None:
         if self._complete:
-            return self._judge.timer()
+            return None if self._judged else self._judge.timer()
         if self.source is None:
             return self._retry_at
         if not self._fetching:
@@ -375,6 +457,7 @@ class Joiner:
         """Repeat requests, or leave a silent source."""
         if self._retry_at is not None and now >= self._retry_at:
             self._retry_at = None
+        self._layouts.handle_timer(now)
         self._settle(now)
         if self.done or self.source is None:
             return

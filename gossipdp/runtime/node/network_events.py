@@ -28,7 +28,8 @@ class NetworkEvents:
 
     Args:
         start: mark of this daemon's start.
-        learned_run: called with the run that this peer hears of.
+        learned_run: called with the run that this peer has heard of, once the model of that run is here. A run that a
+            single member claims is not remembered before.
         leaving: whether the daemon is about to end.
         answer_invite: answers a host that shows an invite, with "" or why it may not come in.
         wall: seconds since 1970.
@@ -50,6 +51,8 @@ class NetworkEvents:
         self._status = context.status
         self._start, self._learned_run, self._leaving = start, learned_run, leaving
         self._answer_invite, self._wall = answer_invite, wall
+        self._heard_run = b""
+        """a run that is not remembered yet"""
 
     def handle(self, event: network.TransportEvent, now: float) -> None:
         """Feed the peer, and tell the operator.
@@ -82,8 +85,16 @@ class NetworkEvents:
             case network.Dialable():
                 self._dialable(event, now)
             case network.RunLearned(run):
-                self._learned_run(run)
+                self._heard_run = run
                 log.info("this peer belongs to run %s", run.hex()[:8])
+                if self._peer.replica.ready:
+                    self.model_ready()
+
+    def model_ready(self) -> None:
+        """This peer holds a model: the run that it belongs to is confirmed."""
+        if self._heard_run:
+            self._learned_run(self._heard_run)
+            self._heard_run = b""
 
     def _dial_failed(self, event: network.DialFailed, now: float) -> None:
         code, dialled = event.code, event.address or short(event.peer)

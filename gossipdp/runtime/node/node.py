@@ -88,7 +88,7 @@ class Node:
         incarnation: of this start.
         spill: keeps moments.
         found_run: called for a new run id when this peer has founded the network.
-        learned_run: called with the run id that this peer, without one, hears of.
+        learned_run: called with the run id that this peer, without one, has heard of, once the model is here.
         remember: see `Housekeeping`.
         keep_decisions: called with the operator's decisions and their receipts when one was taken.
         keep_secret: called with the network's secret when it was renewed.
@@ -361,6 +361,7 @@ class Node:
                 self._checkpoints.ahead(clock, network, now)
             case events.StateReady(origin, clock):
                 self._belong()
+                self._network.model_ready()
                 log.info("model %s, network clock %d steps", origin, clock)
                 self._checkpoints.model_ready(origin, now)
             case events.DataKnown() if self._data is not None:

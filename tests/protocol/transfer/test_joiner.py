@@ -3,14 +3,23 @@
 from dataclasses import replace
 from random import Random
 
+import pytest
+
 from gossipdp.protocol import jobs
 from gossipdp.protocol.events import Notice, UpdateRefused
 from gossipdp.protocol.outputs import Outputs
 from gossipdp.protocol.transfer.joiner import Joiner
 from gossipdp.protocol.transfer.plausibility import Judge
 from gossipdp.protocol.transfer.refusals import Refusal
-from gossipdp.protocol.wire.messages import StateChunk, StateManifest, StateRefuse, StateRequest, StateSample
-from tests.protocol.transfer.transfer_rig import CONFIG, SETTINGS, SIZE, A, B, Taker, carry, givers
+from gossipdp.protocol.wire.messages import (
+    StateChunk,
+    StateManifest,
+    StateProbe,
+    StateRefuse,
+    StateRequest,
+    StateSample,
+)
+from tests.protocol.transfer.transfer_rig import CONFIG, SETTINGS, SIZE, A, B, C, Taker, carry, givers
 
 
 def alone() -> tuple[Joiner, Outputs]:
@@ -38,6 +47,35 @@ def test_state_of_two_sources_is_as_old_as_the_older() -> None:
     taker.joiner.seek([B], 1.0)
     carry(taker, givers(B, clock=90), now=1.0)
     assert taker.joiner.done and taker.joiner.manifest.clock == 90
+
+
+@pytest.mark.parametrize(
+    ("voices", "asked"),
+    [
+        pytest.param({A, B, C}, {B, C}, id="all have a voice"),
+        pytest.param({A, B}, {B}, id="one other has a voice"),
+        pytest.param({A}, {B, C}, id="the source alone has a voice"),
+    ],
+)
+def test_members_with_a_voice_are_the_witnesses_and_show_their_layout(voices: set[bytes], asked: set[bytes]) -> None:
+    taker, sources, said = Taker(voices=lambda peers: [peer for peer in peers if peer in voices]), givers(A), []
+    taker.joiner.seek([A], 0.0)
+    taker.joiner.seek([A, B, C], 0.0)
+    sent, now = taker.outputs.send, 0.0
+
+    def send(to, message, *rest, **options):
+        said.append((to, message))
+        return sent(to, message, *rest, **options)
+
+    taker.outputs.send = send
+    carry(taker, sources)
+    while now < 3 * CONFIG.manifest and not taker.joiner.done:
+        now = taker.joiner.timer()
+        taker.joiner.handle_timer(now)
+        carry(taker, sources, now)
+    assert {to for to, message in said if isinstance(message, StateProbe)} == asked
+    assert {to for to, message in said if isinstance(message, StateRequest)} - {A} == asked
+    assert taker.joiner.done
 
 
 def test_requests_for_chunks_are_numbered() -> None:

@@ -21,6 +21,7 @@ from tests.protocol.transfer.transfer_rig import (
     SIZE,
     A,
     B,
+    C,
     Giver,
     Taker,
     carry,
@@ -292,15 +293,78 @@ def test_manifest_signed_by_another_is_refused():
     assert taker.refused == [(A, "manifest")]
 
 
-def test_second_source_with_another_schema_is_refused():
-    taker, sources = Taker(), {A: Giver(A), B: Giver(B, schema=OTHER)}
+def without_chunks(envelope):
+    return None if isinstance(envelope.message, StateChunk) else envelope
+
+
+def leave(taker, source, now):
+    taker.joiner.gone(source, now)
+    taker.joiner.handle_timer(taker.joiner.timer())
+
+
+def test_layout_goes_with_the_source_that_alone_has_shown_it():
+    taker, sources = Taker(), {A: Giver(A, schema=OTHER), B: Giver(B)}
     taker.joiner.seek([A], 0.0)
-    carry(taker, sources, mangle=lambda envelope: None if isinstance(envelope.message, StateChunk) else envelope)
-    taker.joiner.gone(A, 1.0)
-    taker.joiner.handle_timer(2.0)
+    carry(taker, sources, mangle=without_chunks)
+    assert taker.joiner.schema == OTHER
+    leave(taker, A, 1.0)
     taker.joiner.seek([B], 2.0)
     carry(taker, sources, 2.0)
-    assert taker.refused == [(B, "schema")] and taker.joiner.schema == SCHEMA
+    assert taker.joiner.done and taker.joiner.schema == SCHEMA and taker.allocated == 2 and not taker.refused
+    assert close_to(taker.algorithm.ledger.a, sources[B].a).all()
+
+
+def test_source_with_another_layout_than_two_members_have_shown_is_refused():
+    taker, sources = Taker(), {A: Giver(A), B: Giver(B), C: Giver(C, schema=OTHER)}
+    for source in (A, B):
+        taker.joiner.seek([source], 0.0)
+        carry(taker, sources, mangle=without_chunks)
+        leave(taker, source, 1.0)
+    taker.joiner.seek([C], 2.0)
+    carry(taker, sources, 2.0)
+    assert taker.refused == [(C, "schema")] and taker.joiner.schema == SCHEMA and taker.allocated == 1
+
+
+@pytest.mark.parametrize("liar", [A, B, C])
+@pytest.mark.parametrize("seed", range(4))
+def test_layout_that_one_member_of_three_shows_is_never_taken(liar, seed):
+    """Whichever member is asked first, and although all chunks are here before another member has said its layout."""
+    taker, members = Taker(seed=seed), (A, B, C)
+    sources = {peer: Giver(peer, schema=OTHER if peer == liar else SCHEMA) for peer in members}
+    now = 0.0
+    while not taker.joiner.done:
+        assert now < 60.0
+        taker.joiner.seek(list(members), now)
+        carry(taker, sources, now)
+        if not taker.joiner.done:
+            now = max(now, taker.joiner.timer() or now)
+            taker.joiner.handle_timer(now)
+    assert taker.joiner.schema == SCHEMA and taker.joiner.giver != liar
+    assert close_to(taker.algorithm.ledger.a, sources[taker.joiner.giver].a).all()
+
+
+@pytest.mark.parametrize("answer", ["none", "refusal", "gone"])
+def test_member_that_shows_no_layout_is_waited_for_as_long_as_a_source(answer):
+    taker, sources = Taker(), {A: Giver(A), B: Giver(B, incarnation=2)}
+
+    def mangle(envelope):
+        """B's manifest is lost. Its snapshot has a number of its own."""
+        lost = isinstance(envelope.message, StateManifest) and envelope.message.snapshot >> 32 == 2
+        return None if lost else envelope
+
+    taker.joiner.seek([A], 0.0)
+    taker.joiner.seek([A, B], 0.0)
+    carry(taker, sources, mangle=mangle)
+    assert taker.joiner.source is None and not taker.joiner.done
+    if answer == "refusal":
+        taker.joiner.receive(StateRefuse(taker.joiner._layouts._transfer, "joining"), [], B, 1.0)
+    elif answer == "gone":
+        taker.joiner.gone(B, 1.0)
+    while not taker.joiner.done:
+        now = taker.joiner.timer()
+        assert answer == "none" and now <= CONFIG.manifest
+        taker.joiner.handle_timer(now)
+    assert taker.joiner.schema == SCHEMA
 
 
 def test_other_settings_are_noticed_and_the_source_left():

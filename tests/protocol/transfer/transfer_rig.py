@@ -22,7 +22,7 @@ LARGER = Schema.of([("w", (100 * 8192,), "float32", "parameter")])
 OTHER = Schema.of([("w", (SIZE - 1,), "float32", "parameter")])
 SETTINGS = b"the settings...."
 CONFIG = TransferConfig(manifest=10.0, chunk=2.0, silence=8.0, window=2, keep=60.0, fresh=30.0)
-A, B = b"a" * 32, b"b" * 32
+A, B, C = b"a" * 32, b"b" * 32, b"c" * 32
 
 
 def signature(peer, data):
@@ -46,17 +46,22 @@ class Giver:
         count = 0
         while self.outputs.jobs:
             job = self.outputs.jobs.popleft()
-            self.source.frozen(job, self.algorithm.run(job), self.model)
+            result = self.algorithm.run(job)
+            if isinstance(job, jobs.Sample):
+                self.source.sampled(result, self.model)
+            else:
+                self.source.frozen(job, result, self.model)
             count += 1
         return count
 
 
 class Taker:
-    def __init__(self, **terms):
+    def __init__(self, seed=3, **terms):
         self.outputs, self.algorithm = Outputs(), pairwise()
         self.events, self.allocated, self.came = [], 0, []
         check = lambda peer, data, sign: sign == signature(peer, data)  # noqa: E731
-        self.joiner = Joiner(CONFIG, self.outputs, check, Random(3), settings=SETTINGS, came=self.came.append, **terms)
+        terms = {"settings": SETTINGS, "came": self.came.append, **terms}
+        self.joiner = Joiner(CONFIG, self.outputs, check, Random(seed), **terms)
 
     def work(self, now=0.0):
         while self.outputs.jobs:

@@ -1,12 +1,13 @@
 """What the operator reads of the peer's address when members find that they can dial it, or cannot."""
 
+from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from gossipdp.runtime.network.dial_causes import LEADS_BACK, LISTENS
-from gossipdp.runtime.network.events import Dialable, DialFailed, LinkUp
+from gossipdp.runtime.network.events import Dialable, DialFailed, LinkUp, RunLearned
 from gossipdp.runtime.network.refusals import Refusals
 from gossipdp.runtime.node.network_events import NetworkEvents
 from gossipdp.runtime.observability.unanswered import Unanswered
@@ -37,16 +38,34 @@ def test_status_says_why_the_address_has_changed(event: Dialable, why: str) -> N
     assert chosen == [why] and advertised == [event.addresses]
 
 
-def network_events(context: Any) -> NetworkEvents:
+def network_events(context: Any, learned_run: Callable[[bytes], None] = lambda run: None) -> NetworkEvents:
     return NetworkEvents(
         context,
         Refusals(()),
         start=b"",
-        learned_run=lambda run: None,
+        learned_run=learned_run,
         leaving=lambda: False,
         answer_invite=lambda shown, why_not: None,
         wall=lambda: 0.0,
     )
+
+
+@pytest.mark.parametrize("ready", [False, True])
+def test_run_that_a_member_tells_is_remembered_once_the_model_is_here(ready: bool) -> None:
+    """A wrong run would otherwise keep this home out of its network at every later start."""
+    remembered: list[bytes] = []
+    context: Any = SimpleNamespace(
+        peer=SimpleNamespace(replica=SimpleNamespace(ready=ready)),
+        notices=None,
+        status=SimpleNamespace(unanswered=None),
+        incarnation=1,
+    )
+    events = network_events(context, remembered.append)
+    events.handle(RunLearned(b"r" * 16, b"p" * 32), 1.0)
+    assert remembered == [b"r" * 16] * ready
+    for _ in range(2):
+        events.model_ready()
+        assert remembered == [b"r" * 16]
 
 
 class Found:
