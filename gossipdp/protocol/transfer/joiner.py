@@ -92,7 +92,6 @@ class Joiner:
         self._settings, self._keys, self._resync, self._shuns = settings, keys, resync, shuns
         self._judge = Judge(outputs, random, config.witness)
         self._layout, self._voices = layout, voices
-        self._layouts = Layouts(outputs, random, config.chunk, config.manifest)
         self._members: Sequence[bytes] = ()
         self.source: bytes | None = None
         self.giver = b""
@@ -113,6 +112,7 @@ class Joiner:
         self._here: dict[int, bytes] = {}
         """The hashes of chunks that are taken in."""
         self._transfer = random.getrandbits(48)
+        self._layouts = Layouts(outputs, Random(self._transfer), config.chunk, config.manifest)
         self._snapshot = 0
         self._missing: set[int] = set()
         self._requests = Requests(config.window, config.chunk, config.silence)
