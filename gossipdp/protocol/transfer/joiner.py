@@ -112,7 +112,7 @@ class Joiner:
         self._here: dict[int, bytes] = {}
         """The hashes of chunks that are taken in."""
         self._transfer = random.getrandbits(48)
-        self._layouts = Layouts(outputs, Random(self._transfer), config.chunk, config.manifest)
+        self._layouts = Layouts(outputs, self._transfer, config.chunk, config.manifest)
         self._snapshot = 0
         self._missing: set[int] = set()
         self._requests = Requests(config.window, config.chunk, config.silence)

@@ -9,10 +9,10 @@ chunks come meanwhile, so agreement costs time only if the second member is slow
 from __future__ import annotations
 
 import enum
+import hashlib
 import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from random import Random
 from typing import Final
 
 from gossipdp.protocol.outputs import Outputs
@@ -51,18 +51,19 @@ class Layouts:
     """The layouts that members show one joiner.
 
     Args:
+        number: A random number of 48 bits. Who is asked follows from it.
         repeat: Seconds after which a question is repeated.
         patience: Seconds for which a member that does not answer is waited for.
     """
 
-    def __init__(self, outputs: Outputs, random: Random, repeat: float, patience: float) -> None:
-        self._outputs, self._random, self._repeat, self._patience = outputs, random, repeat, patience
+    def __init__(self, outputs: Outputs, number: int, repeat: float, patience: float) -> None:
+        self._outputs, self._repeat, self._patience = outputs, repeat, patience
         self._shown: dict[bytes, bytes] = {}
         self._asked: set[bytes] = set()
         """Members that were asked."""
         self.second: bytes | None = None
         """The member that is being asked; it may be a witness as well."""
-        self._transfer = self._frozen = 0
+        self._transfer, self._frozen = number | 1 << 48, 0
         self._repeat_at = self._leave_at = self._latest = 0.0
         self._again_at: float | None = None
         """When members that showed none are asked again, because those that did differ."""
@@ -103,11 +104,16 @@ class Layouts:
                 self._asked.clear()
         elif others:
             # The number is one of its own: as a witness of the transfer under way the member may refuse.
-            self.second, self._transfer = self._random.choice(others), self._random.getrandbits(48)
+            self._transfer += 1
+            self.second = min(others, key=self._rank)
             self._asked.add(self.second)
             self._frozen, self._leave_at = 0, now + self._patience
             self._latest = now + MOST_PATIENCE * self._patience
             self._request(now)
+
+    def _rank(self, peer: bytes) -> bytes:
+        """A place of `peer` among others that none of them can choose."""
+        return hashlib.blake2b(peer, key=self._transfer.to_bytes(8, "big")).digest()
 
     def _request(self, now: float) -> None:
         assert self.second is not None

@@ -1,13 +1,11 @@
 """Whose layout a joiner believes."""
 
-from random import Random
-
 import pytest
 
 from gossipdp.protocol.outputs import Outputs
 from gossipdp.protocol.transfer.layouts import MOST_PATIENCE, Layouts, Opinion, opinion
 
-A, B, C, D = "abcd"
+A, B, C, D = (bytes([letter]) * 32 for letter in b"abcd")
 X, Y, Z = b"x", b"y", b"z"
 
 
@@ -30,7 +28,7 @@ def test_opinion_of_the_layout_x(shown, more, said):
 
 
 def test_two_members_differ_and_a_third_refuses__it_is_asked_again_for_a_while():
-    layouts = Layouts(Outputs(), Random(1), repeat=2.0, patience=10.0)
+    layouts = Layouts(Outputs(), 1, repeat=2.0, patience=10.0)
     layouts.shows(A, X)
     layouts.shows(B, Y)
     asked, now = [], 0.0
@@ -48,7 +46,7 @@ def test_two_members_differ_and_a_third_refuses__it_is_asked_again_for_a_while()
 
 @pytest.mark.parametrize(("frozen", "left"), [((), 10.0), ((1, 2), 18.0), (range(1, 999), MOST_PATIENCE * 10.0)])
 def test_member_that_goes_on_freezing_is_waited_for(frozen, left):
-    layouts, now, chunks = Layouts(Outputs(), Random(1), repeat=4.0, patience=10.0), 0.0, iter(frozen)
+    layouts, now, chunks = Layouts(Outputs(), 1, repeat=4.0, patience=10.0), 0.0, iter(frozen)
     layouts.shows(A, X)
     layouts.ask(X, [B], now)
     while layouts.second is not None:
