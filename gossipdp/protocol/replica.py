@@ -142,7 +142,7 @@ class Replica:
                 transfers.bootstrap.standing(message, source, standing, now, spare=transfers.spare)
             case _:
                 if model is None and isinstance(message, Offer):
-                    transfers.bootstrap.offered(source, now)
+                    transfers.bootstrap.offered(source, message.schema, now)
                 self.averaging.receive(message, buffers, source, size, now)
 
     def member_changed(self, member: Member, now: float) -> None:

@@ -28,7 +28,7 @@ from simulations.simulator.trainer import Trainer, TrainerConfig
 
 __all__ = ["MISPREDICTED", "Duel"]
 
-FORMED = 1.6
+FORMED = 2.1
 """virtual seconds after which the next exchange is watched, once both peers train"""
 CALM, PATIENCE = 1.2, 25.0
 """seconds of calm before the final check, and longest time until all must be well"""

@@ -52,7 +52,7 @@ OTHERS = 3
 """second faults that `others` draws for each first one"""
 AT_ONCE = 0.004
 """seconds until a crashed daemon is back: before the jobs of the other side are done"""
-AGAIN = (0.25, 0.45)
+AGAIN = (0.35, 0.6)
 """delay of the repetition as a share of the exchange's length, so that it meets chunks that are already mixed"""
 RARE, RARER = 7, 41
 """both are prime to the number of faults at one place, so each kind gets its turn"""

@@ -218,9 +218,11 @@ class Bootstrap:
         if self._joiner is not None:
             self._joiner.gone(peer, now)
 
-    def offered(self, peer: bytes, now: float) -> None:
-        """`peer` offers an exchange: if it is alive, it has the model."""
+    def offered(self, peer: bytes, layout: bytes, now: float) -> None:
+        """`peer` offers an exchange of a model of this layout: if it is alive, it has the model."""
         member = self._membership.members.get(peer)
+        if self._joiner is not None:
+            self._joiner.shown(peer, layout, now)
         if self._joiner is not None and self._election.claim is None and member is not None and member.state in LIVE:
             self._joiner.found_ready(peer, now)
 

@@ -152,6 +152,12 @@ class Joiner:
             self._retry_at, self._failures = None, 0
             self.seek([peer], now)
 
+    def shown(self, peer: bytes, layout: bytes, now: float) -> None:
+        """`peer` shows the digest of its schema beside this transfer."""
+        if peer != self.source and self._voices([peer]) and not self.done:
+            self._layouts.shows(peer, layout)
+            self._follow_layouts(now)
+
     def _request(self, now: float) -> None:
         assert self.source is not None
         self._requested_at = now
@@ -249,6 +255,10 @@ class Joiner:
                     self._layouts.shows(peer, contents.schema.digest)
             case _:
                 self._layouts.excused(peer)
+        self._follow_layouts(now)
+
+    def _follow_layouts(self, now: float) -> None:
+        """Drop the source's layout if two members show another one."""
         if self.schema is not None and self._layouts.opinion(self.schema.digest) is Opinion.DENIED:
             self.refusals |= dict.fromkeys(self._layouts.showing(self.schema.digest), Refusal.SCHEMA)
             self._drop()
@@ -286,7 +296,6 @@ class Joiner:
         self._requests.begin(now)
         missing = [chunk for chunk in sorted(self._missing) if chunk < chunks]
         self._judge.summon(self._transfer, self.source, manifest, contents.spans, missing, self._others)
-        self._doubt(now)
         self._go_on(now)
 
     def _tell(self, code: str, text: str) -> None:
@@ -380,8 +389,8 @@ class Joiner:
         self._fetched(now)
 
     def _doubt(self, now: float) -> None:
-        """Ask one more member for its layout, as long as that is needed."""
-        if self.schema is not None and not self._layout and not self.done:
+        """Ask one more member for its layout, if the model is here and no offer has shown it meanwhile."""
+        if self._complete and self.schema is not None and not self._layout and not self.done:
             self._layouts.ask(self.schema.digest, self._others, now)
 
     @property

@@ -1,9 +1,10 @@
 """Whose layout of the model a joiner believes: that which a second member shows as well.
 
-A source's manifest names the layout by the digest of its schema. While the model comes, the joiner asks one other
-member at a time for a manifest of its own. A layout that two members show counts. Where no other member is left to ask,
-that of the source counts, as in a network of two. If two differ, members that refused are asked again for a while. The
-chunks come meanwhile, so agreement costs time only if the second member is slower than the source.
+A source's manifest names the layout by the digest of its schema, and so does each offer of an exchange: members make
+some to a newcomer. A layout that two members show counts. If the model is here and no second member has shown a layout,
+the joiner asks one at a time for a manifest of its own; that costs the member a snapshot. Where no other member is left
+to ask, the source's layout counts, as in a network of two. If two differ, members that refused are asked again for a
+while.
 """
 
 from __future__ import annotations
