@@ -62,12 +62,12 @@ def test_half_of_the_leaving_peers_finish_their_exchange_and_half_crash_in_it(mo
             super()._end_exchange(lab, meeting)
 
     chunks = []
-    # An exchange of three chunks takes two of four seconds. A leaving peer is in one, and begins no other.
+    # An exchange of three chunks takes two of five seconds. A leaving peer is in one, and begins no other.
     monkeypatch.setattr(
         conditions, "departures", lambda lab, share, number: [Departure(1, 5, 0.1), Departure(2, 4, 0.1)]
     )
     method = Watched(PairwiseOptions(early=0.0, exchanges=1, bits=4), every=3)
-    lab = Lab(CHUNKS, replace(SETTING, link=Link(bandwidth=8e3)))
+    lab = Lab(CHUNKS, replace(SETTING, link=Link(bandwidth=1e4)))
     method.begin(lab)
     for number in range(1, 5):
         method.round(lab)
