@@ -11,6 +11,7 @@ core count processes that a test started and waited for, too. No fixture stands 
 
 import gc
 import os
+import sys
 from collections import defaultdict
 from collections.abc import Generator, Iterable, Mapping, Sequence
 from typing import Any
@@ -29,6 +30,8 @@ settings.load_profile("gossipdp")
 # Before anybody imports torch: there is a test for every core already, and what they start takes it from here.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
+INTERNAL: list[str] = []
+"""errors of pytest and of its workers"""
 CAMPAIGN, CORE = "campaign", "seconds of a core"
 BEGAN = pytest.StashKey[float]()
 WIDTH = 110
@@ -36,6 +39,16 @@ WIDTH = 110
 
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "campaign(name): one of the campaigns that docs/campaigns.md lists")
+
+
+def pytest_internalerror(excrepr: object) -> None:
+    INTERNAL.append(str(excrepr))
+
+
+def pytest_unconfigure() -> None:
+    """Repeat the first internal error at the end: those that follow from it have buried it."""
+    if INTERNAL:
+        sys.stderr.write("\n".join(["the first internal error:", *INTERNAL[0].splitlines()[-12:], ""]))
 
 
 @pytest.hookimpl(wrapper=True)
