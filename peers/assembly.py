@@ -273,7 +273,7 @@ def _found_run(home: Path) -> bytes:
 
 
 def _remember(path: Path, members: Sequence[tuple[Member, float]]) -> None:
-    """Save the members that can be dialled, for a restart without seeds, and for how long each is known."""
+    """Save the members that can be dialled, and the seconds for which each is known."""
     kept = [
         files.Remembered(id=m.id.hex(), name=m.name, address=m.address, others=m.others, known=known)
         for m, known in members

@@ -98,9 +98,9 @@ def listed(value: Any) -> str:
     return ", ".join(f"{key} {count}" for key, count in value.items()) if isinstance(value, Mapping) else str(value)
 
 
-def voices(proven: Any) -> str:
+def voices(value: Mapping[str, Any]) -> str:
     """Whose words count where those of several members decide."""
-    return "all, as no member has been known for long" if proven is None else f"{proven} known for long"
+    return "all, as no member has been known for long" if value["all"] else f"{value['proven']} known for long"
 
 
 def waited(members: Mapping[str, float]) -> str:

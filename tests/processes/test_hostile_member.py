@@ -174,7 +174,12 @@ def test_young_keys_end_no_daemon_replace_no_model_and_end_no_run(network: Calla
     three.start()
     three.until_it_runs()
     hosts = three.hosts
-    until("all are known for long", lambda: all(host.status()["voices"] == 2 for host in hosts), hosts, seconds=180.0)
+    until(
+        "all are known for long",
+        lambda: all(host.status()["voices"]["proven"] == 2 for host in hosts),
+        hosts,
+        seconds=180.0,
+    )
     daemons = [host.daemon for host in hosts]
     keys = [HostileMember(hosts, name) for name in ("one", "two")]
     number = [0]

@@ -42,7 +42,7 @@ class FinishedClaims:
         """member with a voice -> blocks that it told and that were not believed"""
 
     def next_epoch(self, blocks: int) -> None:
-        """The first of the two epochs, of so many blocks, is finished."""
+        """The first of the two epochs is finished. blocks: of an epoch."""
         self._told = {peer: told >> blocks for peer, told in self._told.items()}
 
     def believed(self, source: bytes, told: int, usual: float, now: float, *, voice: bool) -> int:

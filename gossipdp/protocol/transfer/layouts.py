@@ -130,7 +130,7 @@ class Layouts:
             self.second = None
 
     def waits(self, chunks: int, now: float) -> None:
-        """The member that is asked has frozen so many chunks. One that goes on is waited for."""
+        """The asked member has frozen this number of chunks. It is waited for as long as the number grows."""
         if chunks > self._frozen:
             self._frozen, self._leave_at = chunks, min(now + self._patience, self._latest)
 

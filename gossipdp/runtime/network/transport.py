@@ -144,7 +144,7 @@ class Transport:
         self._links.found(run)
 
     def know(self, known: Mapping[bytes, float]) -> None:
-        """This peer has known each of these members for so many seconds; infinite for a proven one.
+        """Seconds for which this peer has known each member; infinite for a proven one.
 
         It decides who loses a place when all places for links are taken (`places`).
         """

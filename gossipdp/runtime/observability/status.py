@@ -338,7 +338,7 @@ class Status:
             "every": peer.pacing.every,
             "warming_up": peer.pacing.warming_up,
             "members": self.counts(),
-            "voices": len(peer.membership.proven()) if peer.membership.some_proven else None,
+            "voices": {"all": not peer.membership.some_proven, "proven": len(peer.membership.proven())},
             "secret": secret_state(peer, self.transport),
             "versions": versions_of([peer.membership.me, *peer.membership.alive()]),
             "links": sorted(link.peer.hex() for link in self.transport.links()),

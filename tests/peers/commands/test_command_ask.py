@@ -100,6 +100,20 @@ def test_status_copes_with_what_is_not_there(gossipdp: Run, answering: Any, tmp_
     assert json.loads(gossipdp("status", "--json", "--home", tmp_path).out) == answers
 
 
+@pytest.mark.parametrize(
+    ("voices", "told"),
+    [
+        ({"all": True, "proven": 0}, "all, as no member has been known for long"),
+        ({"all": False, "proven": 2}, "2 known for long"),
+    ],
+)
+def test_status_says_whose_words_count(
+    gossipdp: Run, answering: Any, tmp_path: Path, voices: dict[str, Any], told: str
+) -> None:
+    answering(tmp_path, {"status": {"voices": voices}})
+    assert re.search(rf"^voices +{told}$", gossipdp("status", "--home", tmp_path).out, re.M)
+
+
 def test_status_of_a_training_that_reports_no_loss_says_how_to(gossipdp: Run, answering: Any, tmp_path: Path) -> None:
     answering(tmp_path, {"status": {"training": "attached", "loss": None}})
     assert "peer.report(loss=...)" in gossipdp("status", "--home", tmp_path).out
