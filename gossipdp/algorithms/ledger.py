@@ -338,30 +338,64 @@ class Ledger:
         """RUN values of the anchor from each start, fewer at the model's end; a new vector."""
         return np.concatenate([self.a[start : start + jobs.RUN] for start in starts])
 
-    def compare(self, runs: tuple[tuple[int, int, int], ...], size: int, payload: Buffer) -> jobs.Compared | None:
-        """RMS distance of the anchor to the fp32 values of `payload` over `runs`, and RMS of those values.
+    def sketches(self, starts: tuple[int, ...], chunks: Sequence[int]) -> NDArray[np.float64]:
+        """The sketch of each of `chunks`, divided by the root of its size; shape (len(chunks), jobs.SUMS)."""
+        signs = _signs(starts, max((span.stop - span.start for span in self._spans), default=0))
+        return np.array([self._sketch(chunk, signs) for chunk in chunks], np.float64).reshape(-1, jobs.SUMS)
 
-        Args:
-            runs: (index in payload, first parameter, length) of each run.
-            size: number of values that `payload` must hold.
+    def _sketch(self, chunk: int, signs: Vector) -> list[float]:
+        values, width = self.a[self.span(chunk)], jobs.SUMS
+        sums = [np.dot(values[first::width], signs[first : values.size : width]) for first in range(width)]
+        return [float(each) / math.sqrt(values.size) for each in sums]
+
+    def compare(self, job: jobs.Compare) -> jobs.Compared | None:
+        """RMS distance of the anchor to a witness's values, RMS of those values, and the sketches of both.
 
         Returns:
-            NaN in both fields if `runs` is empty. None if the payload has another length or a value is not finite.
+            NaN in both distances if `runs` is empty. None if a buffer has another length or a value is not finite.
         """
-        if memoryview(payload).nbytes != 4 * size:
+        if memoryview(job.payload).nbytes != 4 * job.size:
             return None
-        values: Vector = np.frombuffer(payload, "<f4").astype(np.float32)
-        if size == 0 or not _finite(values):
+        values: Vector = np.frombuffer(job.payload, "<f4").astype(np.float32)
+        if job.size == 0 or not _finite(values):
+            return None
+        chunks = self._compare_sketches(job)
+        if chunks is None:
             return None
         count, distance2, scale2 = 0, 0.0, 0.0
-        for place, first, length in runs:
+        for place, first, length in job.runs:
             theirs = values[place : place + length].astype(np.float64)
             count += length
             distance2 += float(np.sum((self.a[first : first + length] - theirs) ** 2))
             scale2 += float(np.sum(theirs**2))
         if not count:
-            return jobs.Compared(math.nan, math.nan)
-        return jobs.Compared(math.sqrt(distance2 / count), math.sqrt(scale2 / count))
+            return jobs.Compared(math.nan, math.nan, chunks)
+        return jobs.Compared(math.sqrt(distance2 / count), math.sqrt(scale2 / count), chunks)
+
+    def _compare_sketches(self, job: jobs.Compare) -> tuple[jobs.ChunkCompared, ...] | None:
+        """Compare chunk by chunk. None if the sketches have another length, or one is not finite."""
+        if not memoryview(job.sketches).nbytes:
+            return ()
+        width = jobs.SUMS + 2
+        if memoryview(job.sketches).nbytes != 4 * width * self.chunks:
+            return None
+        theirs = np.frombuffer(job.sketches, "<f4").astype(np.float64).reshape(self.chunks, width)[list(job.chunks)]
+        if not np.isfinite(theirs[:, :-2]).all():
+            return None
+        compared = []
+        off = np.linalg.norm(self.sketches(job.starts, job.chunks) - theirs[:, :-2], axis=1)
+        for chunk, difference, (distance, step) in zip(job.chunks, off, theirs[:, -2:], strict=True):
+            values = self.a[self.span(chunk)]
+            scale = math.sqrt(squared(values) / values.size)
+            compared.append(jobs.ChunkCompared(float(difference), scale, float(distance), float(step)))
+        return tuple(compared)
+
+
+def _signs(starts: tuple[int, ...], size: int) -> Vector:
+    """+1 and -1 of equal probability, the same on every host; shape (size,)."""
+    drawn = hashlib.shake_128(b"gossipdp sketch" + b"".join(start.to_bytes(8, "big") for start in starts))
+    bits = np.unpackbits(np.frombuffer(drawn.digest(-(-size // 8)), np.uint8), count=size)
+    return bits.astype(np.float32) * np.float32(2.0) - np.float32(1.0)
 
 
 def state_hash(payload: Buffer) -> bytes:

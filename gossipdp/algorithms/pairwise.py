@@ -183,8 +183,8 @@ class Pairwise:
                 return jobs.Frozen(payload, state_hash(payload))
             case jobs.CheckPiece(_, payload, digest):
                 return jobs.Checked(state_hash(payload) == digest)
-            case jobs.Compare(runs, size, payload):
-                return self.ledger.compare(runs, size, payload)
+            case jobs.Compare():
+                return self.ledger.compare(job)
             case jobs.CheckMoments(_, size, payload, digest):
                 sound = moments.digest(payload) == digest and moments.check(payload, size)
                 return jobs.Frozen(self._keep(payload), digest) if sound else None
@@ -273,7 +273,7 @@ class Pairwise:
         return jobs.Checked(taken)
 
     def _sample(self, starts: tuple[int, ...]) -> jobs.Sampled:
-        """Values of the anchor, its usual distance to other anchors, and its usual movement in a round."""
+        """Values of the anchor, its usual distance to other anchors, its usual movement in a round, and sketches."""
         chunks = self.ledger.chunks_of(starts)
         spans = [self.ledger.span(chunk) for chunk in chunks]
         parameters = sum(span.stop - span.start for span in spans)
@@ -281,7 +281,16 @@ class Pairwise:
             math.sqrt(float(np.sum(known[chunks] ** 2)) / parameters)
             for known in (np.fmax(self._distance, self._apart), self._longest)
         )
-        return jobs.Sampled(self.ledger.sample(starts).data.cast("B"), distance, step)
+        return jobs.Sampled(
+            self.ledger.sample(starts).data.cast("B"), distance, step, self._sketches(starts).data.cast("B")
+        )
+
+    def _sketches(self, starts: tuple[int, ...]) -> NDArray[np.float32]:
+        """Sketch, usual distance and usual movement of each chunk, RMS; shape (chunks, SUMS + 2)."""
+        sizes = [span.stop - span.start for span in map(self.ledger.span, range(self.ledger.chunks))]
+        sketches = self.ledger.sketches(starts, range(self.ledger.chunks))
+        known = np.stack([np.fmax(self._distance, self._apart), self._longest]) / np.sqrt(sizes)
+        return np.hstack([sketches, known.T]).astype("<f4")
 
     # -- the exchange -----------------------------------------------------------------------------------------
 

@@ -26,6 +26,7 @@ __all__ = [
     "CheckMoments",
     "CheckPiece",
     "Checked",
+    "ChunkCompared",
     "ChunkKey",
     "Compare",
     "Compared",
@@ -335,6 +336,8 @@ OfExchange: TypeAlias = Begin | Answer | Decode | DecodeAndMix | Mix
 
 RUN: Final = 256
 """parameters of one run of a Sample"""
+SUMS: Final = 8
+"""sums of the sketch of a chunk"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -355,6 +358,22 @@ class Sampled:
     """of two anchors at the last exchanges of these chunks"""
     step: float
     """the longest recent movement of the anchor in one round"""
+    sketches: Buffer
+    """fp32, chunk after chunk: its sketch, distance and step, each by the root of its size (`Sample`)"""
+
+
+@dataclass(frozen=True, slots=True)
+class ChunkCompared:
+    """The sketch of one chunk of the anchor beside a witness's. RMS per parameter, NaN while unknown."""
+
+    off: float
+    """the distance of the two chunks, as their sketches estimate it"""
+    scale: float
+    """of the anchor's chunk"""
+    distance: float
+    """the witness's usual distance to other anchors"""
+    step: float
+    """the longest recent movement of the witness's chunk in one round"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -365,6 +384,7 @@ class Compared:
     """of the payload's values and the anchor's"""
     scale: float
     """of the payload's values"""
+    chunks: tuple[ChunkCompared, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -438,7 +458,11 @@ class Keep(Job[None]):
 
 @dataclass(frozen=True, slots=True)
 class Sample(Job[Sampled]):
-    """Copy RUN parameters of the anchor from each start on, fewer where the model ends."""
+    """Copy RUN parameters of the anchor from each start on, fewer where the model ends. Sketch every chunk.
+
+    The sketch of a chunk is SUMS sums of every SUMS-th value, with signs that follow from `starts`. Two sketches are
+    about as far apart as the chunks. Nobody can hide a change without these signs (Alon, Matias, Szegedy 1996).
+    """
 
     starts: tuple[int, ...]
 
@@ -452,3 +476,9 @@ class Compare(Job[Compared | None]):
     size: int
     """values that the payload has to hold"""
     payload: Buffer
+    starts: tuple[int, ...] = ()
+    """as of the Sample"""
+    chunks: tuple[int, ...] = ()
+    """chunks whose sketches are compared"""
+    sketches: Buffer = b""
+    """as of `Sampled`; b"" for none"""

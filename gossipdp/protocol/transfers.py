@@ -22,7 +22,8 @@ from gossipdp.protocol.transfer.bootstrap import Bootstrap
 from gossipdp.protocol.transfer.joiner import Joiner
 from gossipdp.protocol.transfer.source import Asking, Giving, Source
 from gossipdp.protocol.wire.encoding import Buffer
-from gossipdp.protocol.wire.messages import Phase, StateRequest
+from gossipdp.protocol.wire.messages import Phase, StateRequest, StateSketches
+from gossipdp.protocol.wire.table import since
 
 __all__ = ["TransferJob", "Transfers"]
 
@@ -190,7 +191,10 @@ class Transfers:
             model: None while this peer has none.
             trusted: the asking peer is not set aside.
         """
-        self.source.receive(message, source, model if self.reunion.gives(message, source) else None, now)
+        given = model if self.reunion.gives(message, source) else None
+        member = self._parts.membership.members.get(source)
+        sketches = member is not None and member.version >= since(StateSketches)
+        self.source.receive(message, source, given, now, sketches=sketches)
         if isinstance(message, StateRequest):
             self.reunion.asked(source, now, trusted=trusted)
 

@@ -1,11 +1,12 @@
 """Whether a fetched state is one that the network trains. A second member's values at a few places show it.
 
 A source signs what it froze, so a joiner knows whose state it has, but not whether it is any good. With each manifest
-the joiner asks two other members, the witnesses, for 16 short runs of their own anchors (algorithms section 8). Anchors
-differ. A witness says how far: the distance at its last exchanges, and its step since the state was frozen. A state
-further off than `TIMES` that is refused if one witness denies it and none vouches for it. Its chunks are then fetched
-from another source. Without any witness the state is accepted unverified, and an event says so. One liar is found out.
-A source and a witness that lie together are not.
+the joiner asks two other members, the witnesses, for 16 short runs of their own anchors and for a sketch of each chunk,
+in which every value counts (algorithms section 8). Anchors differ. A witness says how far: the distance at its last
+exchanges, and its step since the state was frozen. A state further off than `TIMES` that, as a whole or in one chunk,
+is refused if one witness denies it and none vouches for it. Its chunks are then fetched from another source. Without
+any witness the state is accepted unverified, and an event says so. One liar is found out. A source and a witness that
+lie together are not.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from gossipdp.protocol.events import StateJudged, UpdateRefused
 from gossipdp.protocol.outputs import Outputs
 from gossipdp.protocol.transfer.refusals import Refusal
 from gossipdp.protocol.wire.encoding import Buffer
-from gossipdp.protocol.wire.messages import StateManifest, StateProbe, StateRefuse, StateSample
+from gossipdp.protocol.wire.messages import StateManifest, StateProbe, StateRefuse, StateSample, StateSketches
 
 __all__ = ["Judge", "Witness"]
 
@@ -38,6 +39,8 @@ AGE: Final = 3.0
 """Rounds that a state may be old, by the source's own count, when it is given."""
 MOST_ROUNDS: Final = 32.0
 """Rounds of movement that a state may be older than the sample. A source could claim any age."""
+OF_CHUNK: Final = 2.0
+"""A single chunk may be this many times as far off. Chunks differ, and a sketch only estimates."""
 APART: Final = MOST_ROUNDS / TIMES
 """Distance, in rounds of own movement, that is still plausible between two peers before their first exchange."""
 FORMER: Final = 8
@@ -46,24 +49,48 @@ QUEUE: Final = 64
 """Joiners that may wait for a sample. The next one is refused."""
 
 
+def _bound(distance: float, step: float, rounds: float, scale: float) -> float:
+    """The distance up to which a state is plausible.
+
+    Args:
+        distance: of the witness's anchor to others.
+        step: of the witness's anchor in one round.
+        rounds: between the state and the sample.
+        scale: of the values. All RMS per parameter, NaN for an unknown distance.
+    """
+    usual = APART * step if math.isnan(distance) else distance
+    return TIMES * max(usual, math.sqrt(2.0) * step) + min(rounds, MOST_ROUNDS) * step + ROUNDING * scale
+
+
+def _of_chunks(chunks: Sequence[jobs.ChunkCompared], rounds: float) -> list[tuple[float, float]]:
+    """By how much each chunk's sketches differ, and by how much they may. A chunk that never stepped is left out."""
+    known = [each for each in chunks if math.isfinite(each.step) and not math.isinf(each.distance)]
+    return [(each.off, OF_CHUNK * _bound(each.distance, each.step, rounds, each.scale)) for each in known]
+
+
 class Witness:
     """Serves samples of this peer's anchor."""
 
     def __init__(self, outputs: Outputs) -> None:
         self._outputs = outputs
-        self._waiting: deque[tuple[bytes, int]] = deque()
+        self._waiting: deque[tuple[bytes, int, bool]] = deque()
 
-    def receive(self, message: StateProbe, source: bytes, size: int) -> None:
-        """`source` asks for a sample. size: parameters of this peer's model."""
+    def receive(self, message: StateProbe, source: bytes, size: int, *, sketches: bool) -> None:
+        """`source` asks for a sample.
+
+        Args:
+            size: parameters of this peer's model.
+            sketches: `source` speaks a protocol version that has them.
+        """
         if len(self._waiting) >= QUEUE or max(message.starts) >= size:
             self._outputs.send(source, StateRefuse(message.transfer, Refusal.BUSY.value))
             return
-        self._waiting.append((source, message.transfer))
+        self._waiting.append((source, message.transfer, sketches))
         self._outputs.ask(jobs.Sample(message.starts))
 
     def sampled(self, result: jobs.Sampled, clock: int, rounds: int) -> None:
         """The result of the oldest Sample."""
-        peer, transfer = self._waiting.popleft()
+        peer, transfer, sketches = self._waiting.popleft()
         if math.isnan(result.step):
             # It has not stepped yet and cannot know how far others get in a round. With the source of its own state it
             # may have exchanged at no distance at all.
@@ -71,7 +98,11 @@ class Witness:
             return
         # A peer that has not exchanged does not know how far apart such anchors are.
         distance = APART * result.step if math.isnan(result.distance) else result.distance
-        self._outputs.send(peer, StateSample(transfer, clock, rounds, distance, result.step), [result.payload])
+        if sketches:
+            sketched = StateSketches(transfer, clock, rounds, distance, result.step)
+            self._outputs.send(peer, sketched, [result.payload, result.sketches])
+        else:
+            self._outputs.send(peer, StateSample(transfer, clock, rounds, distance, result.step), [result.payload])
 
 
 @dataclass
@@ -83,7 +114,7 @@ class _Part:
     runs: dict[int, int]
     """The first parameter of the run in each chunk."""
     asked: set[bytes]
-    samples: list[tuple[bytes, StateSample, Buffer]] = field(default_factory=list)
+    samples: list[tuple[bytes, StateSample, Sequence[Buffer]]] = field(default_factory=list)
     chunks: set[int] = field(default_factory=set)
     """Chunks that came from this source."""
     vouched: bool = False
@@ -142,7 +173,7 @@ class Judge:
         if part is not None and source in part.asked:
             part.asked.discard(source)
             if math.isfinite(message.distance) and math.isfinite(message.step):
-                part.samples.append((source, message, buffers[0]))
+                part.samples.append((source, message, buffers))
 
     def excused(self, peer: bytes, transfer: int | None = None) -> None:
         """`peer` will be no witness: it refuses, for this transfer, or is gone (None)."""
@@ -178,14 +209,15 @@ class Judge:
         return not silent or now >= (self._deadline or now)
 
     def _compare(self, part: _Part) -> None:
-        peer, sample, payload = part.samples[0]
+        peer, sample, (payload, *sketches) = part.samples[0]
         runs, offset = [], 0
         for chunk, start in part.runs.items():
             length = min(jobs.RUN, part.manifest.parameters - start)
             if chunk in part.chunks:
                 runs.append((offset, start, length))
             offset += length
-        self._outputs.ask(jobs.Compare(tuple(runs), offset, payload))
+        starts, chunks = tuple(part.runs.values()), tuple(sorted(part.chunks))
+        self._outputs.ask(jobs.Compare(tuple(runs), offset, payload, starts, chunks, *sketches))
         self._comparing = part, peer, sample
         del part.samples[0]
 
@@ -196,14 +228,16 @@ class Judge:
         if result is None:
             self._outputs.emit(UpdateRefused(witness, "payload"))
             return
-        if math.isnan(result.distance):
+        rounds = AGE + abs(sample.clock - part.manifest.clock) * sample.rounds / max(1, sample.clock)
+        whole = (result.distance, _bound(sample.distance, sample.step, rounds, result.scale))
+        pairs = [whole, *_of_chunks(result.chunks, rounds)]
+        known = [pair for pair in pairs if not math.isnan(pair[0])]
+        if not known:
             # The sample covers no chunk of this source.
             return
-        rounds = abs(sample.clock - part.manifest.clock) * sample.rounds / max(1, sample.clock)
-        spread = max(sample.distance, math.sqrt(2.0) * sample.step)
-        bound = TIMES * spread + min(AGE + rounds, MOST_ROUNDS) * sample.step + ROUNDING * result.scale
-        plausible = result.distance <= bound
-        self._outputs.emit(StateJudged(part.source, witness, plausible, result.distance, bound))
+        distance, bound = next((pair for pair in known if pair[0] > pair[1]), known[0])
+        plausible = distance <= bound
+        self._outputs.emit(StateJudged(part.source, witness, plausible, distance, bound))
         part.denied |= not plausible
         if plausible:
             # Of a source and a witness that differ, one lies. A second witness that agrees with the source decides.

@@ -120,8 +120,15 @@ class Source:
         """The anchor was averaged with that of a partner in step, which halves its age."""
         self._behind //= 2
 
-    def receive(self, message: Asking, source: bytes, model: Model | None, now: float) -> None:
-        """A joiner asks. model: None if this peer gives none now."""
+    def receive(
+        self, message: Asking, source: bytes, model: Model | None, now: float, *, sketches: bool = True
+    ) -> None:
+        """A joiner asks.
+
+        Args:
+            model: None if this peer gives none now.
+            sketches: `source` speaks a protocol version that has `StateSketches`.
+        """
         if model is None:
             self._outputs.send(source, StateRefuse(message.transfer, Refusal.JOINING.value))
             return
@@ -131,7 +138,7 @@ class Source:
             case StateAsk():
                 self._serve(message, source, now)
             case StateProbe():
-                self._witness.receive(message, source, model.schema.size)
+                self._witness.receive(message, source, model.schema.size, sketches=sketches)
 
     def _request(self, transfer: int, source: bytes, model: Model, now: float) -> None:
         snapshot = self._snapshot

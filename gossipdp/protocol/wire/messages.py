@@ -98,6 +98,7 @@ __all__ = [
     "StateRefuse",
     "StateRequest",
     "StateSample",
+    "StateSketches",
     "StateWait",
     "StepRate",
     "Steps",
@@ -638,6 +639,10 @@ class StateSample(Message, frozen=True):
     """of two anchors at the witness's last exchanges, RMS per parameter"""
     step: Norm
     """the longest recent movement of the witness's anchor in one round, RMS per parameter"""
+
+
+class StateSketches(StateSample, frozen=True):
+    """The same with sketches of all chunks. Buffers: [values; sketch, distance and step per chunk, fp32]."""
 
 
 class Standing(Message, frozen=True):

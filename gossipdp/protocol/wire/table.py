@@ -43,6 +43,7 @@ from gossipdp.protocol.wire.messages import (
     StateRefuse,
     StateRequest,
     StateSample,
+    StateSketches,
     StateWait,
     Void,
 )
@@ -80,13 +81,14 @@ MESSAGES: Final[dict[int, type[Message]]] = {
     30: MomentsRefuse,
     38: StateWait,
     39: Decisions,
+    40: StateSketches,
 }
 """Append only."""
 
 RESERVED: Final = frozenset(range(31, 38))
 """Ids of messages that earlier versions had. No new message takes one."""
 
-SINCE: Final[dict[type[Message], int]] = {Decisions: 4}
+SINCE: Final[dict[type[Message], int]] = {Decisions: 4, StateSketches: 6}
 """The first protocol version that has the message, for types that not every spoken version has. Such a message goes to
 members of that version alone."""
 
@@ -97,6 +99,7 @@ BUFFERS: Final[dict[type[Message], tuple[int, int]]] = {
     StateManifest: (3, 3),
     StateChunk: (1, 1),
     StateSample: (1, 1),
+    StateSketches: (2, 2),
     Coverage: (2, 2),
     Decisions: (0, 1),
     MomentsManifest: (2, 2),
@@ -115,6 +118,7 @@ DATA_LANE: Final[frozenset[type[Message]]] = frozenset(
         StateManifest,
         StateChunk,
         StateSample,
+        StateSketches,
         MomentsManifest,
         MomentsChunk,
     }

@@ -124,7 +124,9 @@ class CarriedState:
             return
         buffers = dict(_buffers(self._model))
         here = {**buffers, **dict(self._excluded_parameters()), **dict(self._movable())}
-        strange = sorted(found.keys() - here.keys())
+        strange, frozen = sorted(found.keys() - here.keys()), dict(self._movable()).keys() - buffers.keys()
+        if moved := sorted(found.keys() & frozen):
+            log.info("%d frozen parameters were moved by the member that gave the model: %s", len(moved), moved[0])
         for name in found.keys() & here.keys():
             value, tensor = tensor_of(found[name]), here[name]
             if value is not None and name in buffers:

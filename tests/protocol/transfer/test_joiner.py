@@ -127,7 +127,7 @@ def comparing() -> tuple[Judge, Outputs]:
 
 def test_run_in_a_last_chunk_that_is_shorter_ends_with_the_model() -> None:
     _, outputs = comparing()
-    assert list(outputs.jobs) == [jobs.Compare(((0, 8192, SHORT),), SHORT, b"sample")]
+    assert list(outputs.jobs) == [jobs.Compare(((0, 8192, SHORT),), SHORT, b"sample", (8192,), (1,))]
 
 
 def test_malformed_sample_is_told_with_its_witness() -> None:

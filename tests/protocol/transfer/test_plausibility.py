@@ -17,7 +17,7 @@ from gossipdp.protocol.transfer.joiner import Joiner
 from gossipdp.protocol.transfer.plausibility import APART, FORMER, QUEUE, Judge, Witness
 from gossipdp.protocol.transfer.source import Source, TransferConfig
 from gossipdp.protocol.wire import encoding as wire
-from gossipdp.protocol.wire.messages import StateManifest, StateProbe, StateRefuse, StateSample
+from gossipdp.protocol.wire.messages import StateManifest, StateProbe, StateRefuse, StateSample, StateSketches
 from simulations.simulator.settings import pairwise
 
 SIZE = 4 * 8192 + 300
@@ -26,6 +26,8 @@ CONFIG = TransferConfig(window=2, witness=10.0, silence=20.0, manifest=20.0, chu
 SETTINGS = b"the settings...."
 NEAR, STEP = 1e-2, 5e-3
 """RMS distance of two honest anchors, and RMS movement of one in a round."""
+SKETCH = 4 * (jobs.SUMS + 2)
+NAN = b"\x00\x00\xc0\x7f"
 A, B, C, D = (bytes([letter]) * 32 for letter in b"abcd")
 
 
@@ -151,6 +153,70 @@ def test_poisoned_state_is_refused_and_fetched_from_another(scale):
     assert network.joiner.refusals[A] == "implausible"
 
 
+def flipped(values):
+    values *= -1.0
+
+
+def one_value(values):
+    values[7] = 60.0
+
+
+def scaled(values):
+    values *= 1.5
+
+
+def drifted(values):
+    values += 2 * NEAR * np.random.default_rng(5).standard_normal(values.size)
+
+
+@pytest.mark.parametrize("change", [flipped, one_value, scaled])
+@pytest.mark.parametrize("chunk", range(5))
+def test_change_of_one_chunk_is_found_where_no_value_of_it_is_sampled(chunk, change):
+    bad, good = Member(A), Member(B)
+    change(bad.algorithm.ledger.a[bad.algorithm.ledger.span(chunk)])
+    network = Network(bad, good, Member(C), Member(D))
+    sample = network.joiner._judge._random.sample
+    elsewhere = 0 if chunk else 4
+    network.joiner._judge._random.sample = lambda these, count: (
+        [elsewhere] if elsewhere in these else sample(these, count)
+    )
+    network.run(A)
+    assert network.joiner.done and network.refused == [(A, "implausible")]
+    assert np.abs(network.algorithm.ledger.a - good.algorithm.ledger.a).max() < 0.1
+
+
+def test_chunk_that_is_further_off_than_others_is_taken():
+    """Chunks differ in how far they are apart; a sketch is a single draw."""
+    source = Member(A)
+    drifted(source.algorithm.ledger.a[source.algorithm.ledger.span(2)])
+    assert Network(source, Member(B), Member(C)).run(A).refused == []
+
+
+def test_witness_sends_sketches_only_to_versions_that_know_them():
+    member = Member(B)
+    sent = []
+    for sketches in (False, True):
+        member.source.receive(StateProbe(5, (0, 300)), C, member.model, 0.0, sketches=sketches)
+        member.source.sampled(member.algorithm.run(member.outputs.jobs.popleft()), member.model)
+        envelope = member.outputs.messages.popleft()
+        sent.append((type(envelope.message), [memoryview(part).nbytes for part in envelope.frames[1:]]))
+    assert sent == [(StateSample, [2048]), (StateSketches, [2048, 5 * SKETCH])]
+
+
+@pytest.mark.parametrize(
+    "sketches", [b"", bytes(5 * SKETCH - 1), bytes(4 * SKETCH) + NAN + bytes(SKETCH - 4), bytes(5 * SKETCH - 4) + NAN]
+)
+def test_comparison_of_malformed_sketches(sketches):
+    """None of the sketches is a sample without them. Unknown steps do not count; an unknown sketch is malformed."""
+    algorithm = Member(A).algorithm
+    values = algorithm.ledger.sample((0,))
+    result = algorithm.run(jobs.Compare(((0, 0, 256),), 256, values.data.cast("B"), (0,), (0, 4), sketches))
+    if not sketches or sketches.endswith(NAN):
+        assert result.distance == 0.0 and len(result.chunks) == (2 if sketches else 0)
+    else:
+        assert result is None
+
+
 def test_while_a_sample_is_compared_nothing_is_waited_for():
     """Otherwise the timer fires again and again once the deadline for witnesses has passed."""
     held = []
@@ -164,7 +230,7 @@ def test_while_a_sample_is_compared_nothing_is_waited_for():
     witness, message = held[0]
     runs = tuple(network.joiner._judge._parts[message.transfer].runs.values())
     sample = network.members[witness].algorithm.run(jobs.Sample(runs))
-    network.joiner.receive(message, [sample.payload], witness, CONFIG.witness - 0.001)
+    network.joiner.receive(message, [sample.payload, sample.sketches], witness, CONFIG.witness - 0.001)
     assert [type(job) for job in network.outputs.jobs] == [jobs.Compare]
     network.joiner.handle_timer(CONFIG.witness)
     assert network.joiner.timer() is None
@@ -227,8 +293,8 @@ def test_witness_that_has_neither_exchanged_nor_stepped_excuses_itself():
 def test_witness_that_has_exchanged_but_never_stepped_excuses_itself():
     outputs = Outputs()
     witness = Witness(outputs)
-    witness.receive(StateProbe(5, (0,)), C, SIZE)
-    witness.sampled(jobs.Sampled(b"....", 1e-4, math.nan), 70, 1)
+    witness.receive(StateProbe(5, (0,)), C, SIZE, sketches=False)
+    witness.sampled(jobs.Sampled(b"....", 1e-4, math.nan, b""), 70, 1)
     assert [said.message for said in outputs.messages] == [StateRefuse(5, "new")]
 
 
@@ -282,7 +348,7 @@ def test_malformed_sample_is_refused_and_another_witness_heard(change):
     def run(job):
         result = honest(job)
         if isinstance(result, jobs.Sampled):
-            return jobs.Sampled(change(bytes(result.payload)), result.distance, result.step)
+            return replace(result, payload=change(bytes(result.payload)))
         return result
 
     network.members[B].algorithm.run = run
@@ -338,12 +404,12 @@ def test_witness_serves_a_bounded_number_of_joiners_and_refuses_places_that_do_n
     outputs = Outputs()
     witness = Witness(outputs)
     for transfer in range(QUEUE + 1):
-        witness.receive(StateProbe(transfer, (0,)), C, SIZE)
+        witness.receive(StateProbe(transfer, (0,)), C, SIZE, sketches=False)
     assert len(outputs.jobs) == QUEUE
     assert [said.message for said in outputs.messages] == [StateRefuse(QUEUE, "busy")]
     outputs.messages.clear()
-    witness.sampled(jobs.Sampled(b"....", math.nan, 1.0), 70, 7)
-    witness.receive(StateProbe(99, (0, SIZE)), C, SIZE)
+    witness.sampled(jobs.Sampled(b"....", math.nan, 1.0, b""), 70, 7)
+    witness.receive(StateProbe(99, (0, SIZE)), C, SIZE, sketches=False)
     assert [said.message for said in outputs.messages] == [
         StateSample(0, 70, 7, APART, 1.0),
         StateRefuse(99, "busy"),

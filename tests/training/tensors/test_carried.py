@@ -83,6 +83,18 @@ def shared_twice() -> nn.Module:
     return nn.ModuleDict({"one": shared, "two": nn.Sequential(nn.Identity(), shared)})
 
 
+def test_frozen_parameters_that_another_member_moved_are_named(caplog: pytest.LogCaptureFixture) -> None:
+    """No witness can confirm them: each replica has its own."""
+    giver, taker = Stateful(), Stateful()
+    one, two = layout_of(giver), layout_of(taker)
+    caplog.set_level(logging.INFO, "gossipdp")
+    two.carried.load(b"".join(told(one, now=True)))
+    assert not caplog.messages
+    giver.move()
+    two.carried.load(b"".join(told(one, now=True)))
+    assert caplog.messages == ["2 frozen parameters were moved by the member that gave the model: teacher.bias"]
+
+
 def test_state_of_a_module_with_two_names_is_told_under_both() -> None:
     giver, taker = shared_twice(), shared_twice()
     one, two = layout_of(giver, "one.queue"), layout_of(taker, "one.queue")
