@@ -125,6 +125,6 @@ def test_warm_up_compiles_all_that_a_ledger_calls() -> None:
         made.outer_step(2, 0.7, 0.7, applied)
     frozen = made.freeze(0)
     assert made.check(0) and made.adopt(0, bytes(frozen.payload), frozen.hash) and made.found(1)
-    made.compare(((0, 0, 4),), 4, bytes(16))
+    made.compare(jobs.Compare(((0, 0, 4),), 4, bytes(16)))
     block_max(made.a[:300])
     assert {name: len(kernel.signatures) for name, kernel in compiled.items()} == before
