@@ -18,10 +18,11 @@ CODES: Final[Mapping[str, Code]] = {
         notices=True,
     ),
     "GD-402": Code(
-        "An update, a snapshot or a link was refused",
+        "An update, a snapshot, a message or a link was refused",
         "A payload or a snapshot held NaN or Inf, had the wrong length, or passed a bound. A member with three"
         " proven faults is set aside: no exchanges with it for a minute, twice as long at each relapse, up to an"
-        " hour. A member with 1,024 messages or 64 MB waiting to be read loses its link for 10 s.",
+        " hour. A member with 1,024 messages or 64 MB waiting to be read loses its link for 10 s. What a member"
+        " sends past its budget of costly messages is dropped and counted.",
         "NaN: look at the training of the sender; anything else: at the sender's version and settings",
         notices=True,
     ),

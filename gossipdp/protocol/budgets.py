@@ -2,16 +2,18 @@
 
 Every member has a small budget of its own, so no other one can stop its news. A register that comes at once, as to a
 peer that joins, is beyond it. The checks of it come out of one budget for all, which is large and fills slowly: a key
-costs nothing, and a budget as large for each would be none.
+costs nothing, and a budget as large for each would be none. What a budget refuses is told as an event.
 """
 
 from __future__ import annotations
 
 from collections import OrderedDict
+from collections.abc import Callable
 from typing import Final
 
 from gossipdp.protocol.admission.packing import MAX_RECEIPTS, MAX_SUBJECTS
-from gossipdp.protocol.wire.messages import MAX_HOLDERS, Coverage, Message, Offer
+from gossipdp.protocol.events import OverBudget
+from gossipdp.protocol.wire.messages import MAX_HOLDERS, Coverage, Decisions, Message, Offer
 
 __all__ = ["Budgets", "Checks", "TokenBucket"]
 
@@ -68,29 +70,43 @@ class Checks:
 
     def __call__(self) -> bool:
         granted = self._budgets.check(self._sender, self._now)
-        self.spent = self.spent or not granted
+        if not granted and not self.spent:
+            self.spent = True
+            self._budgets.refuse(Decisions, self._sender)
         return granted
 
 
 class Budgets:
-    """The budgets of all members at one peer."""
+    """The budgets of all members at one peer.
 
-    def __init__(self, now: float) -> None:
+    Args:
+        emit: called once for each message that a budget refuses.
+    """
+
+    def __init__(self, emit: Callable[[OverBudget], None], now: float) -> None:
+        self._emit = emit
         self._shared = TokenBucket(SHARED_RATE, SHARED, now)
         self._own: OrderedDict[bytes, TokenBucket] = OrderedDict()
 
     def takes(self, message: Message, sender: bytes, now: float) -> bool:
         """Whether `sender` can pay for this message. It pays."""
         price = PRICES.get(type(message), 0.0)
-        return price == 0.0 or _pays(self._of(sender, now), price, now)
+        pays = price == 0.0 or _pays(self._of(sender, now), price, now)
+        if not pays:
+            self.refuse(type(message), sender)
+        return pays
 
     def checks(self, sender: bytes, now: float) -> Checks:
-        """For a message of `sender` with signatures."""
+        """For the decisions and receipts of one message of `sender`."""
         return Checks(self, sender, now)
 
     def check(self, sender: bytes, now: float) -> bool:
         """Whether `sender` can pay for the check of a signature. It pays."""
         return _pays(self._of(sender, now), 1.0, now) or _pays(self._shared, 1.0, now)
+
+    def refuse(self, kind: type[Message], sender: bytes) -> None:
+        """Tell that a message of `sender`, or a part of it, is dropped."""
+        self._emit(OverBudget(sender, kind.__name__))
 
     def _of(self, sender: bytes, now: float) -> TokenBucket:
         if sender not in self._own:

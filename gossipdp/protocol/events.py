@@ -29,6 +29,7 @@ __all__ = [
     "Notice",
     "OfferRefused",
     "OperatorDiffers",
+    "OverBudget",
     "Pace",
     "RanAway",
     "ReceiptsTaken",
@@ -107,6 +108,15 @@ class MessageDropped(Event):
 
     peer: bytes
     reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class OverBudget(Event):
+    """A message of `peer` costs more than its budget holds (`budgets`). It was dropped, or a part of it."""
+
+    peer: bytes
+    kind: str
+    """name of the message's type"""
 
 
 @dataclass(frozen=True, slots=True)

@@ -94,7 +94,7 @@ class Peer:
             excluded=self.admission.excluded,
             vouched=self.admission.vouches,
         )
-        self._budgets = Budgets(now)
+        self._budgets = Budgets(self._outputs.emit, now)
         self._spreading = Spreading(
             self.admission, self.membership, self._budgets, random=random, outputs=self._outputs, now=now
         )

@@ -13,6 +13,7 @@ from gossipdp.protocol.events import (
     ExchangeEnded,
     FinishBegan,
     Notice,
+    OverBudget,
     Pace,
     ReceiptsTaken,
     ResyncBegan,
@@ -42,7 +43,7 @@ from gossipdp.protocol.wire.messages import (
 )
 from simulations.simulator.host import sign, verify
 from tests.protocol.admission.deciding import OPERATOR, ban, invited, received
-from tests.protocol.peer_rig import OTHER, SCHEMA, Town, a_peer, founded
+from tests.protocol.peer_rig import OTHER, SCHEMA, Town, a_peer, founded, take
 
 WIDE = "\U0001f600"
 SENDER = b"s" * 32
@@ -157,6 +158,7 @@ def test_member_floods_offers__few_are_answered():
         peer.receive(encode(offer), SENDER, 1.0 + number / 2000)
     answers = [envelope for envelope in peer.messages_to_send() if isinstance(envelope.message, Refuse)]
     assert 50 < len(answers) <= (budgets.BURST + budgets.RATE) / budgets.PRICES[Offer]
+    assert take(peer.next_event).count(OverBudget(SENDER, "Offer")) == 2000 - len(answers)
 
 
 PROVEN = dataclasses.replace(LOCAL, proven_after=20.0)

@@ -235,6 +235,8 @@ class Metrics:
                 self._counters["resyncs_total"].labels(reason).inc()
             case events.MessageDropped(_, reason):
                 self._count("messages_dropped_total", reason)
+            case events.OverBudget(_, kind):
+                self._count("messages_dropped_total", f"over budget: {kind}")
             case events.MessageFailed():
                 self._count("messages_dropped_total", "fault of this peer")
             case events.DataCovered(name, epoch, finished, blocks, _, open_, duplicates):

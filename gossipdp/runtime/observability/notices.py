@@ -219,6 +219,8 @@ class Notices:
                 self._say(code, text, now)
             case events.UpdateRefused(peer, reason):
                 self.notice("GD-402", f"update of {short(peer)} refused: {reason}", now)
+            case events.OverBudget(peer, kind):
+                self.notice("GD-402", f"{short(peer)} sends more than its budget allows: {kind} dropped", now)
             case events.MessageFailed(peer, kind, fault):
                 text = f"a {kind} of {self._name(peer)} met a fault of this daemon, which dropped it and goes on"
                 self.notice("GD-509", f"{text}: {fault}", now)

@@ -58,6 +58,7 @@ EVENTS: list[events.Event] = [
     events.UpdateRefused(PARTNER, "nan"),
     events.Struck(PARTNER, "nan", 3, 60.0),
     events.MessageDropped(PARTNER, "malformed"),
+    events.OverBudget(PARTNER, "Offer"),
     events.MessageFailed(PARTNER, "Ping", "ValueError in take, line 3: no"),
     events.TransferProgress(PARTNER, 3, 12),
     events.MomentsProgress(PARTNER, 3, 12),

@@ -221,6 +221,10 @@ def test_texts_of_one_code_past_the_limit_of_a_minute__counted_and_not_logged(
         (events.Notice("GD-401", "no partner in 60 s"), "GD-401 no partner in 60 s"),
         (events.UpdateRefused(SOURCE, "nan"), f"GD-402 update of {short(SOURCE)} refused: nan"),
         (
+            events.OverBudget(SOURCE, "Offer"),
+            f"GD-402 {short(SOURCE)} sends more than its budget allows: Offer dropped",
+        ),
+        (
             events.Struck(SOURCE, "nan", 3, 60.0),
             f"GD-402 {short(SOURCE)} is set aside for 60 s after 3 strikes, the last: nan",
         ),
