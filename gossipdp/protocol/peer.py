@@ -320,7 +320,8 @@ class Peer:
 
     def _believed_clock(self, clock: int, _: int) -> int:
         """The network's clock in steps, now that a member claims a later one than `clock`."""
-        reports = (self.progress.of(peer) for peer in self.membership.voices(self.membership.members))
+        voices = filter(self.admission.admits, self.membership.voices(self.membership.members))
+        reports = map(self.progress.of, voices)
         claims = [report.clock for report in reports if report is not None and report.id != self.id]
         speeds = [*self._speeds(CLAIMS_LAST, self._now), *([self._speed.own] if self._speed.own else [])]
         return self._claims.heard(clock, claims, speeds, self._now)

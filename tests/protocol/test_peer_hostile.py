@@ -164,7 +164,7 @@ def test_member_floods_offers__few_are_answered():
 PROVEN = dataclasses.replace(LOCAL, proven_after=20.0)
 
 
-def old_and_young(young=2):
+def old_and_young(young=2, operator=b""):
     """Three peers that have known each other for long, then some more. Returns the network and the ids of these.
 
     Of lines and speeds the young say what the test says.
@@ -178,7 +178,7 @@ def old_and_young(young=2):
             return (envelope._replace(message=message, frames=encode(message)),)
         return (envelope,)
 
-    town = founded(3 + young, membership=PROVEN, tampers=tampers)
+    town = founded(3 + young, membership=PROVEN, tampers=tampers, operator=operator)
     for index in (1, 2):
         town.start(index)
         town.train(index)
@@ -250,6 +250,18 @@ def test_two_old_members_claim_a_clock__it_is_the_networks():
         hear(town, 0, source, reports(source, 1 << 20))
     town.run(0.1)
     assert town.peer(0).replica.clock >= 1 << 20
+
+
+def test_two_banned_members_claim_a_clock_and_a_member_passes_it_on__it_is_not_the_networks():
+    town, _ = old_and_young(operator=OPERATOR)
+    banned = [host.id for host in town.hosts[1:3]]
+    for member in banned:
+        town.net.command(town.hosts[0], "bans", lambda peer, member=member: peer.decide(ban(member), town.net.now))
+    before = town.peer(0).replica.clock
+    for member in banned:
+        hear(town, 0, town.hosts[3].id, reports(member, 1 << 20))
+    town.run(0.1)
+    assert town.peer(0).replica.clock < before + 100
 
 
 HONEST, SILENT = range(3), range(3, 7)
