@@ -7,6 +7,8 @@ from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
+import pytest
+
 from tests.site_code import load
 
 ROOT = Path(__file__).parents[1]
@@ -116,6 +118,38 @@ def test_paths_that_pages_name_exist() -> None:
     named = {(page.name, path) for page in PAGES for path in NAMED.findall(page.read_text("utf-8"))}
     assert len(named) > 50
     assert not sorted((page, path) for page, path in named if not (ROOT / path).exists())
+
+
+# -- tests that pages name -------------------------------------------------------------------------------------------
+
+ARGUMENTS = re.compile(r"`(tests/[^`*]+)`")
+"""of pytest"""
+TEST_NAME = re.compile(r"^\s*(?:(?:async )?def (?=test_)|class )(\w+)", re.M)
+
+
+def missing(arguments: str) -> list[str]:
+    """Paths that do not exist, and words of `-k` that no test there has in its name. Numbers are those of seeds."""
+    paths, _, expression = arguments.partition(" -k ")
+    named = [ROOT / path for path in paths.split()]
+    if gone := [str(path) for path in named if not path.exists()]:
+        return gone
+    files = [file for path in named for file in ([path] if path.is_file() else path.rglob("test_*.py"))]
+    names = " ".join(name for file in files for name in TEST_NAME.findall(file.read_text("utf-8")))
+    words = set(re.findall(r"[A-Za-z_]\w*", expression)) - {"and", "or", "not"}
+    return sorted(word for word in words if word not in names)
+
+
+def test_tests_that_pages_name_exist() -> None:
+    named = {(page.name, each) for page in PAGES for each in ARGUMENTS.findall(page.read_text("utf-8"))}
+    assert len(named) > 150
+    assert not sorted((page, each) for page, each in named if missing(each))
+
+
+@pytest.mark.parametrize("page", ["SECURITY.md", "docs/security.md"])
+def test_each_row_of_what_holds_names_a_test(page: str) -> None:
+    tables = re.findall(r"^\|.*\| test \|\n\|[-|]+\n((?:\|.*\n)+)", (ROOT / page).read_text("utf-8"), re.M)
+    rows = [row.split(" | ")[-1] for table in tables for row in table.splitlines()]
+    assert rows and not [row for row in rows if not ARGUMENTS.search(row)]
 
 
 # -- names of the code -----------------------------------------------------------------------------------------------

@@ -1,5 +1,6 @@
 """Configuration: precedence of its sources, environment variables, error texts, dumps, and what peers must share."""
 
+import ipaddress
 import tomllib
 
 import pytest
@@ -19,6 +20,10 @@ PRESETS = {"wan": "[exchange]\nwindow = 32\n", "local": '[exchange]\nevery = 30\
 def test_no_source_at_all_gives_the_defaults() -> None:
     assert load() == Config()
     assert load().exchange.every == 50 and load().outer.momentum == "auto"
+
+
+def test_metrics_listen_on_loopback_unless_configured_otherwise() -> None:
+    assert ipaddress.ip_address(Config().metrics.listen.rpartition(":")[0]).is_loopback
 
 
 def test_flag_beats_environment_beats_file_beats_preset_beats_default() -> None:

@@ -45,6 +45,11 @@ class TransportLimits:
     turn: int = 64
     """messages passed on in one turn"""
 
+    @property
+    def unproven(self) -> float:
+        """For a connection until a member is proven on it: after the handshake and the hello have run out of time."""
+        return self.handshake + self.hello + 0.5
+
 
 LIMITS: Final[Mapping[str, TransportLimits]] = {
     "local": TransportLimits(),

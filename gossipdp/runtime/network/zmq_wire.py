@@ -171,8 +171,7 @@ class ZmqWire:
         self.port = 0
         self.address_bound = ""
         self._limits, self._admits, self._counters, self._clock = limits, admits, counters, clock
-        patience = limits.handshake + limits.hello + 0.5
-        self.unproven = Unproven(unproven, patience, lambda connection: received(connection.descriptor))
+        self.unproven = Unproven(unproven, limits.unproven, lambda connection: received(connection.descriptor))
         self._severing = Severing()
         self._broken: tuple[int, int] | None = None
         """the handshake failure whose descriptor the next event names"""

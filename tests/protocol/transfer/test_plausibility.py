@@ -255,6 +255,12 @@ def test_one_lying_witness_does_not_keep_a_joiner_out():
     assert network.joiner.done and not network.refused and network.verdicts[-1] == (A, C, True)
 
 
+def test_source_and_witness_in_league__their_model_is_taken():
+    """The limit of this check: one witness that vouches is enough."""
+    network = Network(Member(A, scale=-1.0), Member(B, scale=-1.0), Member(C)).run(A)
+    assert network.joiner.done and network.verdicts[-1] == (A, B, True)
+
+
 def test_joiner_between_two_peers_that_differ_tries_more_and_more_rarely():
     """No third peer can decide. Once the two have exchanged, they agree."""
     a, b = Member(A), Member(B, scale=-1.0)

@@ -2,6 +2,7 @@
 
 import math
 
+from gossipdp.runtime.network.limits import LIMITS
 from gossipdp.runtime.network.unproven import MOST_BYTES, Unproven, UnprovenConnection
 
 COOKIE = b"cookie"
@@ -21,6 +22,10 @@ class Crowd:
 
 def numbers(found: list[UnprovenConnection]) -> list[int]:
     return [connection.descriptor for connection in found]
+
+
+def test_seconds_of_a_stranger_by_preset() -> None:
+    assert {name: limits.unproven for name, limits in LIMITS.items()} == {"local": 3.5, "lan": 3.5, "wan": 10.5}
 
 
 def test_connections_within_the_limit__none_is_closed() -> None:
