@@ -30,7 +30,7 @@ import msgspec
 from gossipdp.protocol.data.block_table import BlockTable
 from gossipdp.protocol.data.blocks import DataSet, Lease, pack, unpack
 from gossipdp.protocol.data.coverage import CoverageGossip
-from gossipdp.protocol.events import DataCovered, DataKnown, Notice
+from gossipdp.protocol.events import DataCovered, DataKnown, MessageDropped, Notice
 from gossipdp.protocol.membership.membership import Membership
 from gossipdp.protocol.outputs import Outputs
 from gossipdp.protocol.wire.encoding import Buffer
@@ -151,7 +151,7 @@ class Leasing:
         self._reports = Reports(self._me, incarnation, membership, self._gossip)
         self._warned: set[bytes] = set()
         self.dropped = 0
-        """malformed messages"""
+        """messages of epochs or data sets that this peer does not take"""
 
     # -- commands ---------------------------------------------------------------------------------------------
 
@@ -279,6 +279,9 @@ class Leasing:
     def receive(self, message: Coverage, buffers: Sequence[Buffer], source: bytes, now: float) -> None:
         """A message of the member `source` came."""
         finished = [unpack(buffer, message.blocks) for buffer in buffers]
+        if None in finished:
+            self._outputs.emit(MessageDropped(source, "malformed set of blocks"))
+            return
         data = self._data.get(message.data)
         # Believed news is passed on, so only the epochs next to a known one may lead past the largest epoch.
         everything = (1 << message.blocks) - 1
@@ -286,7 +289,7 @@ class Leasing:
         furthest = max(_LARGEST_EPOCH, data.epoch + 3) if data is not None else _LARGEST_EPOCH
         if data is not None and source in data.asked:
             furthest = 2 * _LARGEST_EPOCH  # a newcomer has to follow the others
-        if None in finished or leads_to > furthest:
+        if leads_to > furthest:
             self.dropped += 1
             return
         if data is None:

@@ -8,7 +8,7 @@ from gossipdp.protocol.data import coverage
 from gossipdp.protocol.data import leasing as module
 from gossipdp.protocol.data.block_table import BlockTable
 from gossipdp.protocol.data.blocks import DataSet, Lease, pack
-from gossipdp.protocol.events import DataCovered, DataKnown, Notice
+from gossipdp.protocol.events import DataCovered, DataKnown, MessageDropped, Notice
 from gossipdp.protocol.wire.messages import MAX_BLOCKS, MAX_LEASES, Coverage, Reader
 from tests.protocol.data.world import BLOCKS, DATA, Host, World, peer, word
 
@@ -150,20 +150,25 @@ def test_report_of_an_earlier_life_makes_no_reader():
 
 
 @pytest.mark.parametrize(
-    ("blocks", "epoch", "buffers"),
+    "buffers",
     [
-        (BLOCKS + 1, 0, None),
-        (BLOCKS, (1 << 30) + 1, None),
-        (BLOCKS, 0, [b"", b"\0"]),
-        (BLOCKS, 0, [b"\0" + b"\xff" * 8, b"\1"]),
-        (BLOCKS, 0, [b"\1\xff\xff", b"\1"]),
-        (BLOCKS, 0, [b"\7\0\0", b"\1"]),
+        [b"", b"\0"],
+        [b"\0" + b"\xff" * 8, b"\1"],
+        [b"\1\xff\xff", b"\1"],
+        [b"\7\0\0", b"\1"],
     ],
 )
-def test_malformed_messages_are_dropped_and_counted(blocks, epoch, buffers):
+def test_malformed_sets_are_dropped_and_told(buffers):
     host = World(1)[0]
-    message = Coverage(DATA.digest, "data", blocks, epoch, False, ())
-    host.leasing.receive(message, buffers or [pack(1, blocks)] * 2, peer(5), 0.0)
+    host.leasing.receive(Coverage(DATA.digest, "data", BLOCKS, 0, False, ()), buffers, peer(5), 0.0)
+    assert host.events(MessageDropped) == [MessageDropped(peer(5), "malformed set of blocks")]
+    assert host.table.finished == [0, 0] and host.table.epoch == 0
+
+
+@pytest.mark.parametrize(("blocks", "epoch"), [(BLOCKS + 1, 0), (BLOCKS, (1 << 30) + 1)])
+def test_epochs_and_sizes_that_cannot_be_are_not_taken(blocks, epoch):
+    host = World(1)[0]
+    host.leasing.receive(Coverage(DATA.digest, "data", blocks, epoch, False, ()), [pack(1, blocks)] * 2, peer(5), 0.0)
     assert host.leasing.dropped == 1 and host.table.finished == [0, 0] and host.table.epoch == 0
 
 
