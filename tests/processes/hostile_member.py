@@ -5,7 +5,7 @@ stays a joiner. Tests drive it by `act`, in their own thread.
 """
 
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from random import Random
 
@@ -13,6 +13,7 @@ from gossipdp.protocol.membership.signatures import Signer
 from gossipdp.protocol.peer import Peer
 from gossipdp.protocol.wire import encoding as wire
 from gossipdp.protocol.wire.messages import Lane, Member, Message, State
+from gossipdp.protocol.wire.table import DATA_LANE
 from gossipdp.runtime.network.events import LinkDown, Received
 from gossipdp.runtime.network.identity import Identity
 from gossipdp.runtime.network.transport import Transport
@@ -28,10 +29,11 @@ class HostileMember:
     Args:
         hosts: hosts of the network; it joins through the first.
         name: what it calls itself; an operator could not choose every name.
+        ignores: messages of these types never reach its peer.
     """
 
-    def __init__(self, hosts: list[Host], name: str = "hostile") -> None:
-        self._hosts, founder = hosts, hosts[0]
+    def __init__(self, hosts: Sequence[Host], name: str = "hostile", ignores: tuple[type[Message], ...] = ()) -> None:
+        self._hosts, founder, self._ignores = hosts, hosts[0], ignores
         self.identity, self.random = Identity.generate(), Random(1)
         config = homes.read_config(founder.home, {}, {})
         self.transport = Transport(
@@ -52,6 +54,8 @@ class HostileMember:
         self.peer.join([founder.address], now)
         self.sent = 0
         """bytes of the messages that the test had it send"""
+        self.ignored = 0
+        """messages that it ignored"""
 
     def close(self) -> None:
         self.transport.close()
@@ -64,10 +68,11 @@ class HostileMember:
         """`record`, signed by this member's own key."""
         return Signer(self.identity.sign, Identity.verify).sign_member(record)
 
-    def say(self, to: Member, message: Message) -> None:
-        frames = wire.encode(message)
+    def say(self, to: Member, message: Message, *buffers: bytes) -> None:
+        frames = wire.encode(message, buffers)
         self.sent += sum(memoryview(frame).nbytes for frame in frames)
-        self.transport.send(to.id, to.address, Lane.CONTROL, frames)
+        lane = Lane.DATA if type(message) in DATA_LANE else Lane.CONTROL
+        self.transport.send(to.id, to.address, lane, frames)
 
     def act(self, seconds: float, beat: float, speaks: Callable[[], object] = lambda: None) -> None:
         """Take part for `seconds`, and call `speaks` every `beat` seconds."""
@@ -101,7 +106,10 @@ class HostileMember:
         for event in arrived:
             match event:
                 case Received(peer, _, frames):
-                    self.peer.receive(frames, peer, now)
+                    if self._ignores and isinstance(wire.decode(frames)[0], self._ignores):
+                        self.ignored += 1
+                    else:
+                        self.peer.receive(frames, peer, now)
                 case LinkDown(peer, reason):
                     self.peer.link_down(peer, reason, now)
         if (timer := self.peer.timer()) is not None and timer <= now:

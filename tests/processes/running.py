@@ -43,15 +43,12 @@ def host_in(lab: Lab, number: int, directory: Path, **options: Any) -> Host:
 
 
 class Network:
-    """Hosts of one network on loopback. The first founds it."""
+    """Hosts of one network on loopback, with the same options. The first founds it."""
 
-    def __init__(
-        self, directory: Path, count: int, *, size: int = 200_000, pace: float = 0.01, settings: str = ""
-    ) -> None:
+    def __init__(self, directory: Path, count: int, **options: Any) -> None:
         directory.mkdir(parents=True, exist_ok=True)
         self.directory = directory
-        options = {"size": size, "pace": pace, "settings": settings}
-        self.hosts = [Host(directory, f"h{n}", founder=n == 0, **options) for n in range(count)]  # type: ignore[arg-type]
+        self.hosts = [Host(directory, f"h{n}", founder=n == 0, **options) for n in range(count)]
 
     @property
     def founder(self) -> Host:
@@ -115,11 +112,9 @@ class Network:
 
 
 @contextlib.contextmanager
-def running(
-    directory: Path, count: int, *, size: int = 200_000, pace: float = 0.01, settings: str = ""
-) -> Iterator[Network]:
+def running(directory: Path, count: int, **options: Any) -> Iterator[Network]:
     """A network whose processes end with the context, whatever happens."""
-    network = Network(directory, count, size=size, pace=pace, settings=settings)
+    network = Network(directory, count, **options)
     try:
         yield network
     finally:

@@ -1,13 +1,16 @@
 """TCP connections that are opened again when they close: `python strangers.py COUNT BYTES PORT [PORT ...]`.
 
-Each sends BYTES bytes. After COUNT connections to each port the script prints a line. It goes on until standard input
-ends.
+Each sends the first BYTES bytes of a handshake whose first command never ends. After COUNT connections to each port the
+script prints a line. It goes on until standard input ends.
 """
 
 import resource
 import select
 import socket
 import sys
+
+BEGIN = b"\xff" + bytes(8) + b"\x7f\x03\x01" + b"CURVE".ljust(20, b"\0") + bytes(32) + b"\x06" + (1 << 20).to_bytes(8)
+"""greeting of ZMTP 3.1, and the head of a command of 1 MiB"""
 
 
 def main() -> None:
@@ -35,7 +38,7 @@ def main() -> None:
                 return
             if happened == select.EPOLLOUT:
                 poll.modify(ready, select.EPOLLHUP | select.EPOLLRDHUP)
-                open_now[ready][0].send(b"\xff" * size)
+                open_now[ready][0].send(BEGIN.ljust(size, b"\0")[:size])
                 continue
             stranger, port = open_now.pop(ready)
             stranger.close()

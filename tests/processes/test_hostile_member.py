@@ -10,11 +10,11 @@ from msgspec.structs import replace
 from gossipdp.protocol.membership.config import LOCAL
 from gossipdp.protocol.membership.introductions import most_live
 from gossipdp.protocol.membership.signatures import Signer
-from gossipdp.protocol.wire.messages import Line, Lineage, Member, Ping, Pong, Progress, PushPull, State
+from gossipdp.protocol.wire.messages import Member, Ping, Pong, PushPull, State
 from gossipdp.runtime.network.identity import Identity
 from gossipdp.runtime.observability.notices import MEMBER_LINES
 from tests.processes.hostile_member import HostileMember, remembered
-from tests.processes.running import Host, Network, until
+from tests.processes.running import Host, Network
 
 pytestmark = pytest.mark.processes
 
@@ -141,66 +141,3 @@ def test_network_besieged_by_a_member_for_minutes_goes_on_and_restarts(network: 
         hostile.until("all are well", lambda: last.exchanges() >= 2 and states(five.hosts) == {"alive"})
     finally:
         hostile.close()
-
-
-def slowest(hostile: HostileMember) -> None:
-    for to in hostile.victims():
-        hostile.say(to, Ping(hostile.random.getrandbits(60), (), (), 5e-324))
-
-
-def far_ahead(hostile: HostileMember) -> None:
-    report = Signer(hostile.identity.sign, Identity.verify).sign_progress(
-        Progress(hostile.identity.id, 1 << 31, 9, 9, 9)
-    )
-    for to in hostile.victims():
-        hostile.say(to, Ping(hostile.random.getrandbits(60), (), (report,)))
-
-
-def greater(hostile: HostileMember, maker: bytes, number: list[int]) -> None:
-    """Says that it trained apart, on the greatest side there can be."""
-    line = Line(0xFFFF_FFF0, 0xFF_FFFF, 1 << 40, 0xFFFF_FFF0, maker)
-    number[0] += 1
-    for to in hostile.victims():
-        hostile.say(to, Lineage(1, number[0], to.incarnation, True, False, 0, line))
-
-
-def ends_all(hostile: HostileMember) -> None:
-    hostile.peer.finish(time.monotonic(), calls=True)
-
-
-@pytest.mark.long
-def test_young_keys_end_no_daemon_replace_no_model_and_end_no_run(network: Callable[..., Network]) -> None:
-    three = network(3, settings='[safety]\nproven_after = "60s"\n')
-    three.start()
-    three.until_it_runs()
-    hosts = three.hosts
-    until(
-        "all are known for long",
-        lambda: all(host.status()["voices"]["proven"] == 2 for host in hosts),
-        hosts,
-        seconds=180.0,
-    )
-    daemons = [host.daemon for host in hosts]
-    keys = [HostileMember(hosts, name) for name in ("one", "two")]
-    number = [0]
-    try:
-        for key in keys:
-            key.until("it knows all", lambda key=key: len(key.victims()) >= len(hosts))
-        clocks = [host.status()["clock"] for host in hosts]
-        for _ in range(8):
-            for key in keys:
-                slowest(key)
-                far_ahead(key)
-                greater(key, keys[0].identity.id, number)
-                ends_all(key)
-                key.act(0.2, 0.1)
-        before = [host.exchanges() for host in hosts]
-        keys[0].until("exchanges go on", lambda: all(h.exchanges() > n + 2 for h, n in zip(hosts, before, strict=True)))
-        for host, clock in zip(hosts, clocks, strict=True):
-            assert host.status()["clock"] < clock + 100_000 and "re-sync" not in host.text()
-            assert "finishing" not in host.text() and "GD-509" not in host.text()
-        assert all(daemon is not None and daemon.code is None for daemon in daemons)
-        assert any("GD-406" in host.text() for host in hosts)
-    finally:
-        for key in keys:
-            key.close()
