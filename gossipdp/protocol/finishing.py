@@ -18,10 +18,12 @@ import math
 from collections.abc import Callable, Iterable, Mapping
 from typing import Final, NamedTuple
 
+from gossipdp.protocol.contribution import Contribution
+from gossipdp.protocol.course.age import Age, outdated, stale
 from gossipdp.protocol.events import FinishBegan, Finished, FinishPhase, Notice
 from gossipdp.protocol.pairwise.averaging import Averaging
 from gossipdp.protocol.parts import Parts
-from gossipdp.protocol.rounds.standby import Standby
+from gossipdp.protocol.rounds.pacing import Pacing
 from gossipdp.protocol.wire.messages import Member, Phase, State, short
 
 __all__ = ["Counts", "FinishProgress", "Finishing"]
@@ -74,7 +76,7 @@ class Finishing:
         over: whether no training process is attached and no round is under way.
         ready: whether the model is here.
         current: whether no other model replaces it or is to.
-        standby: knows how old the model is, and whether it contains own training.
+        age: of the model here.
         rested: called when the model has changed because training is over.
         apart: members that nothing is exchanged with.
     """
@@ -83,17 +85,20 @@ class Finishing:
         self,
         parts: Parts,
         averaging: Averaging,
+        pacing: Pacing,
+        contribution: Contribution,
+        age: Age,
         *,
         over: Callable[[], bool],
         ready: Callable[[], bool],
         current: Callable[[], bool],
-        standby: Callable[[], Standby],
         rested: Callable[[], None],
         apart: Callable[[], Mapping[bytes, int]],
     ) -> None:
         self._membership, self._progress, self._outputs = parts.membership, parts.progress, parts.outputs
         self._strikes, self._averaging = parts.strikes, averaging
-        self._over, self._ready, self._current, self._standby, self._apart = over, ready, current, standby, apart
+        self._over, self._ready, self._current, self._apart = over, ready, current, apart
+        self._pacing, self._contribution, self._age = pacing, contribution, age
         self._rested = rested
         self._sync = parts.config.sync
         self._wait, self._follows = parts.config.finish_wait, parts.config.finish_follow
@@ -229,7 +234,7 @@ class Finishing:
 
     def _partners(self, now: float) -> list[bytes]:
         """Members that this peer can hand its last steps in to. None if all end together."""
-        if self._membership.me.calls or not self._standby().trained:
+        if self._membership.me.calls or not self._age.trained:
             return []
         members, company = self._membership, self._averaging.company
         training = self.trainers() if self._sync else members.training()  # with sync no member tells its speed
@@ -237,14 +242,15 @@ class Finishing:
 
     def _await(self, now: float) -> None:
         calls, trainers = self._membership.me.calls, self._train_on(now)
-        if self.handed_in and trainers and now > self._over_at + LATELY and self._standby().outdated:
+        clock, every = self._contribution.clock, self._pacing.usual_round_steps
+        if self.handed_in and trainers and now > self._over_at + LATELY and outdated(self._age, clock, every):
             self.spare = True
-        stale = self._standby().stale
+        old = stale(self._age, clock, every, ends=self.begun, spare=self.spare)
         holders = [member.id for member in self._closers(now) if member.phase >= Phase.CLOSING]
-        gone = self._gone_with_it() if stale or not (calls or holders) else []
+        gone = self._gone_with_it() if old or not (calls or holders) else []
         # A model without own training, or handed in, is fetched a last time, once no member trains.
         current = self._current() and (bool(holders) or not self._awaited(now))
-        lacks = bool(gone) or (stale and bool(trainers or holders))
+        lacks = bool(gone) or (old and bool(trainers or holders))
         if current and not lacks:
             return self._enter(Phase.CLOSING, now)
         if now < self._until and (trainers or holders or not gone):
@@ -267,7 +273,7 @@ class Finishing:
         return [member.id for member, state in pairs if member.phase is Phase.DONE and state is not State.LEFT]
 
     def _leave_early(self, now: float) -> None:
-        if self._standby().trained and not self.handed_in:
+        if self._age.trained and not self.handed_in:
             # So members that have the final model know that it lacks the last steps of this peer.
             self._handing = None
             self._membership.finish(Phase.RUNNING, False, now)
@@ -313,7 +319,7 @@ class Finishing:
         self.counts = self._count(closers) if closers else None
         closeness = self._averaging.closeness
         if early and self.counts is not None:
-            self.counts = self.counts._replace(clock=self._standby().clock)
+            self.counts = self.counts._replace(clock=self._age.current(self._contribution.clock))
             closeness = closeness._replace(agrees=False, now=math.nan)
         trained = {report.id for report in self._progress.reports() if report.steps > 0}
         others = sorted(trained.intersection(self._membership.members).difference(closers, {self._membership.me.id}))

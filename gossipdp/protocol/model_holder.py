@@ -87,7 +87,8 @@ class ModelHolder:
         """
         if state is not None and self.model is not None:
             self.model = replace(self.model, carried=replace(self.model.carried, state=state))
-        self._transfers.standby.stepped(self._contribution.added(clock, steps, samples))
+        moved = self._contribution.added(clock, steps, samples)
+        self._transfers.age.stepped(moved, self._contribution.clock)
         self._contribution.report(self._rounds.rounds)
 
     @property

@@ -12,6 +12,7 @@ from dataclasses import replace
 
 from gossipdp.protocol import jobs
 from gossipdp.protocol.contribution import Contribution
+from gossipdp.protocol.course.age import Age
 from gossipdp.protocol.finishing import Finishing
 from gossipdp.protocol.model import Model
 from gossipdp.protocol.model_holder import ModelHolder
@@ -55,12 +56,13 @@ class Replica:
             changed=self._paced,
         )
         self.rounds = Rounds(outputs, config.ahead)
+        self._age = Age()
         self.averaging = Averaging(
             parts,
             self.pacing,
             self.rounds,
             apart=lambda: self._transfers.reunion.apart,
-            drift=lambda: self._transfers.standby.drift,
+            drift=lambda: self._age.drift(self.contribution.clock),
             began=self._exchange_began,
             ended=self._exchange_ended,
         )
@@ -76,10 +78,12 @@ class Replica:
         self.finishing = Finishing(
             parts,
             self.averaging,
+            self.pacing,
+            self.contribution,
+            self._age,
             over=lambda: self.rounds.at_rest,
             ready=lambda: self.ready,
             current=lambda: self.whole and not self._transfers.outdated,
-            standby=lambda: self._transfers.standby,
             rested=self._rested,
             apart=lambda: self._transfers.reunion.apart,
         )
@@ -88,6 +92,7 @@ class Replica:
             parts,
             machines,
             self.finishing,
+            self._age,
             waits=lambda: self._attachment.waits,
             take_over=self._take_over,
             layout=lambda: b"" if self.model is None else self.model.schema.digest,
@@ -266,7 +271,7 @@ class Replica:
     @property
     def fetched_in(self) -> int:
         """Steps of the network's clock that the last fetch of the model took."""
-        return self._transfers.standby.transfer
+        return self._age.transfer
 
     @property
     def apart(self) -> list[bytes]:
@@ -286,13 +291,12 @@ class Replica:
         """
         if self.finishing.counts is not None:
             return self.finishing.counts.clock
-        return self._transfers.standby.clock
+        return self._age.current(self.clock)
 
     def _current_model(self) -> Model | None:
         if self.model is None:
             return None
-        drift = self._transfers.standby.drift if self._transfers.spare else 0
-        return replace(self.model, clock=self.clock - drift, rounds=self.rounds.rounds)
+        return replace(self.model, clock=self.clock - self._age.at(self.clock), rounds=self.rounds.rounds)
 
     def _trusted(self, now: float) -> list[bytes]:
         """Members that are alive, within reach and not set aside."""

@@ -66,7 +66,7 @@ class Training:
             live: it trained with an earlier daemon of this peer, and its parameters may be the newest of all.
         """
         loaded = live is not None and live.loaded
-        self._transfers.standby.arrives(doubted=loaded and self._holder.others_train)
+        self._transfers.age.arrives(doubted=loaded and self._holder.others_train)
         self._attachment.came(schema, self._holder.model, carried, moments=moments and self._config.moments, live=live)
         if self._holder.model is None and not self._transfers.bootstrap.founder:
             self._transfers.bootstrap.lives(live)

@@ -1,7 +1,7 @@
 """Every transfer of a model from peer to peer: its machines, and the messages and results between them.
 
 `source` gives this peer's model. `bootstrap` fetches the first model of a peer that has none. `reunion` fetches another
-in its place. `standby` knows how old the model is while this peer does not train.
+in its place. `age` knows how old the model is while this peer does not train.
 """
 
 from __future__ import annotations
@@ -9,14 +9,14 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from gossipdp.protocol import jobs
+from gossipdp.protocol.course.age import Age, outdated, renewal
+from gossipdp.protocol.course.facts import Facts
 from gossipdp.protocol.finishing import Finishing
 from gossipdp.protocol.model import Model
 from gossipdp.protocol.partition.reasons import Reason
 from gossipdp.protocol.partition.reunion import Reunion
 from gossipdp.protocol.parts import Parts
 from gossipdp.protocol.round_machines import RoundMachines
-from gossipdp.protocol.rounds.pacing import WARMUP_EVERY
-from gossipdp.protocol.rounds.standby import Standby
 from gossipdp.protocol.transfer.arrived import Arrived
 from gossipdp.protocol.transfer.bootstrap import Bootstrap
 from gossipdp.protocol.transfer.joiner import Joiner
@@ -57,6 +57,7 @@ class Transfers:
         parts: Parts,
         machines: RoundMachines,
         finishing: Finishing,
+        age: Age,
         *,
         waits: Callable[[], bool],
         take_over: Callable[[], None],
@@ -66,7 +67,9 @@ class Transfers:
     ) -> None:
         config, membership = parts.config, parts.membership
         contribution, pacing, averaging, rounds = machines
-        self._parts, self._averaging, self._layout = parts, averaging, layout
+        self._parts, self._averaging, self._layout, self._waits = parts, averaging, layout, waits
+        self._contribution, self._pacing, self._rounds, self._finishing = contribution, pacing, rounds, finishing
+        self.age = age
         self.source = Source(
             config.transfer,
             parts.outputs,
@@ -84,19 +87,6 @@ class Transfers:
             adopt=arrived,
             take_over=take_over,
         )
-        self.standby = Standby(
-            clock=lambda: contribution.clock,
-            every=lambda: WARMUP_EVERY if pacing.warming_up else config.every,
-            behind=lambda: self.source.behind,
-            waits=waits,
-            begins=lambda: rounds.open,
-            givers=self._givers,
-            ends=lambda: finishing.begun,
-            spare=lambda: finishing.spare,
-            last=lambda: finishing.begun and not finishing.trainers(),
-            closing=lambda: finishing.begun and finishing.closing(),
-            closes=lambda: membership.me.phase >= Phase.CLOSING,
-        )
         self.reunion = Reunion(
             membership,
             parts.progress,
@@ -109,7 +99,9 @@ class Transfers:
             hold=averaging.hold,
             done=replaced,
             finishing=lambda: finishing.begun,
-            standby=self.standby,
+            age=age,
+            facts=self.facts,
+            givers=self.givers,
         )
 
     def _joiner(
@@ -138,7 +130,22 @@ class Transfers:
             fetched=fetched,
         )
 
-    def _givers(self) -> list[bytes]:
+    def facts(self) -> Facts:
+        """What the decisions about the model rest on now."""
+        finishing = self._finishing
+        return Facts(
+            clock=self._contribution.clock,
+            every=self._pacing.usual_round_steps,
+            waits=self._waits(),
+            begins=self._rounds.open,
+            ends=finishing.begun,
+            spare=finishing.spare,
+            last=finishing.begun and not finishing.trainers(),
+            closing=finishing.begun and finishing.closing(),
+            closes=self._parts.membership.me.phase >= Phase.CLOSING,
+        )
+
+    def givers(self) -> list[bytes]:
         """Members to fetch the model from: those of this peer's side."""
         apart, members = self.reunion.apart, self._parts.membership
         return [member.id for member in members.alive() if member.id not in apart and members.reaches(member.id)]
@@ -148,38 +155,35 @@ class Transfers:
     @property
     def spare(self) -> bool:
         """No training process has made a round, and the model does not change."""
-        return self.standby.idle
+        return self.age.idle
 
     @property
     def held(self) -> bool:
         """The model is being replaced, or is to be before a training process begins with it."""
         # The verdict names the side to fetch from, if this peer's own side has no newer model.
-        awaits = self.reunion.undecided and self.standby.outdated
+        awaits = self.reunion.undecided and outdated(self.age, self._contribution.clock, self._pacing.usual_round_steps)
         return bool(self.reunion.reason) or self.outdated or awaits
 
     @property
     def outdated(self) -> bool:
         """The model is to be fetched anew, because it is old."""
-        return self.spare and self.standby.reason is not None
+        return self.spare and renewal(self.age, self.facts()) is not None and bool(self.givers())
 
     def came(self, arrived: Arrived, clock: int) -> None:
         """A fetched model is here, when the network's clock is `clock`."""
-        self.source.took(clock - arrived.clock)
-        self.standby.came(clock - max(arrived.clock, arrived.begun))
+        self.age.came(clock - arrived.clock, clock - max(arrived.clock, arrived.begun), self._contribution.clock)
 
     def kept(self) -> None:
         """The model is that of a live training process now."""
-        self.source.took(0)
-        self.standby.kept()
+        self.age.kept(self._contribution.clock)
 
     def trains(self, trains: bool) -> None:
         """Whether training makes rounds."""
-        if trains == self.standby.idle:
-            self.source.aged(self.standby.trains(trains))
+        self.age.trains(trains, self._contribution.clock)
 
     def mixed(self, now: float) -> None:
         """An exchange has mixed chunks."""
-        self.source.mixed()
+        self.age.mixed()
         self.reunion.mixed(now)
 
     # -- messages and results ---------------------------------------------------------------------------------

@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gossipdp.protocol import jobs
+from gossipdp.protocol.course.age import MOST_ROUNDS
 from gossipdp.protocol.events import (
     ChunksInDoubt,
     Event,
@@ -26,7 +27,6 @@ from gossipdp.protocol.events import (
     Struck,
     UpdateRefused,
 )
-from gossipdp.protocol.rounds.standby import MOST_ROUNDS
 from simulations.simulator.beliefs import Beliefs
 from simulations.simulator.equations import RELATIVE, Grid, check_close, grid_of, outer_step, pseudo_gradient, rms, same
 from simulations.simulator.host import Host, perform

@@ -222,7 +222,7 @@ def test_a_spare_whose_last_source_has_gone_has_no_final_model():
     town = Ending.trained(2)
     town.finish(0)
     town.run(15.0)
-    town.peer(0).replica._transfers.standby.givers = list
+    town.peer(0).replica._transfers.reunion._givers = list
     town.finish(1, wait=1.0)
     early, last = town.finished(0, 1)
     assert early.early and early.without == (town.hosts[1].id,)

@@ -24,6 +24,8 @@ from collections.abc import Callable, Sequence
 from random import Random
 from typing import Final
 
+from gossipdp.protocol.course.age import Age, more_than_a_copy, renewal
+from gossipdp.protocol.course.facts import Facts
 from gossipdp.protocol.membership.membership import Membership
 from gossipdp.protocol.membership.progress import Own, ProgressBoard
 from gossipdp.protocol.outputs import Outputs
@@ -35,7 +37,6 @@ from gossipdp.protocol.partition.reasons import SPARE, Reason
 from gossipdp.protocol.partition.sides import Sides
 from gossipdp.protocol.partition.states import COURSE, Action, Course, Event
 from gossipdp.protocol.partition.verdict import Verdict
-from gossipdp.protocol.rounds.standby import Standby
 from gossipdp.protocol.state_machine import Machine
 from gossipdp.protocol.transfer.arrived import Arrived
 from gossipdp.protocol.transfer.joiner import Joiner
@@ -58,7 +59,9 @@ class Reunion:
         me: This peer's progress.
         hold: True: offer and accept no exchange. False: exchange again. Returns True once no exchange is under way.
         done: Callback: a model was fetched for this reason, in this many seconds.
-        standby: Says when a peer that does not train fetches the model anew.
+        age: Of the model here.
+        facts: What the decisions rest on now.
+        givers: Members of this peer's side that can give a newer model.
         finishing: Whether the run of this peer ends. The peer then does not watch whether it lags.
     """
 
@@ -75,11 +78,14 @@ class Reunion:
         me: Callable[[], Own],
         hold: Callable[[bool, float], bool],
         done: Callable[[Arrived, Reason, float], None],
-        standby: Standby,
+        age: Age,
+        facts: Callable[[], Facts],
+        givers: Callable[[], Sequence[bytes]],
         finishing: Callable[[], bool] = lambda: False,
     ) -> None:
         self._membership, self._random, self._outputs = membership, random, outputs
-        self._hold, self._done, self._standby, self._finishing = hold, done, standby, finishing
+        self._hold, self._done, self._finishing = hold, done, finishing
+        self._age, self._facts, self._givers = age, facts, givers
         self._steps = apart_rounds * every
         self._period = membership.config.join_interval
         self.follower = Follower(joiner, outputs, hold, self._period, random)
@@ -95,7 +101,7 @@ class Reunion:
             apart_rounds=apart_rounds,
             period=self._period,
             me=me,
-            trains=lambda: standby.counts,
+            trains=lambda: more_than_a_copy(age, ends=facts().ends),
         )
         self._course = Machine(COURSE, Course.JOINING, self._course_actions())
         self._number = 0
@@ -282,7 +288,7 @@ class Reunion:
             self._course.fire(Event.OUTRANKED, now)
         elif self.reason:
             self._fetch(now)
-        if not self.reason and self._standby.reason:
+        if not self.reason and self._renewal is not None:
             self._course.fire(Event.OUTDATED, now)
         elif not self.reason and not self._finishing():
             self._watch_lag(now)
@@ -334,9 +340,17 @@ class Reunion:
         self._follow(Reason.LAG, now)
 
     def _renew(self, now: float) -> None:
-        standby = self._standby
-        assert standby.reason is not None
-        self._follow(standby.reason, now, behind=standby.age, newer_than=standby.least, keep=standby.trained)
+        reason, age, clock = self._renewal, self._age, self._facts().clock
+        assert reason is not None
+        self._follow(reason, now, behind=age.at(clock), newer_than=age.least(clock), keep=age.trained)
+
+    @property
+    def _renewal(self) -> Reason | None:
+        """Why this peer, which does not train, fetches the model anew now."""
+        if not self._age.idle:
+            return None
+        reason = renewal(self._age, self._facts())
+        return reason if reason is not None and self._givers() else None
 
     def _turn(self, now: float) -> None:
         self._end(now)
@@ -357,7 +371,7 @@ class Reunion:
         if self.reason is Reason.LAG:
             wanted: Sequence[bytes] = self._lag.vouchers
         elif self.reason in SPARE:
-            wanted = self._standby.givers()
+            wanted = self._givers()
         else:
             wanted = self._holders()
         alive = {member.id for member in self._membership.alive() if self._membership.reaches(member.id)}
@@ -380,7 +394,7 @@ class Reunion:
 
     def _end(self, now: float) -> None:
         # A peer that gave up does not try again at once: `step` says when.
-        self._standby.tried(self.reason, complete=self.follower.complete)
+        self._age.attempted(self.reason, self._facts(), complete=self.follower.complete)
         self._lag.fetched(now)
         self.follower.end(now)
         for peer in self._sides.own()[:GREETED]:

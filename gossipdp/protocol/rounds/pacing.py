@@ -143,6 +143,11 @@ class Pacing:
         return self._config.every
 
     @property
+    def usual_round_steps(self) -> int:
+        """H of a peer of the usual speed now."""
+        return WARMUP_EVERY if self.warming_up else self._config.every
+
+    @property
     def every(self) -> int:
         """H as it stands."""
         return self._every or self._pace()
@@ -217,7 +222,7 @@ class Pacing:
         timed = self._submitted_at is not None and steps > 0 and not self._unsure
         if self._submitted_at is not None and timed:
             self._step_time = (now - self._submitted_at) / steps
-        usual = WARMUP_EVERY if self.warming_up else self._config.every
+        usual = self.usual_round_steps
         # A round has at least one step, and a training process may have an H of its own. The speed known until now
         # decided the length of this round.
         self._made = min(1.0, steps / self.every)

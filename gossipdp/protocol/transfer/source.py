@@ -100,25 +100,6 @@ class Source:
         """Chunks that are being frozen now, and those of them that a dropped snapshot asked for."""
         self._numbers = incarnation << 32
         self._witness = Witness(outputs)
-        self._behind = 0
-        """Steps of the network's clock that the anchor is old."""
-
-    def took(self, behind: int) -> None:
-        """The anchor was fetched, as it was `behind` steps ago."""
-        self._behind = max(0, behind)
-
-    @property
-    def behind(self) -> int:
-        """Steps of the network's clock that the anchor is old."""
-        return self._behind
-
-    def aged(self, steps: int) -> None:
-        """The network has made `steps` without this peer."""
-        self.took(self._behind + steps)
-
-    def mixed(self) -> None:
-        """The anchor was averaged with that of a partner in step, which halves its age."""
-        self._behind //= 2
 
     def receive(
         self, message: Asking, source: bytes, model: Model | None, now: float, *, sketches: bool = True
@@ -126,7 +107,7 @@ class Source:
         """A joiner asks.
 
         Args:
-            model: None if this peer gives none now.
+            model: as of the clock when it was current; None if this peer gives none now.
             sketches: `source` speaks a protocol version that has `StateSketches`.
         """
         if model is None:
@@ -144,7 +125,7 @@ class Source:
         snapshot = self._snapshot
         if snapshot is None or (snapshot.whole and self._stale(snapshot, model, now)):
             self._numbers += 1
-            snapshot = self._snapshot = _Snapshot(self._numbers, now, now, model.clock - self._behind, model.rounds)
+            snapshot = self._snapshot = _Snapshot(self._numbers, now, now, model.clock, model.rounds)
         self._freeze(snapshot, model)
         snapshot.used = now
         if snapshot.waiting.get(source) == transfer:
@@ -195,7 +176,7 @@ class Source:
 
     def sampled(self, result: jobs.Sampled, model: Model) -> None:
         """The result of a Sample."""
-        self._witness.sampled(result, model.clock - self._behind, model.rounds)
+        self._witness.sampled(result, model.clock, model.rounds)
 
     def _send_manifests(self, model: Model) -> None:
         snapshot = self._snapshot

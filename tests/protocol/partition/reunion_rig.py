@@ -1,8 +1,9 @@
 """A reunion as the tests drive it: peer B, and a test that speaks for all other members."""
 
 from random import Random
-from types import SimpleNamespace
 
+from gossipdp.protocol.course.age import Age
+from gossipdp.protocol.course.facts import Facts
 from gossipdp.protocol.membership.config import LOCAL
 from gossipdp.protocol.membership.progress import Own, ProgressBoard
 from gossipdp.protocol.outputs import Outputs
@@ -10,7 +11,6 @@ from gossipdp.protocol.partition.lines import NO_LINE
 from gossipdp.protocol.partition.reunion import Reunion
 from gossipdp.protocol.partition.sides import FREEZE
 from gossipdp.protocol.partition.verdict import HEARING
-from gossipdp.protocol.rounds.standby import Standby
 from gossipdp.protocol.transfer.arrived import Arrived, Origin
 from gossipdp.protocol.wire.messages import Line, Lineage, Member, State
 
@@ -88,32 +88,32 @@ class Fetching:
 FETCHED = Arrived(origin=Origin.RECEIVED, schema=b"", clock=300, rounds=30)
 
 
-TRAINS = SimpleNamespace(reason=None, counts=True, tried=lambda reason, *, complete: None)
-"""the standby of a peer that trains"""
-
-
 class Side:
     """Peer B has the model, and A and C are of its side. The test speaks for all others."""
 
     def __init__(self, side=(A, C), me=B, every=EVERY, *, waits=False):
         """waits: a training process waits for a newer model, and A and C are to give it."""
+        self.side = side
         self.view, self.outputs, self.progress = View(me), Outputs(), ProgressBoard(me)
         self.now, self.own, self.held, self.quiet = 1000.0, Own(100, 20, 0, 0.0), [], True
         self.joiners, self.done, self.numbers, self.finishing = [], [], 0, False
         self.reunion = Reunion(
             self.view, self.progress, self.joiner, random=Random(3), outputs=self.outputs, apart_rounds=ROUNDS,
             every=every, me=lambda: self.own, hold=self.hold, done=lambda *what: self.done.append(what),
-            standby=self.standby(side) if waits else TRAINS, finishing=lambda: self.finishing,
+            age=Age(idle=waits), facts=self.facts, givers=self.givers, finishing=lambda: self.finishing,
         )  # fmt: skip
         self.reunion.ready(b"", [], 0.0)
         for peer in side:
             self.see(peer, at=0.0)
 
-    def standby(self, side):
-        return Standby(
-            clock=lambda: self.own.clock, every=lambda: EVERY, behind=lambda: 0, waits=lambda: True,
-            begins=lambda: False, givers=lambda: [peer for peer in side if peer not in self.reunion.apart],
+    def facts(self):
+        return Facts(
+            clock=self.own.clock, every=EVERY, waits=True, begins=False, ends=False, spare=False, last=False,
+            closing=False, closes=False,
         )  # fmt: skip
+
+    def givers(self):
+        return [peer for peer in self.side if peer not in self.reunion.apart]
 
     def joiner(self, newer_than):
         self.joiners.append(Fetching())

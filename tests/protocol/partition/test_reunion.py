@@ -9,6 +9,7 @@ import pytest
 from msgspec.structs import replace
 
 from gossipdp.protocol import jobs
+from gossipdp.protocol.course.age import Age
 from gossipdp.protocol.events import ResyncBegan, ResyncEnded
 from gossipdp.protocol.membership.progress import Own
 from gossipdp.protocol.outputs import Outputs
@@ -29,7 +30,6 @@ from tests.protocol.partition.reunion_rig import (
     MINE,
     PERIOD,
     ROUNDS,
-    TRAINS,
     A,
     C,
     D,
@@ -230,7 +230,7 @@ def test_joiner_holds_the_line_that_its_source_has_told():
     b = Side(side=())
     b.reunion = Reunion(
         b.view, b.progress, b.joiner, random=Random(3), outputs=b.outputs, apart_rounds=ROUNDS, every=EVERY,
-        me=lambda: b.own, hold=b.hold, done=lambda *what: None, standby=TRAINS,
+        me=lambda: b.own, hold=b.hold, done=lambda *what: None, age=Age(idle=False), facts=b.facts, givers=b.givers,
     )  # fmt: skip
     b.see(D, at=0.0)
     b.hear(D, GREATER, apart=True)

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 from numpy.linalg import norm
 
+from gossipdp.protocol.course.age import SPARE_ROUNDS
 from gossipdp.protocol.events import ExchangeStarted, ResyncEnded, StateJudged
-from gossipdp.protocol.rounds.standby import SPARE_ROUNDS
 from simulations.simulator.cluster import Cluster, Plan
 from simulations.simulator.network import Conditions
 

@@ -1,0 +1,1 @@
+"""Whose model this peer holds, and whether it fetches another."""
