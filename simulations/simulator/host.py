@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -72,6 +72,8 @@ class Host:
     algorithm: Pairwise = field(default_factory=pairwise)
     checkpoint: Checkpoint | None = None
     remembered: tuple[Member, ...] = ()
+    known: Mapping[bytes, float] = field(default_factory=dict)
+    """seconds for which earlier lives knew each member, on its disk"""
     decisions: tuple[Decision, ...] = ()
     """of the network's operator, on its disk"""
     pinned: list[Checkpoint] = field(default_factory=list)

@@ -215,7 +215,7 @@ class Network:
         addresses = [seed.address for seed in seeds if seed is not host]
         saved = host.checkpoint
         resume = None if saved is None else Held(saved.clock, saved.rounds)
-        host.peer.join(addresses, self.now, founds=found, remembered=host.remembered, resume=resume)
+        host.peer.join(addresses, self.now, founds=found, remembered=host.remembered, known=host.known, resume=resume)
         self.drain(host)
 
     def stop(self, host: Host, *, keep_disk: bool = True) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 from random import Random
-from typing import Protocol
+from typing import NamedTuple
 
 from gossipdp.protocol import jobs
 from gossipdp.protocol.outputs import Envelope
@@ -20,13 +20,15 @@ from simulations.simulator.network import Network
 __all__ = ["Behaviour", "Surroundings", "envelope"]
 
 
-class Surroundings(Protocol):
+class Surroundings(NamedTuple):
     """What a behaviour knows of the network around it."""
 
     network: Network
     schema: Schema
     culprit: Host
     """the host that misbehaves"""
+    league: list[Host]
+    """all hosts that misbehave, in the same way"""
     honest: list[Host]
     """all other hosts"""
 
@@ -48,8 +50,10 @@ class Behaviour:
 
     def __init__(self, surroundings: Surroundings) -> None:
         self.network, self.schema = surroundings.network, surroundings.schema
-        self.host, self.honest = surroundings.culprit, surroundings.honest
-        self.random = Random(f"hostile/{surroundings.network.seed}")
+        self.host, self.league, self.honest = surroundings.culprit, surroundings.league, surroundings.honest
+        # The first of a league draws as a lone member does.
+        number = self.league.index(self.host)
+        self.random = Random(f"hostile/{self.network.seed}" + f"/{number}" * (number > 0))
 
     def sends(self, envelope: Envelope) -> Iterable[Envelope]:
         """What the culprit sends instead of `envelope`."""

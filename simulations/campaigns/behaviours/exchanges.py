@@ -4,27 +4,53 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from functools import partial
+from typing import Final
 
 import numpy as np
 from msgspec.structs import replace
 
+from gossipdp.codecs.base import Vector
 from gossipdp.protocol import jobs
 from gossipdp.protocol.outputs import Envelope
 from gossipdp.protocol.wire import encoding as wire
 from gossipdp.protocol.wire.messages import (
+    Accept,
     Ack,
     Data,
     End,
     Miss,
     Offer,
     Ranges,
+    Refuse,
     Void,
 )
 from simulations.campaigns.behaviours.base import Behaviour, Surroundings, envelope
 from simulations.simulator.cluster_processes import SETTINGS
 from simulations.simulator.host import perform
 
-__all__ = ["AckWithoutApplying", "Equivocation", "Malformed", "NeverAck", "OneByteASecond", "Overclaim"]
+__all__ = [
+    "AckWithoutApplying",
+    "Equivocation",
+    "Malformed",
+    "NeverAck",
+    "OneByteASecond",
+    "Overclaim",
+    "Pushes",
+    "SignFlip",
+    "Silent",
+]
+
+PUSH: Final = 0.1
+"""mean movement of a parameter that `Pushes` shows; training moves one by some 0.02 a step"""
+
+
+class Silent(Behaviour):
+    """Trains, and neither makes nor answers offers."""
+
+    excuse = "networks lose offers, and a busy peer refuses them"
+
+    def sends(self, envelope: Envelope) -> Iterable[Envelope]:
+        return () if isinstance(envelope.message, Accept | Offer | Refuse) else (envelope,)
 
 
 class NeverAck(Behaviour):
@@ -82,10 +108,12 @@ class OneByteASecond(Behaviour):
         return ()
 
 
-class Equivocation(Behaviour):
-    """Shows each partner another anchor."""
+class Shows(Behaviour):
+    """Shows its partners another anchor than it has."""
 
-    excuse = "no peer compares what two partners heard at different times, and pairwise signs no message"
+    def shown(self, anchor: Vector, job: jobs.Begin | jobs.Answer) -> Vector:
+        """What it shows of the job's chunk instead of `anchor`."""
+        raise NotImplementedError
 
     def does(self, job: jobs.Job[object]) -> object:
         if not isinstance(job, jobs.Begin | jobs.Answer):
@@ -93,11 +121,39 @@ class Equivocation(Behaviour):
         ledger = self.host.algorithm.ledger
         span = ledger.span(job.key.chunk)
         anchor = ledger.a[span].copy()
-        other = np.random.default_rng(job.key.exchange).standard_normal(len(anchor)).astype(np.float32)
-        ledger.a[span] += other * np.std(anchor)
+        ledger.a[span] = self.shown(anchor, job)
         result = perform(self.host, job)
         ledger.a[span] = anchor
         return result
+
+
+class Equivocation(Shows):
+    """Shows each partner another anchor."""
+
+    excuse = "no peer compares what two partners heard at different times, and pairwise signs no message"
+
+    def shown(self, anchor: Vector, job: jobs.Begin | jobs.Answer) -> Vector:
+        other = np.random.default_rng(job.key.exchange).standard_normal(len(anchor)).astype(np.float32)
+        return anchor + other * np.std(anchor)
+
+
+class SignFlip(Shows):
+    """Shows its anchor with the other sign."""
+
+    excuse = "no peer knows where another's training has led"
+
+    def shown(self, anchor: Vector, job: jobs.Begin | jobs.Answer) -> Vector:
+        return -anchor
+
+
+class Pushes(Shows):
+    """Shows its anchor moved a step in one direction, the same in each exchange and of each member of its league."""
+
+    excuse = "no peer knows where another's training has led"
+
+    def shown(self, anchor: Vector, job: jobs.Begin | jobs.Answer) -> Vector:
+        direction = np.random.default_rng(job.key.chunk).standard_normal(len(anchor)).astype(np.float32)
+        return anchor + np.float32(PUSH) * direction
 
 
 class Malformed(Behaviour):
@@ -111,21 +167,14 @@ class Malformed(Behaviour):
         return (envelope,)
 
 
-class Overclaim(Behaviour):
+class Overclaim(Shows):
     """Makes its partner move all the way although less was agreed: it acknowledges a share of 1 from far away."""
 
     excuse = ""
     answers = True
 
-    def does(self, job: jobs.Job[object]) -> object:
-        if not isinstance(job, jobs.Begin | jobs.Answer):
-            return perform(self.host, job)
-        span = self.host.algorithm.ledger.span(job.key.chunk)
-        anchor = self.host.algorithm.ledger.a[span].copy()
-        self.host.algorithm.ledger.a[span] += np.float32(10.0)
-        result = perform(self.host, job)
-        self.host.algorithm.ledger.a[span] = anchor
-        return result
+    def shown(self, anchor: Vector, job: jobs.Begin | jobs.Answer) -> Vector:
+        return anchor + np.float32(10.0)
 
     def sends(self, envelope: Envelope) -> Iterable[Envelope]:
         if isinstance(envelope.message, Ack):

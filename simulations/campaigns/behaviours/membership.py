@@ -28,7 +28,7 @@ from gossipdp.protocol.wire.messages import (
 from simulations.campaigns.behaviours.base import Behaviour, Surroundings, envelope
 from simulations.simulator.host import sign, verify
 
-__all__ = ["FalseDeaths", "ForgedSender", "ForgedWords", "Ghosts", "Storm"]
+__all__ = ["FalseDeaths", "FewGhosts", "ForgedSender", "ForgedWords", "Ghosts", "Storm"]
 
 
 class ForgedSender(Behaviour):
@@ -132,3 +132,9 @@ class Ghosts(Behaviour):
                 ghosts = [Member(peer, "ghost", "10.66.0.1:4000", 1, 0, State.ALIVE) for peer in ids]
                 signed = [Signer(partial(sign, ghost.id), verify).sign_member(ghost) for ghost in ghosts]
                 yield envelope(to, Pong(0, tuple(signed)))
+
+
+class FewGhosts(Ghosts):
+    """Introduces 90 members a second. That is nine times as many as a peer takes from one member."""
+
+    beat = 0.5

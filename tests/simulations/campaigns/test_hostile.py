@@ -10,7 +10,8 @@ from gossipdp.protocol.membership.config import LOCAL
 from gossipdp.protocol.strikes import QuarantineConfig
 from gossipdp.protocol.wire.messages import State
 from simulations.campaigns import hostile
-from simulations.campaigns.hostile import BEHAVIOURS, Siege, play
+from simulations.campaigns.hostile import BEHAVIOURS, play
+from simulations.campaigns.siege import Outcome, Siege
 from simulations.simulator.invariants import Books
 
 UNPROVABLE = [name for name, kind in BEHAVIOURS.items() if kind.excuse and name != "none"]
@@ -83,16 +84,16 @@ def test_who_is_set_aside_stays_a_member_and_is_averaged_with_again_when_its_pau
         def _config(self):
             return replace(super()._config(), quarantine=QuarantineConfig(together=0.1, shortest=6.0))
 
-    siege = Short(2, "malformed")
+    siege = Short(2, BEHAVIOURS["malformed"])
     siege.begin()
     assert len(siege.siege(10.0).aside) == 3
     for host in siege.honest:
-        assert host.running.membership.members[siege.culprit.id].state == State.ALIVE
+        assert host.running.membership.members[siege.culprits[0].id].state == State.ALIVE
     siege.end_hostility()
     mixed, struck, begun = set(), [], siege.network.now
 
     def listen(host, event):
-        if isinstance(event, ExchangeEnded) and event.partner == siege.culprit.id and event.chunks:
+        if isinstance(event, ExchangeEnded) and event.partner == siege.culprits[0].id and event.chunks:
             mixed.add(host.index)
         if isinstance(event, Struck):
             struck.append(siege.network.now)
@@ -105,7 +106,7 @@ def test_who_is_set_aside_stays_a_member_and_is_averaged_with_again_when_its_pau
 
 
 def test_books_let_no_honest_peer_be_struck():
-    siege = Siege(3, "none")
+    siege = Siege(3, BEHAVIOURS["none"])
     honest = siege.network.hosts[1]
     books = Books(siege.network.hosts, lambda: 0.0)
     for event in (Struck(honest.id, "payload", 1, 0.0), UpdateRefused(honest.id, "payload")):
@@ -116,7 +117,7 @@ def test_books_let_no_honest_peer_be_struck():
 
 
 def test_table_has_a_line_a_behaviour(capsys, monkeypatch):
-    monkeypatch.setattr(hostile, "play", lambda seed, name: hostile.Outcome(exchanges=9, distance=1.0))
+    monkeypatch.setattr(hostile, "play", lambda seed, name: Outcome(exchanges=9, distance=1.0))
     assert hostile.main(["--only", "flood", "garbage"]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert [line.split()[:3] for line in lines[1:]] == [["flood", "1.00", "1.00"], ["garbage", "1.00", "1.00"]]
