@@ -30,8 +30,11 @@ class Contribution:
         self._inherited = rounds
 
     def replaced(self, clock: int, ahead: int) -> None:
-        """The model is another peer's now, at this clock. ahead: rounds by which it is older than this peer's."""
-        self.own_clock = max(self.own_clock, clock)
+        """The model is another peer's now, at this clock. ahead: rounds by which it is older than this peer's.
+
+        Its giver may lie about the clock, so it counts as far as the network's clock is believed.
+        """
+        self.own_clock = max(self.own_clock, min(clock, self._progress.clock()))
         self._inherited += ahead
 
     def added(self, clock: int, steps: int, samples: int) -> int:

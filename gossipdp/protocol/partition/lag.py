@@ -1,9 +1,10 @@
 """Whether this peer has fallen behind the network because it was cut off or stopped.
 
 Lag counts steps of the network's clock since the last exchange or transfer, as two other members report them
-(algorithms section 8). A straggler that exchanges now and then does not lag. Two members that have kept step must vouch
-for the network. Otherwise peers that were all without exchanges for long would follow each other. This file decides;
-it sends and fetches nothing.
+(algorithms section 8). A member counts no more steps than it has trained itself since then. A lie of one member takes
+the clocks of all others ahead (`clock_claims`), but not what they train. A straggler that exchanges now and then does
+not lag. Two members that have kept step must vouch for the network. Otherwise peers that were all without exchanges for
+long would follow each other. This file decides; it sends and fetches nothing.
 """
 
 from __future__ import annotations
@@ -12,8 +13,9 @@ from collections.abc import Callable, Sequence
 from typing import Final
 
 from gossipdp.protocol.membership.progress import Own, ProgressBoard
+from gossipdp.protocol.wire.messages import Progress
 
-__all__ = ["ALONE", "ALONE_FOR", "ASKING", "BEHIND", "LAG_ROUNDS", "LISTEN", "NEW", "VOUCHERS", "Lag"]
+__all__ = ["ALONE", "ALONE_FOR", "ASKING", "BEHIND", "LAG_ROUNDS", "LISTEN", "NEW", "VOUCHERS", "Lag", "steps_made"]
 
 LAG_ROUNDS: Final = 3
 """Rounds behind from which a peer lags."""
@@ -31,6 +33,16 @@ BEHIND: Final = (1 << 63) - 1
 """Lag that a peer reports while it gives its model up."""
 NEW: Final = BEHIND - 1
 """Lag that a peer reports until it has kept step for long enough to be followed."""
+
+
+def steps_made(report: Progress, mark: int, trained: int | None) -> int:
+    """Steps that the network's clock has gained since `mark` by this report of one member.
+
+    Args:
+        trained: Steps that the member had reported to have trained itself then. None: it was not known.
+    """
+    gained = report.clock - mark
+    return gained if trained is None else min(gained, report.steps - trained)
 
 
 class Lag:
@@ -65,8 +77,12 @@ class Lag:
         """The network's clock when this peer caught up after a gap. For a while after it the peer does not vouch."""
         self._cut = False
         """This peer was cut off since the last exchange or transfer began."""
+        self._trained: dict[bytes, int] = {}
+        """Steps that each member had reported then."""
         self._begun = 0
         """The network's clock when the latest exchange began."""
+        self._trained_then: dict[bytes, int] = {}
+        """Steps that each member had reported when it began."""
         self._cut_since = False
         """This peer was cut off since the latest exchange began."""
 
@@ -77,8 +93,8 @@ class Lag:
 
     def steps(self) -> int:
         """Steps of the network's clock since the last exchange or transfer. Two members must report them."""
-        clocks = self._clocks()
-        return max(0, clocks[-VOUCHERS] - self._mark) if len(clocks) >= VOUCHERS else 0
+        made = sorted(steps_made(report, self._mark, self._trained.get(report.id)) for report in self._reports())
+        return max(0, made[-VOUCHERS]) if len(made) >= VOUCHERS else 0
 
     def told(self) -> int:
         """The lag that this peer reports to others."""
@@ -103,19 +119,22 @@ class Lag:
     def began(self) -> None:
         """An exchange begins."""
         self._begun, self._cut_since = self._progress.clock(), False
+        self._trained_then = self._told_steps()
 
     def mixed(self, now: float) -> None:
         """An exchange has mixed a chunk. This peer is in step as of the beginning of the exchange: it may have slept
         since."""
         gap = self._without() > self._usual
-        self._mark, self._mixed_at, self._cut = max(self._mark, self._begun), now, self._cut_since
+        if self._begun >= self._mark:
+            self._mark, self._trained = self._begun, self._trained_then
+        self._mixed_at, self._cut = now, self._cut_since
         if gap:
             self._in_step_from = self._progress.clock()
 
     def fetched(self, now: float) -> None:
         """The model has just come here, from any source."""
         self._mark, self._mixed_at, self._cut = self._progress.clock(), now, False
-        self._in_step_from = self._mark
+        self._in_step_from, self._trained = self._mark, self._told_steps()
 
     def _without(self) -> int:
         """Steps without an exchange or transfer. Own steps count, because after a cut the others' are not known yet."""
@@ -135,20 +154,22 @@ class Lag:
         """While asking: whether the answers prove a network, and that this peer is behind it."""
         if now < self._asking_until - (ASKING - LISTEN) * self._period:
             return False
-        return len(self._vouchers) >= VOUCHERS and self.steps() > self._limit()
+        return len(self._vouchers) >= VOUCHERS and self.far()
 
     def disproven(self, now: float) -> bool:
         """While asking: whether no two members keep step. Then there is no network to follow, and averaging goes on."""
         return now >= self._asking_until
 
     def far(self) -> bool:
-        """Whether any member is too far ahead."""
-        clocks = self._clocks()
-        return bool(clocks) and clocks[-1] - self._mark > self._limit()
+        """Whether this peer is too far behind."""
+        return self.steps() > self._limit()
 
-    def _clocks(self) -> list[int]:
+    def _reports(self) -> list[Progress]:
         reports = (self._progress.of(peer) for peer in self._side())
-        return sorted(report.clock for report in reports if report is not None)
+        return [report for report in reports if report is not None]
+
+    def _told_steps(self) -> dict[bytes, int]:
+        return {report.id: report.steps for report in self._reports()}
 
     def _limit(self) -> float:
         """Steps that count as lag: three rounds, or two transfers if these take longer."""

@@ -3,7 +3,7 @@
 import pytest
 
 from gossipdp.protocol.membership.progress import Own, ProgressBoard
-from gossipdp.protocol.partition.lag import ALONE, ALONE_FOR, ASKING, BEHIND, LAG_ROUNDS, LISTEN, NEW, Lag
+from gossipdp.protocol.partition.lag import ALONE, ALONE_FOR, ASKING, BEHIND, LAG_ROUNDS, LISTEN, NEW, Lag, steps_made
 from gossipdp.protocol.wire.messages import Progress
 
 EVERY, PERIOD = 10, 0.5
@@ -27,7 +27,7 @@ class One:
         self.lag.mixed(now)
 
     def tell(self, **clocks):
-        self.board.merge(Progress(bytes([ord(name)]) * 32, clock, 1, 1, 1) for name, clock in clocks.items())
+        self.board.merge(Progress(bytes([ord(name)]) * 32, clock, clock, 1, 1) for name, clock in clocks.items())
 
 
 @pytest.mark.parametrize(
@@ -57,7 +57,7 @@ def test_lag_counts_only_members_that_this_peer_would_exchange_with():
 @pytest.mark.parametrize(("ahead", "suspected"), [(LIMIT, False), (LIMIT + 1, True)])
 def test_peer_cut_off_suspects_itself_past_three_rounds(ahead, suspected):
     one = One()
-    one.tell(a=100 + ahead)
+    one.tell(a=100 + ahead, c=100 + ahead)
     assert not one.lag.suspected(5.0)
     one.lag.cut_off()
     assert one.lag.suspected(5.0) == suspected
@@ -160,3 +160,33 @@ def test_straggler_that_exchanges_now_and_then_vouches():
         one.tell(a=clock, c=clock)
         one.mixed(float(clock))
         assert one.lag.told() == 0 and not one.lag.suspected(float(clock))
+
+
+@pytest.mark.parametrize(
+    ("clock", "steps", "trained", "made"),
+    [
+        (130, 130, 100, 30),
+        (130, 900, 100, 30),
+        (1 << 20, 130, 100, 30),
+        (1 << 20, 100, 100, 0),
+        (130, 130, None, 30),
+        (90, 90, 80, -10),
+    ],
+    ids=["both", "has trained before", "leads by a lie", "stands and was led", "was unknown", "is behind"],
+)
+def test_member_counts_no_more_steps_than_it_has_trained_itself(clock, steps, trained, made):
+    assert steps_made(Progress(A, clock, steps, 1, 1), 100, trained) == made
+
+
+def test_one_lie_takes_the_clocks_of_all_ahead__the_peer_does_not_lag():
+    one = One()
+    one.board.merge(Progress(peer, 1 << 20, steps, 1, 1) for peer, steps in ((A, 1 << 20), (C, 104), (D, 104)))
+    one.lag.cut_off()
+    assert one.lag.steps() == 4 and not one.lag.suspected(5.0)
+
+
+def test_only_one_member_is_far_ahead__the_peer_that_was_cut_off_does_not_ask():
+    one = One()
+    one.tell(a=1 << 20)
+    one.lag.cut_off()
+    assert not one.lag.suspected(5.0)
