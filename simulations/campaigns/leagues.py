@@ -57,6 +57,8 @@ SPREAD: Final = 10.0
 """most times the squared distance of the honest anchors from their mean without a league"""
 DEAD: Final = 2.1
 """probe intervals for which an honest peer may take another for dead"""
+FEW: Final = 0.3
+"""largest share of the honest peers that took the model of an old member, because they had fallen behind"""
 CLOCK: Final = 16.0
 """most times as fast as training that one old member lets the network's clock run, with the room that it had saved"""
 YOUNG_CLOCK: Final = 1.2
@@ -203,7 +205,7 @@ def broken(behaviour: str, league: League, found: LeagueOutcome, calm: LeagueOut
         yield "set aside without proof"
     if league.old and league.hostile > 1:
         return  # two members with a voice decide for all
-    if found.gave_up:
+    if found.gave_up > (FEW * league.honest if league.old else 0):
         yield f"{found.gave_up} gave up their model"
     if found.clock > (CLOCK if league.old else YOUNG_CLOCK):
         yield f"the clock ran {found.clock:.1f} times as fast"

@@ -1,7 +1,9 @@
-"""Hostile members (campaign T12): honest peers go on, and set a member aside if there is proof against it."""
+"""Hostile members (campaign T12), alone and in leagues: honest peers go on, and set a member aside if there is proof
+against it."""
 
 from dataclasses import replace
 from functools import cache
+from itertools import product
 
 import pytest
 
@@ -9,8 +11,9 @@ from gossipdp.protocol.events import ExchangeEnded, Struck, UpdateRefused
 from gossipdp.protocol.membership.config import LOCAL
 from gossipdp.protocol.strikes import QuarantineConfig
 from gossipdp.protocol.wire.messages import State
-from simulations.campaigns import hostile
+from simulations.campaigns import hostile, leagues
 from simulations.campaigns.hostile import BEHAVIOURS, play
+from simulations.campaigns.leagues import HONEST, LEAGUES, SIZES, League, LeagueOutcome, alone, broken
 from simulations.campaigns.siege import Outcome, Siege
 from simulations.simulator.invariants import Books
 
@@ -121,3 +124,100 @@ def test_table_has_a_line_a_behaviour(capsys, monkeypatch):
     assert hostile.main(["--only", "flood", "garbage"]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert [line.split()[:3] for line in lines[1:]] == [["flood", "1.00", "1.00"], ["garbage", "1.00", "1.00"]]
+
+
+alone = cache(alone)
+
+
+def check_league(name, league, seed):
+    found = leagues.play(seed, name, league)
+    faults = list(broken(name, league, found, alone(seed, league.honest)))
+    assert not faults, f"{name}, {league}, seed {seed}: {'; '.join(faults)}"
+    return found
+
+
+@pytest.mark.campaign("T12")
+@pytest.mark.parametrize(
+    ("name", "league"),
+    [
+        ("greater side", League(3, 8)),
+        ("left behind", League(1, 8, old=True)),
+        ("sign flip", League(2, 8, old=True)),
+    ],
+    ids=str,
+)
+def test_league_among_eight__honest_peers_go_on(name, league, record_property):
+    record_property("seeds", 1)
+    check_league(name, league, 0)
+
+
+@pytest.mark.long
+@pytest.mark.campaign("T12")
+@pytest.mark.parametrize("league", [League(*each) for each in product(SIZES, (8, 16), (False, True))], ids=str)
+@pytest.mark.parametrize("name", LEAGUES)
+def test_leagues_of_each_size_and_age__honest_peers_go_on(name, league, record_property):
+    record_property("seeds", 2)
+    for seed in range(2):
+        check_league(name, league, seed)
+
+
+@pytest.mark.long
+@pytest.mark.campaign("T12")
+@pytest.mark.parametrize("league", [League(5, HONEST[-1]), League(2, HONEST[-1], old=True)], ids=str)
+@pytest.mark.parametrize("name", ["greater side", "left behind", "ghosts", "sign flip"])
+def test_leagues_among_sixty_four__honest_peers_go_on(name, league, record_property):
+    record_property("seeds", 1)
+    check_league(name, league, 0)
+
+
+@pytest.mark.long
+@pytest.mark.campaign("T12")
+def test_two_old_members_decide_for_all_others():
+    assert leagues.play(1, "greater side", League(2, 8, old=True)).gave_up == 8
+
+
+CALM = LeagueOutcome(exchanges=100, distance=1.0, spread=1.0)
+
+
+@pytest.mark.parametrize(
+    ("found", "young", "lone", "two"),
+    [
+        ({}, 0, 0, 0),
+        ({"exchanges": 20}, 1, 1, 1),
+        ({"distance": 4.0}, 1, 1, 1),
+        ({"spread": 11.0}, 1, 1, 1),
+        ({"believed_dead": 1.0}, 1, 1, 1),
+        ({"aside": {0: 1.0}}, 1, 1, 1),
+        ({"gave_up": 1}, 1, 0, 0),
+        ({"gave_up": 4}, 1, 1, 0),
+        ({"clock": 9.0}, 1, 0, 0),
+        ({"clock": 99.0}, 1, 1, 0),
+        ({"ended": 8}, 1, 0, 0),
+    ],
+    ids=str,
+)
+def test_rules_for_a_young_league_one_old_member_and_two(found, young, lone, two):
+    outcome = replace(CALM, **found)
+    for league, faults in ((League(3, 8), young), (League(1, 8, old=True), lone), (League(2, 8, old=True), two)):
+        assert len(list(broken("silent", league, outcome, CALM))) == faults
+
+
+def test_table_of_leagues_has_the_worst_of_each_and_fails_for_a_broken_rule(capsys, monkeypatch):
+    def play(seed, name, league):
+        return replace(
+            CALM, exchanges=100 - 40 * (name == "silent"), ended=8 * (name == "finish" and league.hostile > 0)
+        )
+
+    monkeypatch.setattr(leagues, "play", play)
+    assert hostile.main(["--leagues", "--honest", "8", "--only", "finish", "silent"]) == 1
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split()[:5] for line in lines[1:3]] == [["8", "1", age, "0.60", "0"] for age in ("young", "old")]
+    assert lines[1].endswith("finish, seed 0: 8 runs were ended") and lines[2].endswith("none") and len(lines) == 9
+    assert hostile.main(["--leagues", "--honest", "8", "--only", "silent"]) == 0
+
+
+@pytest.mark.parametrize("arguments", [["--only", "left behind"], ["--leagues", "--only", "flood"]])
+def test_behaviour_of_the_other_kind__command_says_so(arguments, capsys):
+    with pytest.raises(SystemExit):
+        hostile.main(arguments)
+    assert "no behaviour of" in capsys.readouterr().err
