@@ -55,8 +55,8 @@ AWAY: Final = 20.0
 """the same against a league that pushes"""
 SPREAD: Final = 10.0
 """most times the squared distance of the honest anchors from their mean without a league"""
-DEAD: Final = 2.1
-"""probe intervals for which an honest peer may take another for dead"""
+DEAD: Final = 5.0
+"""probe intervals for which an honest peer may take another for dead; two, if one member alone says so"""
 FEW: Final = 0.3
 """largest share of the honest peers that took the model of an old member, because they had fallen behind"""
 CLOCK: Final = 16.0

@@ -186,7 +186,7 @@ CALM = LeagueOutcome(exchanges=100, distance=1.0, spread=1.0)
         ({"exchanges": 20}, 1, 1, 1),
         ({"distance": 4.0}, 1, 1, 1),
         ({"spread": 11.0}, 1, 1, 1),
-        ({"believed_dead": 1.0}, 1, 1, 1),
+        ({"believed_dead": 2.1}, 1, 1, 1),
         ({"aside": {0: 1.0}}, 1, 1, 1),
         ({"gave_up": 1}, 1, 0, 0),
         ({"gave_up": 4}, 1, 1, 0),
