@@ -42,6 +42,7 @@ from gossipdp.protocol.wire.messages import (
     PushPull,
     Receipt,
     State,
+    StateSample,
     StateWait,
     Verdict,
 )
@@ -54,8 +55,8 @@ from tests.protocol.peer_rig import Town
 WIDE = "\U0001f600"
 NAME = WIDE * 48
 U32, U63 = (1 << 32) - 1, (1 << 63) - 1
-ONLY_NUMBERS = {MomentsAsk, MomentsChunk, MomentsManifest, MomentsRefuse, MomentsRequest, StateWait}
-"""Messages that are not sent here. Nothing that another peer says is in them."""
+ONLY_NUMBERS = {MomentsAsk, MomentsChunk, MomentsManifest, MomentsRefuse, MomentsRequest, StateSample, StateWait}
+"""Messages that are not sent here. Nothing that another peer says is in them. `StateSketches` is sent for `StateSample`."""
 
 
 def signer(peer):
