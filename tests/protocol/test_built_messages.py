@@ -56,7 +56,7 @@ WIDE = "\U0001f600"
 NAME = WIDE * 48
 U32, U63 = (1 << 32) - 1, (1 << 63) - 1
 ONLY_NUMBERS = {MomentsAsk, MomentsChunk, MomentsManifest, MomentsRefuse, MomentsRequest, StateSample, StateWait}
-"""Messages that are not sent here. Nothing that another peer says is in them. `StateSketches` is sent for `StateSample`."""
+"""Messages that are not sent here. Nothing that another peer says is in them. `StateSketches` replaces one."""
 
 
 def signer(peer):
