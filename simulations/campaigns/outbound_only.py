@@ -21,7 +21,7 @@ from gossipdp.protocol.events import Event, ExchangeEnded, MemberChanged, OfferR
 from gossipdp.protocol.membership.config import PRESETS
 from gossipdp.protocol.pairwise.matching import guests_per_round
 from gossipdp.protocol.wire.messages import State
-from simulations.simulator.agreement import FALLS, NOISE, Agreement
+from simulations.simulator.agreement import FALLS, Agreement
 from simulations.simulator.cluster import Cluster, Plan
 from simulations.simulator.host import Host
 
@@ -74,11 +74,11 @@ class Behind(Cluster):
         if len(direct) >= len(up) / 4:
             super()._check_agreement(seen)
             return
-        start, worst, left, rounds, _ = seen
-        assert left <= 0.1 * start + NOISE, f"I4: squared distance {start:.3g} -> {left:.3g} in {rounds:.0f} rounds"
+        start, worst, left, rounds, _, noise = seen
+        assert left <= 0.1 * start + noise, f"I4: squared distance {start:.3g} -> {left:.3g} in {rounds:.0f} rounds"
         each = len(direct) * self._a_round(up) * rounds / 3 / len(up)
         falls = min(FALLS, 2.0 ** (each / 2))
-        assert worst[1] <= worst[0] / falls + NOISE, f"I4: squared distance does not fall geometrically: {worst}"
+        assert worst[1] <= worst[0] / falls + noise, f"I4: squared distance does not fall geometrically: {worst}"
 
     def _least_exchange_ends(self, made: Mapping[int, int]) -> float:
         """Exchanges go through the dialable peers, each of which makes a limited number per round. Asks for half of
