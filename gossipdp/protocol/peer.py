@@ -21,6 +21,7 @@ from gossipdp.protocol import jobs
 from gossipdp.protocol.admission.register import Admission
 from gossipdp.protocol.admission.spreading import Spreading
 from gossipdp.protocol.budgets import Budgets
+from gossipdp.protocol.carried_state import NOTHING, Carried
 from gossipdp.protocol.config import PeerConfig
 from gossipdp.protocol.data.leasing import Leasing
 from gossipdp.protocol.events import Event, Joined, Left, MemberChanged, MessageDropped, MessageFailed
@@ -33,7 +34,7 @@ from gossipdp.protocol.parts import Parts
 from gossipdp.protocol.replica import Replica
 from gossipdp.protocol.rounds.speed import Speed
 from gossipdp.protocol.strikes import Strikes
-from gossipdp.protocol.transfer.claims import Held
+from gossipdp.protocol.transfer.claims import Held, Live
 from gossipdp.protocol.wire import encoding as wire
 from gossipdp.protocol.wire.encoding import Buffer
 from gossipdp.protocol.wire.messages import Coverage, Decision, Decisions, Member, Message, Receipt, State
@@ -110,8 +111,8 @@ class Peer:
             verify=verify,
             now=now,
         )
-        self.replica = replica = Replica(parts, wake=self._wake, settle=self._step)
-        self.training, self.averaging, self.moments = replica.training, replica.averaging, replica.moments
+        self.replica = replica = Replica(parts)
+        self.averaging, self.moments = replica.averaging, replica.moments
         self.rounds, self.pacing, self.contribution = replica.rounds, replica.pacing, replica.contribution
         self.leasing = Leasing(
             self.membership, incarnation=me.incarnation, random=random, outputs=self._outputs, now=now
@@ -149,8 +150,8 @@ class Peer:
         self._step(now)
 
     def finish(self, now: float, *, calls: bool, wait: float | None = None) -> None:
-        """End the run of this peer once its training process is gone: see `Finishing.begin`."""
-        self.replica.finishing.begin(now, calls=calls, wait=wait)
+        """End the run of this peer once its training process is gone: see `Ending.begin`."""
+        self.replica.ending.begin(now, calls=calls, wait=wait)
         self._step(now)
 
     def leave(self, now: float) -> None:
@@ -175,6 +176,62 @@ class Peer:
     def received(self, receipt: Receipt, now: float) -> None:
         """This peer holds what a decision gives."""
         self._spreading.received(receipt, now)
+        self._step(now)
+
+    # -- the training process ---------------------------------------------------------------------------------
+
+    def attach(
+        self,
+        schema: bytes,
+        now: float,
+        *,
+        carried: Carried = NOTHING,
+        moments: bool = False,
+        live: Live | None = None,
+    ) -> None:
+        """A training process has written its model to shared memory and waits for one to start from.
+
+        Args:
+            carried: what goes with its model.
+            moments: it begins with an empty optimizer, and can use the moments that this peer holds.
+            live: it trained with an earlier daemon of this peer, and its parameters may be the newest of all.
+        """
+        self.replica.attach(schema, carried, live, now, moments=moments)
+        self._step(now)
+
+    def detach(self, now: float) -> None:
+        """The training process is gone."""
+        self.replica.detach()
+        self._step(now)
+
+    def submit(
+        self,
+        session: int,
+        snapshot: int,
+        applied: int,
+        steps: int,
+        samples: int,
+        now: float,
+        *,
+        state: Buffer | None = None,
+        losses: tuple[float, float] = (math.nan, math.nan),
+    ) -> None:
+        """The training process has put a snapshot into x, `steps` and `samples` after the one before.
+
+        Args:
+            session: number of the session that submits it.
+            snapshot: its number, from 1.
+            applied: the latest slot in it.
+            state: what is not exchanged, as of this snapshot (`carried_state`); None if it is unchanged.
+            losses: the script's last training and evaluation loss, for other members to see; NaN if unknown.
+        """
+        self._wake(now)
+        if self.replica.submit(session, snapshot, applied, steps, samples, state, losses, now):
+            self._step(now)
+
+    def slot_applied(self, session: int, slot: int, now: float) -> None:
+        """The training process has added a sealed slot to x."""
+        self.rounds.slot_applied(session, slot)
         self._step(now)
 
     # -- inputs -----------------------------------------------------------------------------------------------

@@ -1,68 +1,61 @@
-"""The replica of one peer: its model, and the machines that change it.
-
-Rounds of the training process, exchanges and transfers of the model meet here. `peer` owns this object
-and passes on what concerns it.
-"""
+"""The replica of one peer: builds the machines of its model in order, and passes inputs on to them."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
-from dataclasses import replace
+from collections.abc import Sequence
+from functools import partial
 
 from gossipdp.protocol import jobs
+from gossipdp.protocol.carried_state import Carried
 from gossipdp.protocol.contribution import Contribution
+from gossipdp.protocol.course.absences import Absences
 from gossipdp.protocol.course.age import Age
-from gossipdp.protocol.finishing import Finishing
+from gossipdp.protocol.course.attachment import Attachment, Process
+from gossipdp.protocol.course.course import Course, TransferJob
+from gossipdp.protocol.course.ending import Ending
+from gossipdp.protocol.course.sides import Sides
+from gossipdp.protocol.events import RoundSettled, SnapshotTaken
 from gossipdp.protocol.model import Model
-from gossipdp.protocol.model_holder import ModelHolder
 from gossipdp.protocol.pairwise.averaging import Averaging
-from gossipdp.protocol.partition.reasons import Reason
 from gossipdp.protocol.parts import Parts
-from gossipdp.protocol.round_machines import RoundMachines
-from gossipdp.protocol.rounds.attachment import Attachment
 from gossipdp.protocol.rounds.pacing import Pacing
-from gossipdp.protocol.rounds.rounds import Rounds
-from gossipdp.protocol.training import Training
-from gossipdp.protocol.transfer.arrived import Arrived
-from gossipdp.protocol.transfer.claims import Held
+from gossipdp.protocol.rounds.rounds import Done, Rounds
+from gossipdp.protocol.transfer.claims import Held, Live
 from gossipdp.protocol.transfer.moments import MomentsMessage
 from gossipdp.protocol.transfer.moments_holder import MomentsHolder
 from gossipdp.protocol.transfer.source import Asking, Giving
-from gossipdp.protocol.transfers import TransferJob, Transfers
 from gossipdp.protocol.wire.encoding import Buffer
-from gossipdp.protocol.wire.messages import Lineage, Member, Message, Offer, Standing, State
+from gossipdp.protocol.wire.messages import Lineage, Member, Message, Offer, Phase, Standing, State
 
 __all__ = ["Replica"]
 
 
 class Replica:
-    """Builds the machines in order. What a machine needs of a later one, it reads when it is asked for.
+    """The model of one peer, its rounds, and its exchanges. Every input is followed by `step`."""
 
-    Args:
-        wake: as in `Training`.
-        settle: as in `Training`.
-    """
-
-    def __init__(self, parts: Parts, *, wake: Callable[[float], None], settle: Callable[[float], None]) -> None:
+    def __init__(self, parts: Parts) -> None:
         config, outputs, membership = parts.config, parts.outputs, parts.membership
-        self._membership, self._strikes = membership, parts.strikes
-        self.contribution = Contribution(parts.progress)
+        self._membership, self._strikes, self._outputs = membership, parts.strikes, outputs
+        self._moments_wanted, self._sync = config.moments, config.sync
+        self.contribution = contribution = Contribution(parts.progress)
+        self._age = age = Age()
+        absences = Absences(parts.progress, contribution, config.apart_rounds * config.every)
+        self._sides = sides = Sides(membership, absences, membership.config.join_interval)
         self.pacing = Pacing(
             config.pacing,
             outputs,
             parts.speed,
-            clock=lambda: self.contribution.clock,
+            clock=lambda: contribution.clock,
             changed=self._paced,
         )
         self.rounds = Rounds(outputs, config.ahead)
-        self._age = Age()
         self.averaging = Averaging(
             parts,
             self.pacing,
             self.rounds,
-            apart=lambda: self._transfers.reunion.apart,
-            drift=lambda: self._age.drift(self.contribution.clock),
+            apart=lambda: sides.apart,
+            drift=lambda: age.drift(contribution.clock),
             began=self._exchange_began,
             ended=self._exchange_ended,
         )
@@ -75,95 +68,103 @@ class Replica:
             incarnation=membership.me.incarnation,
             enabled=config.moments,
         )
-        self.finishing = Finishing(
+        self.ending = Ending(parts, contribution, age, sides.apart, self.pacing, self.rounds, self.averaging)
+        self._attachment = Attachment(self.moments, outputs)
+        self.course = Course(
             parts,
-            self.averaging,
+            contribution,
+            age,
+            sides,
             self.pacing,
-            self.contribution,
-            self._age,
-            over=lambda: self.rounds.at_rest,
-            ready=lambda: self.ready,
-            current=lambda: self.whole and not self._transfers.outdated,
-            rested=self._rested,
-            apart=lambda: self._transfers.reunion.apart,
-        )
-        machines = RoundMachines(self.contribution, self.pacing, self.averaging, self.rounds)
-        self._transfers = Transfers(
-            parts,
-            machines,
-            self.finishing,
-            self._age,
-            waits=lambda: self._attachment.waits,
-            take_over=self._take_over,
-            layout=lambda: b"" if self.model is None else self.model.schema.digest,
-            arrived=self._arrived,
-            replaced=self._replaced,
-        )
-        self._holder = ModelHolder(parts, machines, self.finishing, self._transfers)
-        self._attachment = Attachment(
             self.rounds,
+            self.averaging,
             self.moments,
-            outputs,
-            founds=lambda: self.founds,
-            held=lambda: self._transfers.held,
-            keeps=self._holder.keeps,
-            kept=self._holder.kept,
+            self._attachment,
+            self.ending,
         )
-        self.training = Training(
-            parts, machines, self._transfers, self._attachment, self._holder, wake=wake, settle=settle
-        )
+        self._unsettled = 0
+        """the snapshot whose exchanges training waits for"""
 
     # -- commands ---------------------------------------------------------------------------------------------
 
     def join(self, remembered: Sequence[Member], resume: Held | None, now: float, *, founds: bool, alone: bool) -> None:
         """As in `Peer.join`. alone: no address of another peer is known."""
-        self._holder.remember(remembered)
-        if founds:
-            self._transfers.bootstrap.found()
-        self._transfers.bootstrap.join(now, remembered, resume, alone=alone)
+        self.course.join(remembered, resume, now, founds=founds, alone=alone)
 
     def stop(self, now: float) -> None:
         """This peer leaves. Begin no more exchanges or transfers."""
-        self._transfers.reunion.stop(now)
+        self.course.stop(now)
         self.averaging.stop(now)
+
+    # -- the training process ---------------------------------------------------------------------------------
+
+    def attach(self, schema: bytes, carried: Carried, live: Live | None, now: float, *, moments: bool) -> None:
+        """As in `Peer.attach`."""
+        process = Process(schema=schema, carried=carried, live=live)
+        self.course.attach(process, now, moments=moments and self._moments_wanted)
+
+    def detach(self) -> None:
+        """The training process is gone."""
+        self.course.detach()
+        self._unsettled = 0
+        self.pacing.detached()
+        self.rounds.detach()
+
+    def submit(
+        self,
+        session: int,
+        snapshot: int,
+        applied: int,
+        steps: int,
+        samples: int,
+        state: Buffer | None,
+        losses: tuple[float, float],
+        now: float,
+    ) -> bool:
+        """As in `Peer.submit`. Returns whether the snapshot is of the open session."""
+        self.contribution.note_losses(*losses)
+        self.pacing.submitted(steps if session == self.rounds.session else 0, now)
+        clock = self.contribution.own_clock + steps
+        accepted = partial(self.course.trained, clock, steps, samples, state)
+        if not self.rounds.submit(session, snapshot, applied, self.pacing.outer(), clock, accepted):
+            self._outputs.emit(SnapshotTaken(snapshot, "session"))
+            return False
+        self._unsettled = snapshot if self._sync else 0
+        return True
 
     # -- inputs -----------------------------------------------------------------------------------------------
 
     def receive(self, message: Message, buffers: list[Buffer], source: bytes, size: int, now: float) -> None:
         """A message about models or exchanges. size: bytes of all its frames."""
-        model, transfers = self.model, self._transfers
+        course = self.course
         match message:
             case _ if isinstance(message, Asking):
-                trusted = not self._strikes.shuns(source, now)
-                transfers.asked(message, source, self._current_model(), now, trusted=trusted)
+                course.asked(message, source, now, trusted=not self._strikes.shuns(source, now))
             case _ if isinstance(message, Giving):
-                transfers.given(message, buffers, source, now, ready=self.ready)
+                course.given(message, buffers, source, now)
             case Lineage():
-                transfers.reunion.receive(message, source, now)
+                course.line_told(message, source, now)
             case _ if isinstance(message, MomentsMessage):
-                self.moments.receive(message, buffers, source, model.schema if model else None, now)
+                self.moments.receive(message, buffers, source, self.model.schema if self.model else None, now)
             case Standing():
-                standing = None if model is None else replace(model, clock=self.state_clock)
-                transfers.bootstrap.standing(message, source, standing, now, spare=transfers.spare)
+                course.standing(message, source, now)
             case _:
-                if model is None and isinstance(message, Offer):
-                    transfers.bootstrap.offered(source, message.schema, now)
+                if isinstance(message, Offer):
+                    course.offered(source, message.schema, now)
                 self.averaging.receive(message, buffers, source, size, now)
 
     def member_changed(self, member: Member, now: float) -> None:
         """Membership has news of `member`."""
-        self.finishing.member_changed(member, now)
+        self.ending.member_changed(member, now)
         self.averaging.member_changed(member, now)
-        self._transfers.bootstrap.member_changed(member, now)
-        self._transfers.reunion.member_changed(member, now)
+        self.course.member_changed(member, now)
         if member.state in (State.FAILED, State.LEFT):
             self.moments.gone(member.id, now)
 
     def part(self, peer: bytes, now: float) -> None:
         """End the exchange and the transfers with `peer`, as if it had failed. It stays a member."""
         self.averaging.part(peer, now)
-        self._transfers.bootstrap.gone(peer, now)
-        self._transfers.reunion.follower.gone(peer, now)
+        self.course.gone(peer, now)
         self.moments.gone(peer, now)
 
     def slept(self, seconds: float, now: float) -> None:
@@ -177,61 +178,72 @@ class Replica:
             case _ if isinstance(job, jobs.OfExchange):
                 self.averaging.job_done(job, result, now)
             case _ if isinstance(job, TransferJob):
-                self._transfers.job_done(job, result, self._current_model(), now)
+                self.course.job_done(job, result, now)
             case jobs.CheckMoments():
                 self.moments.checked(job, job.typed(result), now)
             case _:
-                self.training.job_done(job, result, now)
+                self._round_job_done(job, result, now)
+
+    def _round_job_done(self, job: jobs.Job[object], result: object, now: float) -> None:
+        """The result of a job of a round or of an attachment."""
+        done = self.rounds.job_done(job, result)
+        if done is Done.FOUNDING and self._attachment.founding is not None and self.model is None:
+            self.course.founded(now)
+        elif isinstance(job, jobs.Found):
+            if not job.typed(result).finite:
+                self.course.unusable(now)
+            self.course.let_in()
+        if done is Done.ROUND:
+            rounds = self.rounds
+            self.pacing.round_done(rounds.rounds, rounds.length, rounds.movement, rounds.open, now)
+            self.averaging.round_done(now)
 
     def timer(self) -> float:
         """When `handle_timer` wants to be called next, or infinity."""
-        transfers = self._transfers
-        machines = (self.averaging, transfers.source, transfers.bootstrap, transfers.reunion, self.moments, self.pacing)
+        machines = (self.averaging, self.course, self.moments, self.pacing, self.ending)
         times = [machine.timer() for machine in machines]
-        return min([time for time in (*times, self.finishing.timer()) if time is not None], default=math.inf)
+        return min([time for time in times if time is not None], default=math.inf)
 
     def handle_timer(self, now: float) -> None:
         """The time that `timer` named has come."""
-        transfers = self._transfers
-        for machine in (self.averaging, transfers.source, transfers.bootstrap, transfers.reunion, self.moments):
+        for machine in (self.averaging, self.course, self.moments):
             machine.handle_timer(now)
 
     def step(self, now: float) -> None:
         """Draw conclusions after any input."""
-        self._transfers.bootstrap.step(now)
-        self._transfers.trains(self.rounds.trains)
-        self.pacing.watch(self.rounds.open, now)
-        self._transfers.reunion.step(now)
-        self.training.step(lambda: self._trusted(now), now)
-        self.finishing.step(now)
-
-    # -- what its machines report -----------------------------------------------------------------------------
-
-    def _arrived(self, came: Arrived, now: float) -> None:
-        self._holder.arrived(came, now)
-        self._attachment.let_in(self.model)
-
-    def _replaced(self, came: Arrived, reason: Reason, duration: float) -> None:
-        self._holder.replaced(came, duration)
-        if reason is Reason.IDLE:
-            self.moments.outdated()
-
-    def _rested(self) -> None:
-        self._transfers.source.forget()
-
-    def _take_over(self) -> None:
-        self._attachment.found()
-
-    def _exchange_began(self) -> None:
-        self._transfers.reunion.began()
+        course, rounds = self.course, self.rounds
+        course.step(now)
+        replacing = course.reason is not None
+        course.let_in() if self.model is not None else None
+        if self.model is not None and self._attachment.wants_moments:
+            course.seek_moments(self._trusted(now), now)
+        if rounds.held != replacing:
+            rounds.hold(replacing)
+            if replacing:
+                course.source.forget()
+            else:
+                rounds.mixed()
+                course.let_in()
+        if self._unsettled and rounds.handed_out and self.averaging.satisfied:
+            self._outputs.emit(RoundSettled(self._unsettled))
+            self._unsettled = 0
+        if self.ending.due(now):
+            before = self._membership.me.phase
+            whole, sources = course.whole, bool(course.givers())
+            self.ending.look(course.facts(), now, ready=self.model is not None, whole=whole, sources=sources)
+            if before is Phase.RUNNING and self._membership.me.phase is not before:
+                course.source.forget()  # the model has changed, because training is over
 
     def _paced(self) -> None:
         self.averaging.paced()
 
+    def _exchange_began(self) -> None:
+        self.course.began()
+
     def _exchange_ended(self, chunks: int, duration: float, distance: float, now: float) -> None:
         if chunks:
             self.rounds.mixed()
-            self._transfers.mixed(now)
+            self.course.mixed(now)
             self.pacing.mixed(duration, distance)
         else:
             self.pacing.in_vain()
@@ -241,32 +253,32 @@ class Replica:
     @property
     def model(self) -> Model | None:
         """The network's model without its vectors; None until this peer has it."""
-        return self._holder.model
+        return self.course.model
 
     @property
     def ready(self) -> bool:
         """The network's model is here."""
-        return self._holder.model is not None
+        return self.course.model is not None
 
     @property
     def whole(self) -> bool:
         """The model is here, and no other one replaces it right now."""
-        return self.ready and not self.resyncing
+        return self.course.whole
 
     @property
     def founds(self) -> bool:
         """This peer gives the network its model, or has given it."""
-        return self._transfers.bootstrap.founder
+        return self.course.founds
 
     @property
     def resumes(self) -> Held | None:
         """The progress of this host's newest checkpoint, until the model is here."""
-        return self._transfers.bootstrap.held
+        return self.course.held
 
     @property
     def resyncing(self) -> str:
         """Why this peer fetches the network's model anew right now: a `Reason`, or ""."""
-        return self._transfers.reunion.reason or ""
+        return self.course.reason or ""
 
     @property
     def fetched_in(self) -> int:
@@ -276,7 +288,7 @@ class Replica:
     @property
     def apart(self) -> list[bytes]:
         """Live members that nothing is exchanged with, because they trained apart for too long."""
-        return self._transfers.reunion.present()
+        return self._sides.present()
 
     @property
     def clock(self) -> int:
@@ -285,18 +297,8 @@ class Replica:
 
     @property
     def state_clock(self) -> int:
-        """The network's clock when the model was current: that may be long ago, also if it was old when it came here.
-
-        It falls only if another model replaces this one. All peers that finish together have the same.
-        """
-        if self.finishing.counts is not None:
-            return self.finishing.counts.clock
-        return self._age.current(self.clock)
-
-    def _current_model(self) -> Model | None:
-        if self.model is None:
-            return None
-        return replace(self.model, clock=self.clock - self._age.at(self.clock), rounds=self.rounds.rounds)
+        """The network's clock when the model was current (`Course.state_clock`)."""
+        return self.course.state_clock
 
     def _trusted(self, now: float) -> list[bytes]:
         """Members that are alive, within reach and not set aside."""

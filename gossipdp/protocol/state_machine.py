@@ -9,7 +9,9 @@ import enum
 from collections.abc import Callable, Mapping
 from typing import Generic, TypeAlias, TypeVar
 
-__all__ = ["Machine", "Table", "diagram"]
+from gossipdp.errors import LocalProtocolError
+
+__all__ = ["Machine", "Table", "diagram", "next_state"]
 
 State = TypeVar("State", bound=enum.Enum)
 Event = TypeVar("Event", bound=enum.Enum)
@@ -42,6 +44,17 @@ class Machine(Generic[State, Event, Action]):
         self.state, action = self._table.get((self.state, event), (self.state, None))
         if action is not None:
             self._actions[action](now)
+
+
+def next_state(table: Table[State, Event, Action], state: State, event: Event) -> tuple[State, Action | None]:
+    """The state that `event` leads to, and the action.
+
+    Raises:
+        LocalProtocolError: the table has no such transition (a bug in the caller).
+    """
+    if (state, event) not in table:
+        raise LocalProtocolError(f"{state} does not expect: {event.value}")
+    return table[state, event]
 
 
 def diagram(table: Table[State, Event, Action], start: State) -> list[str]:

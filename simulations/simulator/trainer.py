@@ -116,7 +116,7 @@ class Trainer:
         self.session, self._outstanding, self._sealed = 0, True, None
         self._slots.clear()
         schema, empty = self._schema.to_bytes(), self.config.tells > 0 and self._optimizer_steps == 0
-        self._tell("attach", lambda peer: peer.training.attach(schema, self._network.now, moments=empty, live=live))
+        self._tell("attach", lambda peer: peer.attach(schema, self._network.now, moments=empty, live=live))
 
     def snapshot_used(self, span: slice) -> None:
         """An outer step used the last submitted snapshot on these parameters."""
@@ -134,7 +134,7 @@ class Trainer:
 
     def _detached(self, peer: Peer) -> None:
         self.region.free.detach()
-        peer.training.detach(self._network.now)
+        peer.detach(self._network.now)
 
     def _tell(self, kind: str, action: Callable[[Peer], object], *, dead: bool = False) -> None:
         network, host = self._network, self.host
@@ -261,7 +261,7 @@ class Trainer:
 
         def submit(peer: Peer) -> None:
             region.free.received("snapshot")
-            peer.training.submit(session, snapshot, applied, steps, 8 * steps, network.now)
+            peer.submit(session, snapshot, applied, steps, 8 * steps, network.now)
 
         self._tell("submit", submit)
 
@@ -273,7 +273,7 @@ class Trainer:
         self.applied, self.drained_at = slot, self._network.now
         self._done(self, "drain", chunks)
         session, network = self.session, self._network
-        self._tell("slot applied", lambda peer: peer.training.slot_applied(session, slot, network.now))
+        self._tell("slot applied", lambda peer: peer.slot_applied(session, slot, network.now))
 
 
 def _optimum(size: int) -> NDArray[np.float32]:

@@ -180,7 +180,7 @@ def test_a_peer_that_ends_first_waits_and_meets_no_peer_that_trains():
     town.run(30.0)
     assert town.peer(0).membership.me.phase is Phase.WAITING and not town.of(0, ExchangeEnded)
     assert town.of(1, ExchangeEnded) and not town.of(1, Finished)
-    progress = town.peer(0).replica.finishing.progress(town.net.now)
+    progress = town.peer(0).replica.ending.progress(town.net.now)
     assert set(progress.awaited) == {town.hosts[1].id, town.hosts[2].id} and progress.left < 600.0
     town.finish(1, 2)
     town.finished(0, 1, 2)
@@ -189,7 +189,7 @@ def test_a_peer_that_ends_first_waits_and_meets_no_peer_that_trains():
 
 def test_the_wait_for_members_that_train_ends():
     town = Ending.trained(3)
-    town.hosts[2].peer.replica.finishing._follows = False
+    town.hosts[2].peer.replica.ending._follows = False
     town.finish(0, calls=True, wait=6.0)
     town.run(5.0)
     assert not town.of(0, Finished)
@@ -246,7 +246,7 @@ def test_a_call_ends_the_training_of_all_members_and_names_the_caller():
 
 def test_a_peer_that_does_not_follow_trains_on():
     town = Ending.trained(3)
-    town.hosts[1].peer.replica.finishing._follows = False
+    town.hosts[1].peer.replica.ending._follows = False
     town.finish(0, calls=True, wait=4.0)
     reports = town.finished(0, 2)
     assert all(len(report.closers) == 2 for report in reports)
@@ -255,7 +255,7 @@ def test_a_peer_that_does_not_follow_trains_on():
 
 def test_a_call_of_a_member_set_aside_is_not_followed():
     town = Ending.trained(3)
-    town.hosts[1].peer.replica.finishing._strikes.shuns = lambda peer, now: peer == town.hosts[0].id
+    town.hosts[1].peer.replica.ending._strikes.shuns = lambda peer, now: peer == town.hosts[0].id
     town.finish(0, calls=True)
     town.run(0.1)
     assert all(begun.by != town.hosts[0].id for begun in town.of(1, FinishBegan))
@@ -443,7 +443,7 @@ def test_other_codecs_close_as_finely():
 
 def test_members_that_come_again_and_again_do_not_keep_the_others_from_their_end():
     town = Ending.trained(3)
-    town.hosts[2].peer.replica.finishing._follows = False
+    town.hosts[2].peer.replica.ending._follows = False
     town.finish(0, 1, calls=True)
     town.run(2.0)
     flapping, phases = town.peer(2).membership, [Phase.WAITING, Phase.RUNNING]

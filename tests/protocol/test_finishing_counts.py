@@ -12,7 +12,7 @@ from tests.protocol.finish_rig import Ending
 
 def told(town, *indices):
     """What these peers tell of the run once they have ended; None before."""
-    return [town.peer(index).replica.finishing.counts for index in indices]
+    return [town.peer(index).replica.ending.counts for index in indices]
 
 
 def late_report(town, knows, lost):

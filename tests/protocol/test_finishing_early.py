@@ -18,7 +18,7 @@ PUSH = 0.05
 
 
 def finishing(town, index):
-    return town.peer(index).replica.finishing
+    return town.peer(index).replica.ending
 
 
 def waiting(town, index):
@@ -222,7 +222,7 @@ def test_a_spare_whose_last_source_has_gone_has_no_final_model():
     town = Ending.trained(2)
     town.finish(0)
     town.run(15.0)
-    town.peer(0).replica._transfers.reunion._givers = list
+    town.peer(0).replica.course.givers = list
     town.finish(1, wait=1.0)
     early, last = town.finished(0, 1)
     assert early.early and early.without == (town.hosts[1].id,)
@@ -337,7 +337,7 @@ def test_a_spare_that_never_comes_costs_the_last_peer_a_bounded_time():
     town = Ending.trained(2)
     town.finish(0)
     town.run(8.0)
-    town.peer(0).replica.finishing._await = lambda now: None
+    town.peer(0).replica.ending._await = lambda now: None
     town.finish(1, wait=10.0)
     town.run(14.0)
     progress = finishing(town, 1).progress(town.net.now)
@@ -350,7 +350,7 @@ def test_the_last_copy_is_of_the_model_at_rest():
     """A source served a frozen copy of its training, made for another peer just before its end."""
     town = Ending.trained(2)
     town.finish(0)
-    source = town.peer(1).replica._transfers.source
+    source = town.peer(1).replica.course.source
     while source._snapshot is None:
         town.run(0.05)
     snapshots = []

@@ -101,7 +101,7 @@ def test_training_process_that_dies_goes_on_from_the_anchor():
 
 def test_snapshot_of_an_older_session_is_dropped_and_said_so():
     town = founded()
-    town.net.command(town.hosts[0], "submit", lambda peer: peer.training.submit(7, 1, 0, 5, 5, town.net.now))
+    town.net.command(town.hosts[0], "submit", lambda peer: peer.submit(7, 1, 0, 5, 5, town.net.now))
     assert town.of(0, SnapshotTaken)[-1] == SnapshotTaken(1, "session")
     assert town.peer(0).replica.clock == 0
 

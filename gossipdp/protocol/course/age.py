@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from gossipdp.protocol.course.facts import Facts
-from gossipdp.protocol.partition.reasons import Reason
+from gossipdp.protocol.course.reasons import Reason
 
 __all__ = ["MOST_ROUNDS", "SPARE_ROUNDS", "Age", "more_than_a_copy", "outdated", "renewal", "stale"]
 

@@ -140,12 +140,11 @@ class MomentsHolder:
         """The model here is newer than the moments held. For the next training process newer ones are fetched."""
         self._tried, self._old = self._fetcher is not None, True
 
-    def seek(self, schema: Schema, candidates: Callable[[], Sequence[bytes]], preferred: bytes, now: float) -> bool:
+    def seek(self, schema: Schema, candidates: Sequence[bytes], preferred: bytes, now: float) -> bool:
         """A training process has no moments, and `candidates` may have some. True: it waits for them."""
         wanted = self.held is None or self._old
         if self._fetcher is None and self.enabled and not self._tried and wanted:
-            found = candidates()
-            if not found:
+            if not candidates:
                 return False
             self._tried = True
             self._fetcher = MomentsFetcher(
@@ -154,7 +153,7 @@ class MomentsHolder:
                 self._verify,
                 self._random,
                 schema=schema,
-                candidates=found,
+                candidates=candidates,
                 preferred=preferred,
                 now=now,
             )

@@ -1,6 +1,6 @@
 """How the daemon ends a run: the last snapshot, the end of training, then the final files once the peer has left.
 
-The protocol decides when (`gossipdp.protocol.finishing`). Nothing here may know what the final files are, or how a
+The protocol decides when (`gossipdp.protocol.course.ending`). Nothing here may know what the final files are, or how a
 training command is ended: the daemon's builder says so (`Outside`).
 """
 
@@ -15,7 +15,7 @@ from typing import Any, Final, Protocol
 
 from gossipdp.errors import DataError, GossipdpError
 from gossipdp.protocol import events
-from gossipdp.protocol.finishing import FinishProgress
+from gossipdp.protocol.course.ending import FinishProgress
 from gossipdp.protocol.wire.messages import Phase, State
 from gossipdp.runtime.background import BackgroundCalls
 from gossipdp.runtime.node.context import NodeContext
@@ -125,7 +125,7 @@ class Ending:
             log.warning("finished without a model: none has come to this peer")
         elif event.early:
             names = self._names(event.without)
-            steps = "has" if self._peer.replica.finishing.handed_in else "lacks"
+            steps = "has" if self._peer.replica.ending.handed_in else "lacks"
             text = "ended early: this host's model is not final. The final one will be on %s, and %s its last steps"
             log.warning(text, names, steps)
         elif not close.agrees:
@@ -184,7 +184,7 @@ class Ending:
     def _about(self, report: events.Finished, checkpoint: Path) -> dict[str, Any]:
         """All hosts say the same, except in `this_host`. Clock and rounds are those of `checkpoint`."""
         members, close = self._peer.membership.members, report.closeness
-        counts, network = self._peer.replica.finishing.counts, self._peer.progress
+        counts, network = self._peer.replica.ending.counts, self._peer.progress
         assert counts is not None, "a model was saved"
         holders = sorted((members[one].name, one.hex()) for one in report.closers if one in members)
         return {
@@ -230,7 +230,7 @@ class Ending:
 
     def describe(self, now: float) -> dict[str, Any]:
         """The part of `status` about the end of the run; empty before it."""
-        finishing = self._peer.replica.finishing
+        finishing = self._peer.replica.ending
         if not finishing.begun:
             return {}
         progress, close = finishing.progress(now), self._peer.averaging.closeness

@@ -101,23 +101,23 @@ class TrainingSessions:
                 self._region.attach(self._server.region)
                 self._status.attached(pid)
                 self._faults.attached(pid)
-            case link.ModelWritten() if self._peer.replica.finishing.begun:
+            case link.ModelWritten() if self._peer.replica.ending.begun:
                 self.end()
             case link.ModelWritten():
                 live, carried = self._live(event), event.carried
-                self._peer.training.attach(self._schema, now, carried=carried, moments=event.empty, live=live)
+                self._peer.attach(self._schema, now, carried=carried, moments=event.empty, live=live)
                 if not self._peer.replica.ready and not self._peer.replica.founds:
                     log.info("a training process waits for the model")
             case link.Submitted():
                 submitted = (event.session, event.snapshot, event.applied, event.steps, event.samples)
                 self._region.free.received("snapshot")
                 state = self._states.submitted(event.session, event.state)
-                self._peer.training.submit(*submitted, now, state=state, losses=(event.loss, event.eval_loss))
+                self._peer.submit(*submitted, now, state=state, losses=(event.loss, event.eval_loss))
             case link.SlotApplied(session, 0):
                 if session == self._peer.rounds.session:
                     self._region.free.done("model")
             case link.SlotApplied(session, slot):
-                self._peer.training.slot_applied(session, slot, now)
+                self._peer.slot_applied(session, slot, now)
             case link.MomentsWritten():
                 self._read_moments(event)
             case link.MomentsWanted():
@@ -139,7 +139,7 @@ class TrainingSessions:
                 self._status.detached(left=left)
                 self._faults.detached()
                 self._region.detach()
-                self._peer.training.detach(now)
+                self._peer.detach(now)
 
     def _live(self, event: link.ModelWritten) -> Live | None:
         """What the process has trained with an earlier daemon of this run, if it has."""
@@ -197,7 +197,7 @@ class TrainingSessions:
                 log.error("%s %s: %s", code, cause, reason, extra={"code": code})
                 self._server.refuse(code, cause, reason, do)
             case events.Pace() | events.RoundDone():
-                if self._status.training and not peer.replica.finishing.begun:
+                if self._status.training and not peer.replica.ending.begun:
                     send(link.Pace(peer.pacing.every, peer.replica.clock, peer.progress.samples()))
             case events.SlotSealed(slot, chunks):
                 send(link.Slot(peer.rounds.session, slot, link.chunk_bits(chunks)))

@@ -6,9 +6,10 @@ import pytest
 
 from gossipdp.errors import DataError
 from gossipdp.protocol import jobs
+from gossipdp.protocol.course.reasons import Reason
+from gossipdp.protocol.course.replacement import Replacement
 from gossipdp.protocol.events import CheckpointAhead
 from gossipdp.protocol.model import Model
-from gossipdp.protocol.partition.reasons import Reason
 from gossipdp.protocol.schema import Schema
 from gossipdp.runtime import files
 from gossipdp.runtime.storage.store import Store
@@ -115,8 +116,8 @@ def test_of_a_model_that_is_half_another_s_no_checkpoint_is_made(
     saved: list[bool] = []
     monkeypatch.setattr(node._checkpoints, "save", lambda: saved.append(True) or True)
     schema = Schema.of([("w", (300,), "float32", "parameter")])
-    node.peer.replica._holder.model = Model.of(schema.to_bytes(), bytes(16), 0, 0)
-    node.peer.replica._transfers.reunion.follower.reason = Reason.LAG
+    node.peer.replica.course.model = Model.of(schema.to_bytes(), bytes(16), 0, 0)
+    node.peer.replica.course._replacement = Replacement(Reason.LAG, 0.0, kept=True)
     assert not node.checkpoint() and not saved
-    node.peer.replica._transfers.reunion.follower.reason = None
+    node.peer.replica.course._replacement = None
     assert node.checkpoint() and saved == [True]

@@ -6,7 +6,7 @@ import pytest
 
 from gossipdp.protocol.course.age import MOST_FETCHES, MOST_ROUNDS, SPARE_ROUNDS, Age, more_than_a_copy, renewal, stale
 from gossipdp.protocol.course.facts import Facts
-from gossipdp.protocol.partition.reasons import Reason
+from gossipdp.protocol.course.reasons import Reason
 
 EVERY = 50
 FACTS = Facts(

@@ -3,11 +3,11 @@
 from random import Random
 
 from gossipdp.protocol import jobs
+from gossipdp.protocol.course.election import LISTEN
 from gossipdp.protocol.membership.config import LOCAL
 from gossipdp.protocol.peer import Peer
 from gossipdp.protocol.schema import Schema
 from gossipdp.protocol.transfer.claims import Held
-from gossipdp.protocol.transfer.election import LISTEN
 from gossipdp.protocol.transfer.source import TransferConfig
 from gossipdp.protocol.wire import encoding as wire
 from gossipdp.protocol.wire.messages import Member, PushPull, Standing, State

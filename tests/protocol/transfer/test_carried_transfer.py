@@ -14,11 +14,11 @@ from gossipdp.protocol.events import UpdateRefused
 from gossipdp.protocol.model import Model
 from gossipdp.protocol.outputs import Outputs
 from gossipdp.protocol.schema import Schema
-from gossipdp.protocol.transfer.joiner import Joiner
 from gossipdp.protocol.transfer.source import Source, TransferConfig
 from gossipdp.protocol.wire import encoding as wire
 from gossipdp.protocol.wire.messages import StateAsk, StateChunk, StateManifest
 from simulations.simulator.settings import pairwise
+from tests.protocol.transfer.transfer_rig import new_joiner
 
 A, B, SETTINGS = b"a" * 32, b"b" * 32, b"the settings...."
 CONFIG = TransferConfig(manifest=10.0, chunk=2.0, silence=8.0, window=2, keep=60.0, fresh=30.0)
@@ -57,9 +57,7 @@ class Giver:
 class Taker:
     def __init__(self, givers):
         self.givers, self.outputs, self.algorithm = givers, Outputs(), pairwise()
-        self.joiner = Joiner(
-            CONFIG, self.outputs, lambda peer, data, sign: sign == signature(peer, data), Random(3), settings=SETTINGS
-        )
+        self.joiner = new_joiner(self.outputs, lambda peer, data, sign: sign == signature(peer, data), config=CONFIG)
         self.refused = []
 
     def work(self):

@@ -22,11 +22,11 @@ class Surviving(Returning):
             self.attach(live)
 
     def attach(self, live):
-        self.peer.training.attach(SCHEMA.to_bytes(), self.now, live=live)
+        self.peer.attach(SCHEMA.to_bytes(), self.now, live=live)
         self.collect()
 
     def detach(self):
-        self.peer.training.detach(self.now)
+        self.peer.detach(self.now)
         self.collect()
 
     def work(self, *, finite=True):
@@ -103,9 +103,9 @@ def test_claim_rises_with_the_live_process_and_falls_when_it_dies():
     b = Returning(remembered=(C,))
     b.meet(C)
     b.says(C, Has.NOTHING, reply=True)
-    b.peer.training.attach(SCHEMA.to_bytes(), b.now, live=LIVE)
+    b.peer.attach(SCHEMA.to_bytes(), b.now, live=LIVE)
     b.says(C, Has.NOTHING, reply=True)
-    b.peer.training.detach(b.now)
+    b.peer.detach(b.now)
     b.says(C, Has.NOTHING, reply=True)
     assert [(said.clock, said.number) for said in b.of(Standing, to=C) if not said.reply] == [
         (100, 0),

@@ -29,5 +29,5 @@ def test_seeking_with_nobody_to_ask_yet_does_not_count_as_tried():
     holder = MomentsHolder(
         config, outputs, sign=lambda data: b"", verify=lambda *_: True, random=Random(1), incarnation=1, enabled=True
     )
-    assert not holder.seek(SCHEMA, list, A, 0.0)
-    assert holder.seek(SCHEMA, lambda: [B], A, 5.0) and len(outputs.messages) == 1
+    assert not holder.seek(SCHEMA, [], A, 0.0)
+    assert holder.seek(SCHEMA, [B], A, 5.0) and len(outputs.messages) == 1

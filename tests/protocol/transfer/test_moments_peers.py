@@ -28,7 +28,7 @@ class Beginner(Trainer):
             network = self._network
 
             def action(peer):
-                peer.training.attach(SCHEMA.to_bytes(), network.now, moments=True)
+                peer.attach(SCHEMA.to_bytes(), network.now, moments=True)
 
         super()._tell(kind, action, dead=dead)
 

@@ -13,12 +13,12 @@ from gossipdp.protocol.events import StateJudged, UpdateRefused
 from gossipdp.protocol.model import Model
 from gossipdp.protocol.outputs import Outputs
 from gossipdp.protocol.schema import Schema
-from gossipdp.protocol.transfer.joiner import Joiner
 from gossipdp.protocol.transfer.plausibility import APART, FORMER, QUEUE, Judge, Witness
 from gossipdp.protocol.transfer.source import Source, TransferConfig
 from gossipdp.protocol.wire import encoding as wire
 from gossipdp.protocol.wire.messages import StateManifest, StateProbe, StateRefuse, StateSample, StateSketches
 from simulations.simulator.settings import pairwise
+from tests.protocol.transfer.transfer_rig import new_joiner
 
 SIZE = 4 * 8192 + 300
 SCHEMA = Schema.of([("w", (SIZE,), "float32", "parameter")])
@@ -76,7 +76,7 @@ class Network:
     def __init__(self, *members, lost=lambda peer, message: False, seed=3):
         self.members = {member.id: member for member in members}
         self.outputs, self.algorithm, self.lost = Outputs(), pairwise(), lost
-        self.joiner = Joiner(CONFIG, self.outputs, lambda *_: True, Random(seed), settings=SETTINGS)
+        self.joiner = new_joiner(self.outputs, seed=seed, config=CONFIG)
         self.probed, self.now = [], 0.0
 
     def run(self, first, until=60.0):

@@ -5,10 +5,10 @@ import dataclasses
 import pytest
 from msgspec.structs import replace
 
+from gossipdp.protocol.course.joiner import MOST_PATIENCE, MOST_ROUNDS
 from gossipdp.protocol.events import Notice, TransferProgress
 from gossipdp.protocol.membership.progress import LARGEST
 from gossipdp.protocol.model import Model
-from gossipdp.protocol.transfer.joiner import MOST_PATIENCE, MOST_ROUNDS
 from gossipdp.protocol.transfer.source import Source
 from gossipdp.protocol.wire import encoding as wire
 from gossipdp.protocol.wire.messages import StateChunk, StateManifest, StateRefuse, StateRequest, StateWait
@@ -187,13 +187,13 @@ def test_doubled_chunks_are_taken_and_counted_once_and_later_ones_not_at_all():
     def mangle(envelope):
         message, buffers = wire.decode(envelope.frames)
         said.append((message, list(buffers)))
-        taker.joiner.receive(message, list(buffers), A, 0.0)
+        taker.came += [0.0] * taker.joiner.receive(message, list(buffers), A, 0.0)
         return envelope
 
     carry(taker, sources, mangle=mangle)
     assert taker.joiner.done and len(taker.of(TransferProgress)) == CHUNKS
     for message, buffers in said:
-        taker.joiner.receive(message, buffers, A, 1.0)
+        assert not taker.joiner.receive(message, buffers, A, 1.0)
     assert taker.came == [0.0] * CHUNKS
 
 

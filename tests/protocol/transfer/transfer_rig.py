@@ -2,15 +2,17 @@
 
 import hashlib
 from random import Random
+from types import SimpleNamespace
 
 import numpy as np
 
 from gossipdp.protocol import jobs
+from gossipdp.protocol.course.joiner import Joiner
 from gossipdp.protocol.events import UpdateRefused
+from gossipdp.protocol.membership.progress import ProgressBoard
 from gossipdp.protocol.model import Model
 from gossipdp.protocol.outputs import Outputs
 from gossipdp.protocol.schema import Schema
-from gossipdp.protocol.transfer.joiner import Joiner
 from gossipdp.protocol.transfer.source import Source, TransferConfig
 from gossipdp.protocol.wire import encoding as wire
 from simulations.simulator.settings import pairwise
@@ -55,13 +57,20 @@ class Giver:
         return count
 
 
+def new_joiner(outputs, verify=lambda *_: True, seed=3, *, config=CONFIG, voices=list, shuns=None, **terms):
+    """A joiner whose members all have a voice, and are not set aside."""
+    membership = SimpleNamespace(voices=voices)
+    strikes = SimpleNamespace(shuns=shuns or (lambda peer, now: False))
+    progress, terms = ProgressBoard(b"j" * 32), {"settings": SETTINGS, **terms}
+    return Joiner(config, outputs, verify, Random(seed), membership, strikes, progress, **terms)
+
+
 class Taker:
     def __init__(self, seed=3, **terms):
         self.outputs, self.algorithm = Outputs(), pairwise()
         self.events, self.allocated, self.came = [], 0, []
         check = lambda peer, data, sign: sign == signature(peer, data)  # noqa: E731
-        terms = {"settings": SETTINGS, "came": self.came.append, **terms}
-        self.joiner = Joiner(CONFIG, self.outputs, check, Random(seed), **terms)
+        self.joiner = new_joiner(self.outputs, check, seed, **terms)
 
     def work(self, now=0.0):
         while self.outputs.jobs:
@@ -102,7 +111,8 @@ def carry(taker, givers, now=0.0, mangle=lambda envelope: envelope, limit=1000):
                 moved = True
                 if envelope is not None:
                     message, buffers = wire.decode(envelope.frames)
-                    taker.joiner.receive(message, list(buffers), giver.id, now)
+                    if taker.joiner.receive(message, list(buffers), giver.id, now):
+                        taker.came.append(now)
                     taker.work(now)
         if not moved:
             return

@@ -10,7 +10,7 @@ import pytest
 
 from gossipdp.errors import DataError
 from gossipdp.protocol import events
-from gossipdp.protocol.finishing import Counts, FinishProgress
+from gossipdp.protocol.course.ending import Counts, FinishProgress
 from gossipdp.protocol.wire.messages import Member, Phase, State
 from gossipdp.runtime.node.context import NodeContext
 from gossipdp.runtime.node.ending import GONE_EACH, GONE_WITHIN, LAST_EACH, LAST_STEP, Ending
@@ -212,7 +212,7 @@ def test_a_peer_that_ends_early_calls_nothing_final_and_says_where_the_final_mod
 ) -> None:
     caplog.set_level(logging.INFO, "gossipdp.node")
     rig = Rig()
-    rig.ending._peer.replica.finishing.handed_in = handed_in
+    rig.ending._peer.replica.ending.handed_in = handed_in
     early = events.Finished((ME,), NEAR._replace(agrees=False), without=(OTHER,), early=True)
     rig.ending.observe(early, 20.0)
     rig.ending.saved(Path("/checkpoint"))

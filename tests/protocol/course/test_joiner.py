@@ -6,9 +6,9 @@ from random import Random
 import pytest
 
 from gossipdp.protocol import jobs
+from gossipdp.protocol.course.joiner import Joiner
 from gossipdp.protocol.events import Notice, UpdateRefused
 from gossipdp.protocol.outputs import Outputs
-from gossipdp.protocol.transfer.joiner import Joiner
 from gossipdp.protocol.transfer.plausibility import Judge
 from gossipdp.protocol.transfer.refusals import Refusal
 from gossipdp.protocol.wire.messages import (
@@ -19,18 +19,18 @@ from gossipdp.protocol.wire.messages import (
     StateRequest,
     StateSample,
 )
-from tests.protocol.transfer.transfer_rig import CONFIG, SETTINGS, SIZE, A, B, C, Taker, carry, givers
+from tests.protocol.transfer.transfer_rig import CONFIG, SIZE, A, B, C, Taker, carry, givers, new_joiner
 
 
 def alone() -> tuple[Joiner, Outputs]:
     outputs = Outputs()
-    return Joiner(CONFIG, outputs, lambda *_: True, Random(3), settings=SETTINGS), outputs
+    return new_joiner(outputs), outputs
 
 
 def test_model_that_is_too_large_for_this_host_is_told_and_left() -> None:
     taker, outputs = Taker(), Outputs()
     config = replace(CONFIG, max_parameters=SIZE - 1)
-    taker.joiner = Joiner(config, outputs, lambda *_: True, Random(3), settings=SETTINGS)
+    taker.joiner = new_joiner(outputs, config=config)
     taker.outputs = outputs
     taker.joiner.seek([A], 0.0)
     carry(taker, givers(A))

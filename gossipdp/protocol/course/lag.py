@@ -9,13 +9,26 @@ long would follow each other. This file decides; it sends and fetches nothing.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Final
 
-from gossipdp.protocol.membership.progress import Own, ProgressBoard
+from gossipdp.protocol.membership.progress import Own
 from gossipdp.protocol.wire.messages import Progress
 
-__all__ = ["ALONE", "ALONE_FOR", "ASKING", "BEHIND", "LAG_ROUNDS", "LISTEN", "NEW", "VOUCHERS", "Lag", "steps_made"]
+__all__ = [
+    "ALONE",
+    "ALONE_FOR",
+    "ASKING",
+    "BEHIND",
+    "LAG_ROUNDS",
+    "LISTEN",
+    "NEW",
+    "VOUCHERS",
+    "Clocks",
+    "Lag",
+    "steps_made",
+]
 
 LAG_ROUNDS: Final = 3
 """Rounds behind from which a peer lags."""
@@ -45,27 +58,31 @@ def steps_made(report: Progress, mark: int, trained: int | None) -> int:
     return gained if trained is None else min(gained, report.steps - trained)
 
 
+@dataclass(frozen=True, slots=True)
+class Clocks:
+    """How far the network is at one moment, in steps."""
+
+    network: int
+    own: Own
+    """this peer's progress"""
+    others: Sequence[Progress]
+    """reports of members that this peer would exchange with"""
+
+    def trained(self) -> dict[bytes, int]:
+        """Steps that each of them has trained itself."""
+        return {report.id: report.steps for report in self.others}
+
+
 class Lag:
     """Notices that this peer has fallen behind the others for good.
 
     Args:
         every: Steps of a round.
         period: Seconds.
-        me: This peer's progress.
-        side: Live members that this peer would exchange with.
     """
 
-    def __init__(
-        self,
-        progress: ProgressBoard,
-        *,
-        every: int,
-        period: float,
-        me: Callable[[], Own],
-        side: Callable[[], Sequence[bytes]],
-    ) -> None:
-        self._progress, self._usual, self._period = progress, LAG_ROUNDS * every, period
-        self._me, self._side = me, side
+    def __init__(self, *, every: int, period: float) -> None:
+        self._usual, self._period = LAG_ROUNDS * every, period
         self._vouchers: set[bytes] = set()
         self._asking_until = 0.0
         """End of the asking."""
@@ -91,15 +108,15 @@ class Lag:
         """Members that have kept step and may be followed."""
         return sorted(self._vouchers)
 
-    def steps(self) -> int:
+    def steps(self, clocks: Clocks) -> int:
         """Steps of the network's clock since the last exchange or transfer. Two members must report them."""
-        made = sorted(steps_made(report, self._mark, self._trained.get(report.id)) for report in self._reports())
+        made = sorted(steps_made(report, self._mark, self._trained.get(report.id)) for report in clocks.others)
         return max(0, made[-VOUCHERS]) if len(made) >= VOUCHERS else 0
 
-    def told(self) -> int:
+    def told(self, clocks: Clocks) -> int:
         """The lag that this peer reports to others."""
-        new = self._progress.clock() < self._in_step_from + self._usual
-        return NEW if new else self._without()
+        new = clocks.network < self._in_step_from + self._usual
+        return NEW if new else self._without(clocks)
 
     def heard(self, peer: bytes, steps: int) -> None:
         """`peer` reports its lag."""
@@ -116,61 +133,56 @@ class Lag:
         """A lost member is back, or this peer was thought dead itself."""
         self._cut = self._cut_since = True
 
-    def began(self) -> None:
+    def began(self, clocks: Clocks) -> None:
         """An exchange begins."""
-        self._begun, self._cut_since = self._progress.clock(), False
-        self._trained_then = self._told_steps()
+        self._begun, self._trained_then, self._cut_since = clocks.network, clocks.trained(), False
 
-    def mixed(self, now: float) -> None:
+    def mixed(self, clocks: Clocks, now: float) -> None:
         """An exchange has mixed a chunk. This peer is in step as of the beginning of the exchange: it may have slept
         since."""
-        gap = self._without() > self._usual
+        gap = self._without(clocks) > self._usual
         if self._begun >= self._mark:
             self._mark, self._trained = self._begun, self._trained_then
         self._mixed_at, self._cut = now, self._cut_since
         if gap:
-            self._in_step_from = self._progress.clock()
+            self._in_step_from = clocks.network
 
-    def fetched(self, now: float) -> None:
+    def fetched(self, clocks: Clocks, now: float) -> None:
         """The model has just come here, from any source."""
-        self._mark, self._mixed_at, self._cut = self._progress.clock(), now, False
-        self._in_step_from, self._trained = self._mark, self._told_steps()
+        self._mark, self._trained, self._mixed_at, self._cut = clocks.network, clocks.trained(), now, False
+        self._in_step_from = self._mark
 
-    def _without(self) -> int:
+    def _without(self, clocks: Clocks) -> int:
         """Steps without an exchange or transfer. Own steps count, because after a cut the others' are not known yet."""
-        return max(self.steps(), self._me().clock - self._mark)
+        return max(self.steps(clocks), clocks.own.clock - self._mark)
 
-    def suspected(self, now: float) -> bool:
+    def possible(self, alone: int, now: float) -> bool:
+        """Whether this peer was cut off, or had no exchange for many of its rounds. alone: these rounds."""
+        return self._cut or (now >= self._mixed_at + ALONE_FOR * self._period and alone >= ALONE)
+
+    def suspected(self, clocks: Clocks, now: float) -> bool:
         """Whether it is time to ask others."""
-        alone = now >= self._mixed_at + ALONE_FOR * self._period and self._me().alone >= ALONE
-        return (self._cut or alone) and self.far()
+        return self.possible(clocks.own.alone, now) and self.far(clocks)
 
     def ask(self, now: float) -> None:
         """Others are asked from now on."""
         self._vouchers.clear()
         self._asking_until = now + ASKING * self._period
 
-    def proven(self, now: float) -> bool:
+    def proven(self, clocks: Clocks, now: float) -> bool:
         """While asking: whether the answers prove a network, and that this peer is behind it."""
         if now < self._asking_until - (ASKING - LISTEN) * self._period:
             return False
-        return len(self._vouchers) >= VOUCHERS and self.far()
+        return len(self._vouchers) >= VOUCHERS and self.far(clocks)
 
     def disproven(self, now: float) -> bool:
         """While asking: whether no two members keep step. Then there is no network to follow, and averaging goes on."""
         return now >= self._asking_until
 
-    def far(self) -> bool:
+    def far(self, clocks: Clocks) -> bool:
         """Whether this peer is too far behind."""
-        return self.steps() > self._limit()
+        return self.steps(clocks) > self._limit(clocks)
 
-    def _reports(self) -> list[Progress]:
-        reports = (self._progress.of(peer) for peer in self._side())
-        return [report for report in reports if report is not None]
-
-    def _told_steps(self) -> dict[bytes, int]:
-        return {report.id: report.steps for report in self._reports()}
-
-    def _limit(self) -> float:
+    def _limit(self, clocks: Clocks) -> float:
         """Steps that count as lag: three rounds, or two transfers if these take longer."""
-        return max(self._usual, 2.0 * self._me().transfer)
+        return max(self._usual, 2.0 * clocks.own.transfer)

@@ -15,18 +15,21 @@ together, so none hands anything in, and members that train on are closed withou
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from typing import Final, NamedTuple
 
 from gossipdp.protocol.contribution import Contribution
-from gossipdp.protocol.course.age import Age, outdated, stale
+from gossipdp.protocol.course.age import Age, outdated, renewal, stale
+from gossipdp.protocol.course.facts import Facts
 from gossipdp.protocol.events import FinishBegan, Finished, FinishPhase, Notice
 from gossipdp.protocol.pairwise.averaging import Averaging
 from gossipdp.protocol.parts import Parts
 from gossipdp.protocol.rounds.pacing import Pacing
+from gossipdp.protocol.rounds.rounds import Rounds
 from gossipdp.protocol.wire.messages import Member, Phase, State, short
 
-__all__ = ["Counts", "FinishProgress", "Finishing"]
+__all__ = ["Counts", "Ending", "FinishProgress"]
 
 HAND_IN: Final = 30.0
 ROUNDS: Final = 2.0
@@ -69,37 +72,28 @@ class FinishProgress(NamedTuple):
     """it has done so"""
 
 
-class Finishing:
+class Ending:
     """The end of one peer's run.
 
     Args:
-        over: whether no training process is attached and no round is under way.
-        ready: whether the model is here.
-        current: whether no other model replaces it or is to.
         age: of the model here.
-        rested: called when the model has changed because training is over.
         apart: members that nothing is exchanged with.
     """
 
     def __init__(
         self,
         parts: Parts,
-        averaging: Averaging,
-        pacing: Pacing,
         contribution: Contribution,
         age: Age,
-        *,
-        over: Callable[[], bool],
-        ready: Callable[[], bool],
-        current: Callable[[], bool],
-        rested: Callable[[], None],
-        apart: Callable[[], Mapping[bytes, int]],
+        apart: Mapping[bytes, int],
+        pacing: Pacing,
+        rounds: Rounds,
+        averaging: Averaging,
     ) -> None:
         self._membership, self._progress, self._outputs = parts.membership, parts.progress, parts.outputs
         self._strikes, self._averaging = parts.strikes, averaging
-        self._over, self._ready, self._current, self._apart = over, ready, current, apart
-        self._pacing, self._contribution, self._age = pacing, contribution, age
-        self._rested = rested
+        self._contribution, self._age, self._apart, self._pacing = contribution, age, apart, pacing
+        self._rounds = rounds
         self._sync = parts.config.sync
         self._wait, self._follows = parts.config.finish_wait, parts.config.finish_follow
         self._period = parts.membership.config.join_interval
@@ -179,30 +173,37 @@ class Finishing:
         return self._outputs.emit(Notice("GD-406", f"{text}: this peer trains on"))
 
     def timer(self) -> float:
-        """When `step` is to be called at the latest."""
+        """When `due` is to be asked at the latest."""
         return math.inf if self._ended else self._look_at
 
-    def step(self, now: float) -> None:
-        """Draw conclusions after any input."""
+    def due(self, now: float) -> bool:
+        """Whether `look` is to be called, after any input."""
         if not self.begun or self._ended:
-            return
-        news = self._phase is Phase.RUNNING and self._over() and self._until == math.inf
+            return False
+        news = self._phase is Phase.RUNNING and self._rounds.at_rest and self._until == math.inf
         if self._handing is not None and self._phase is Phase.RUNNING:
             news = news or self._averaging.hand_in(self._handing[0], now)
         news = news or (self._phase >= Phase.CLOSING and self._averaging.closeness.over != (self._phase is Phase.DONE))
-        if news or now >= self._look_at:
-            self._look_at = now + self._period
-            self._look(now)
+        return news or now >= self._look_at
 
     # -- the phases -------------------------------------------------------------------------------------------
 
-    def _look(self, now: float) -> None:
-        if self._phase is Phase.RUNNING and self._over():
+    def look(self, facts: Facts, now: float, *, ready: bool, whole: bool, sources: bool) -> None:
+        """Draw conclusions from what the members say.
+
+        Args:
+            facts: what the age of the model is judged by.
+            ready: the model is here.
+            whole: and no other one replaces it.
+            sources: a newer one can be had.
+        """
+        self._look_at = now + self._period
+        if self._phase is Phase.RUNNING and self._rounds.at_rest:
             if self._until == math.inf:
                 self._before = dict(self._membership.members)
                 self._steps = {report.id: report.steps for report in self._progress.reports()}
             self._until, self._over_at = min(self._until, now + self._wait), min(self._over_at, now)
-            if not self._ready():
+            if not ready:
                 if now >= self._until:
                     self._end(())
                 return
@@ -212,7 +213,7 @@ class Finishing:
                 self._until = now + self._wait
             self._enter(Phase.WAITING, now)
         if self._phase is Phase.WAITING:
-            self._await(now)
+            self._await(facts, now, whole=whole, sources=sources)
         if self._phase >= Phase.CLOSING:
             self._close(now)
 
@@ -240,7 +241,7 @@ class Finishing:
         training = self.trainers() if self._sync else members.training()  # with sync no member tells its speed
         return [peer for peer in self._of_my_side(training, now) if peer in company and members.reaches(peer)]
 
-    def _await(self, now: float) -> None:
+    def _await(self, facts: Facts, now: float, *, whole: bool, sources: bool) -> None:
         calls, trainers = self._membership.me.calls, self._train_on(now)
         clock, every = self._contribution.clock, self._pacing.usual_round_steps
         if self.handed_in and trainers and now > self._over_at + LATELY and outdated(self._age, clock, every):
@@ -249,7 +250,8 @@ class Finishing:
         holders = [member.id for member in self._closers(now) if member.phase >= Phase.CLOSING]
         gone = self._gone_with_it() if old or not (calls or holders) else []
         # A model without own training, or handed in, is fetched a last time, once no member trains.
-        current = self._current() and (bool(holders) or not self._awaited(now))
+        renews = renewal(self._age, replace(facts, spare=self.spare)) is not None and sources
+        current = whole and not renews and (bool(holders) or not self._awaited(now))
         lacks = bool(gone) or (old and bool(trainers or holders))
         if current and not lacks:
             return self._enter(Phase.CLOSING, now)
@@ -354,7 +356,6 @@ class Finishing:
             self._until = now + wait if phase is Phase.DONE else math.inf
         if phase is Phase.WAITING:
             self._averaging.rest()
-            self._rested()
         if phase is Phase.CLOSING:
             self._closed_at = min(self._closed_at, now)
             self._adopt_clock()
@@ -362,7 +363,7 @@ class Finishing:
         self._outputs.emit(FinishPhase(phase))
 
     def _closers(self, now: float) -> list[Member]:
-        apart = self._apart()
+        apart = self._apart
         return [
             member
             for member in self._membership.alive()
@@ -370,13 +371,12 @@ class Finishing:
         ]
 
     def _of_my_side(self, peers: Iterable[bytes], now: float) -> list[bytes]:
-        apart = self._apart()
-        return [peer for peer in peers if peer not in apart and not self._strikes.shuns(peer, now)]
+        return [peer for peer in peers if peer not in self._apart and not self._strikes.shuns(peer, now)]
 
     def closing(self) -> bool:
         """Whether other members come to their mean."""
-        apart = self._apart()
-        return any(member.phase >= Phase.CLOSING and member.id not in apart for member in self._membership.alive())
+        alive = self._membership.alive()
+        return any(member.phase >= Phase.CLOSING and member.id not in self._apart for member in alive)
 
     def trainers(self) -> list[bytes]:
         """Live members that have trained and have not ended that."""

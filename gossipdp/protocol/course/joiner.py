@@ -19,10 +19,12 @@ from typing import Final
 from gossipdp.protocol import jobs
 from gossipdp.protocol.carried_state import Carried
 from gossipdp.protocol.events import Notice, TransferProgress, UpdateRefused
-from gossipdp.protocol.membership.progress import LARGEST
+from gossipdp.protocol.membership.membership import Membership
+from gossipdp.protocol.membership.progress import LARGEST, ProgressBoard
 from gossipdp.protocol.outputs import Outputs
 from gossipdp.protocol.schema import Schema
 from gossipdp.protocol.settings_digest import difference
+from gossipdp.protocol.strikes import Strikes
 from gossipdp.protocol.transfer.arrived import Arrived, Origin
 from gossipdp.protocol.transfer.layouts import Layouts, Opinion
 from gossipdp.protocol.transfer.manifest import Contents, hash_of, read_manifest, signed_part
@@ -56,17 +58,15 @@ class Joiner:
 
     Args:
         verify: Checks a signature, given peer id, data and signature.
+        membership: Those of its members whose word counts are asked as witnesses, if there are any.
+        strikes: Members that are set aside give nothing.
+        progress: Has the network's clock.
         settings: Digest of the settings that all peers share.
         keys: Names of these settings.
-        shuns: Whether a peer is set aside at this time.
-        voices: Those of some members whose word counts. They are asked as witnesses if there are any.
-        clock: The network's clock in steps.
         resync: The model here is replaced (`Resync`) and has its room already. Otherwise there is none yet (`Adopt`),
             and the operator is told why the network's model cannot be used.
         layout: Digest of the schema that the model must have; b"" for any. A model here is replaced by one like it.
         newer_than: A state of this clock or an older one is refused.
-        came: Callback: a chunk came that was requested.
-        fetched: Callback: the model is complete, see `arrived`. An input does nothing after it.
     """
 
     def __init__(
@@ -75,23 +75,21 @@ class Joiner:
         outputs: Outputs,
         verify: Callable[[bytes, bytes, bytes], bool],
         random: Random,
+        membership: Membership,
+        strikes: Strikes,
+        progress: ProgressBoard,
         *,
         settings: bytes,
         keys: Sequence[str] = (),
-        shuns: Callable[[bytes, float], bool] = lambda peer, now: False,
-        voices: Callable[[Sequence[bytes]], list[bytes]] = list,
-        clock: Callable[[], int] = lambda: 0,
         resync: bool = False,
         layout: bytes = b"",
         newer_than: int = -1,
-        came: Callable[[float], None] = lambda now: None,
-        fetched: Callable[[float], None] = lambda now: None,
     ) -> None:
         self._config, self._outputs, self._verify, self._random = config, outputs, verify, random
-        self._clock, self._newer_than, self._came, self._fetched = clock, newer_than, came, fetched
-        self._settings, self._keys, self._resync, self._shuns = settings, keys, resync, shuns
+        self._membership, self._strikes, self._progress = membership, strikes, progress
+        self._settings, self._keys, self._resync, self._newer_than = settings, keys, resync, newer_than
         self._judge = Judge(outputs, random, config.witness)
-        self._layout, self._voices = layout, voices
+        self._layout = layout
         self._members: Sequence[bytes] = ()
         self.source: bytes | None = None
         self.giver = b""
@@ -132,7 +130,7 @@ class Joiner:
 
     def seek(self, candidates: Sequence[bytes], now: float) -> None:
         """Request the state from one of `candidates`, unless a source is at work. The others may become witnesses."""
-        self._members = candidates = [peer for peer in candidates if not self._shuns(peer, now)]
+        self._members = candidates = [peer for peer in candidates if not self._strikes.shuns(peer, now)]
         if self.done or self._complete or self.source is not None or self._retry_at is not None or not candidates:
             return
         fresh = [peer for peer in candidates if peer not in self.refusals]
@@ -154,7 +152,7 @@ class Joiner:
 
     def shown(self, peer: bytes, layout: bytes, now: float) -> None:
         """`peer` shows the digest of its schema beside this transfer."""
-        if peer != self.source and self._voices([peer]) and not self.done:
+        if peer != self.source and self._membership.voices([peer]) and not self.done:
             self._layouts.shows(peer, layout)
             self._follow_layouts(now)
 
@@ -163,20 +161,21 @@ class Joiner:
         self._requested_at = now
         self._outputs.send(self.source, StateRequest(self._transfer))
 
-    def receive(self, message: Giving, buffers: list[Buffer], source: bytes, now: float) -> None:
-        """A message of a source or of a witness."""
+    def receive(self, message: Giving, buffers: list[Buffer], source: bytes, now: float) -> bool:
+        """A message of a source or of a witness. Returns whether it is a chunk that was requested."""
         if isinstance(message, StateSample):
             self._judge.heard(message, buffers, source)
             self._settle(now)
-            return
+            return False
         if self._layouts.expects(source, message.transfer) and not self.done:
-            return self._second(message, buffers, source, now)
+            self._second(message, buffers, source, now)
+            return False
         if isinstance(message, StateRefuse) and source != self.source:
             self._judge.excused(source, message.transfer)
             self._settle(now)
-            return
+            return False
         if source != self.source or message.transfer != self._transfer or self.done:
-            return
+            return False
         match message:
             case StateRefuse(_, reason):
                 self._abandon(reason, now)
@@ -188,9 +187,10 @@ class Joiner:
             case StateChunk(_, snapshot, chunk, asking):
                 if snapshot == self._snapshot and chunk in self._missing and chunk not in self._working:
                     self._requests.came(chunk, asking, now)
-                    self._came(now)
                     self._take_in(chunk, buffers[0])
                     self._working[chunk] = self.giver = source
+                    return True
+        return False
 
     def _take_in(self, chunk: int, payload: Buffer) -> None:
         digest = hash_of(self._hashes, chunk)
@@ -290,7 +290,7 @@ class Joiner:
         self._carrier, self._reference, self._total = self.source, contents.reference, total
         self._pieces = {chunk: piece for chunk, piece in self._pieces.items() if chunk in kept}
         self._missing = {chunk for chunk in self._missing if chunk < chunks} | (set(range(chunks, total)) - kept)
-        self._failures, self.begun = 0, max(self._clock(), manifest.clock)
+        self._failures, self.begun = 0, max(self._progress.clock(), manifest.clock)
         self._hashes, self._snapshot = hashes, manifest.snapshot
         self._fetching = True
         self._requests.begin(now)
@@ -386,7 +386,6 @@ class Joiner:
             self._retry_at = now + min(60.0, 2.0**self._denials) * (1.0 + self._random.random())
             return
         self.done = True
-        self._fetched(now)
 
     def _doubt(self, now: float) -> None:
         """Ask one more member for its layout, if the model is here and no offer has shown it meanwhile."""
@@ -397,7 +396,7 @@ class Joiner:
     def _others(self) -> list[bytes]:
         """Members other than the source whose word counts; all others if no such word counts."""
         others = [peer for peer in self._members if peer != (self.source or self.giver)]
-        return self._voices(others) or others
+        return self._membership.voices(others) or others
 
     @property
     def _doubted(self) -> bool:

@@ -8,10 +8,11 @@ another's. `reunion` decides what follows from a long absence.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Container
+from collections.abc import Container
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+from gossipdp.protocol.contribution import Contribution
 from gossipdp.protocol.membership.progress import ProgressBoard
 from gossipdp.protocol.wire.messages import Member
 
@@ -47,12 +48,12 @@ class Absences:
     """How long each lost member has been away, in steps of the network's clock.
 
     Args:
-        clock: This peer's own clock.
+        contribution: Has this peer's own clock.
         steps: Steps from which an absence is long.
     """
 
-    def __init__(self, progress: ProgressBoard, clock: Callable[[], int], steps: int) -> None:
-        self._progress, self._clock, self._steps = progress, clock, steps
+    def __init__(self, progress: ProgressBoard, contribution: Contribution, steps: int) -> None:
+        self._progress, self._contribution, self._steps = progress, contribution, steps
         self._lives: dict[bytes, int] = {}
         """The last incarnation known of each member."""
         self._lost: dict[bytes, _Lost] = {}
@@ -69,7 +70,7 @@ class Absences:
 
     def misses(self, peer: bytes) -> None:
         """`peer` was there in an earlier life of this peer, and is not there now."""
-        self._lost[peer] = _Lost(0, self._clock(), None)
+        self._lost[peer] = _Lost(0, self._contribution.own_clock, None)
 
     def failed(self, member: Member, *, counts: bool) -> None:
         """`member` has failed. If not `counts`, only its incarnation is kept."""
@@ -78,7 +79,7 @@ class Absences:
         known = self._lost.get(peer)
         if counts and (known is None or known.incarnation < member.incarnation):
             report = self._progress.of(peer)
-            own = self._clock() if before is not None else None
+            own = self._contribution.own_clock if before is not None else None
             self._lost[peer] = _Lost(member.incarnation, own, None if report is None else report.steps)
 
     def left(self, member: Member) -> None:
@@ -110,7 +111,7 @@ class Absences:
         if lost is None:
             return False
         if lost.own is not None:
-            return self._clock() - lost.own >= self._steps
+            return self._contribution.own_clock - lost.own >= self._steps
         report = self._progress.of(peer)
         return report is not None and lost.theirs is not None and report.steps - lost.theirs >= self._steps
 

@@ -1,28 +1,24 @@
 """A peer that follows another side, its timer and its tables, and several machines against each other."""
 
-import math
 from pathlib import Path
 from random import Random
-from typing import Any, cast
 
 import pytest
 from msgspec.structs import replace
 
+from gossipdp.errors import LocalProtocolError
 from gossipdp.protocol import jobs
-from gossipdp.protocol.course.age import Age
+from gossipdp.protocol.course.lag import ASKING, BEHIND, LISTEN
+from gossipdp.protocol.course.lines import NO_LINE
+from gossipdp.protocol.course.reasons import Reason
+from gossipdp.protocol.course.replacement import WANTED
+from gossipdp.protocol.course.table import COURSE, GAP, Action, Event, Gap, State, course_diagram
 from gossipdp.protocol.events import ResyncBegan, ResyncEnded
 from gossipdp.protocol.membership.progress import Own
-from gossipdp.protocol.outputs import Outputs
-from gossipdp.protocol.partition.follower import WANTED, Follower
-from gossipdp.protocol.partition.lag import ASKING, BEHIND, LISTEN
-from gossipdp.protocol.partition.lines import NO_LINE
-from gossipdp.protocol.partition.reasons import Reason
-from gossipdp.protocol.partition.reunion import Reunion
-from gossipdp.protocol.partition.states import COURSE, GAP, Action, Course, Event, Gap, reunion_diagram
-from gossipdp.protocol.state_machine import Machine
-from gossipdp.protocol.wire.messages import Line, Progress, State, StateProbe, StateRequest
-from tests.protocol.partition.reunion_rig import (
-    EVERY,
+from gossipdp.protocol.state_machine import next_state
+from gossipdp.protocol.wire.messages import Line, Progress, StateProbe, StateRequest
+from gossipdp.protocol.wire.messages import State as Liveness
+from tests.protocol.course.course_rig import (
     FETCHED,
     GREATER,
     HEARD,
@@ -35,6 +31,7 @@ from tests.protocol.partition.reunion_rig import (
     D,
     E,
     F,
+    Fetching,
     Side,
     loser,
 )
@@ -60,7 +57,7 @@ def test_loser_gives_up_winners_out_of_reach_once_and_follows_them_when_it_reach
     b = loser()
     b.view.reaches = lambda peer: peer not in (D, E)
     b.keep()
-    b.reunion.asked(F, b.now, trusted=True)
+    b.course.asked(StateRequest(1), F, b.now, trusted=True)
     b.wait((WANTED + 2) * PERIOD)
     assert [event.complete for event in b.of(ResyncEnded)] == [False]
     b.wait(60 * PERIOD)
@@ -74,8 +71,8 @@ def test_loser_takes_the_line_over_with_the_model_and_its_old_side_is_apart():
     b = loser()
     b.keep()
     b.fetched()
-    assert b.line == GREATER and b.apart == {A, C} and not b.reunion.reason
-    assert [what[0] for what in b.done] == [FETCHED] and b.held[-1] is False
+    assert b.line == GREATER and b.apart == {A, C} and not b.course.reason
+    assert b.me.replaced_at == [FETCHED.clock] and b.held[-1] is False
     [ended] = b.of(ResyncEnded)
     assert (ended.reason, ended.source, ended.complete) == ("apart", D, True)
     b.hear(A, GREATER, apart=True)
@@ -94,8 +91,8 @@ def test_loser_that_joins_one_of_three_sides_holds_the_third_apart():
 def test_loser_goes_on_with_another_of_the_winning_side_when_its_source_is_gone():
     b = loser()
     b.keep()
-    b.see(D, State.FAILED)
-    assert b.joiners[-1].sought == [E] and b.reunion.reason is Reason.APART
+    b.see(D, Liveness.FAILED)
+    assert b.joiners[-1].sought == [E] and b.course.reason is Reason.APART
 
 
 def test_loser_fetches_from_members_that_train_if_any_does():
@@ -118,19 +115,19 @@ def test_peer_that_waits_for_a_model_of_its_own_side_turns_to_a_greater_one(busy
     """It keeps waiting without a gap. A model that is coming is taken first."""
     b = Side(waits=True)
     b.step()
-    assert b.reunion.reason is Reason.LATE and b.joiners[-1].sought == [A, C]
+    assert b.course.reason is Reason.LATE and b.joiners[-1].sought == [A, C]
     b.divide(D, E, rounds=ROUNDS)
     for peer in (D, E):
         b.hear(peer, GREATER)
-    assert b.reunion.undecided and b.reunion.timer() is not None
+    assert b.undecided and b.course.timer() is not None
     b.joiners[-1].busy = busy
     b.wait(HEARD + PERIOD)
-    assert not b.reunion.undecided
+    assert not b.undecided
     if busy:
-        assert b.reunion.reason is Reason.LATE and not b.of(ResyncEnded)
+        assert b.course.reason is Reason.LATE and not b.of(ResyncEnded)
         b.joiners[-1].busy = False
         b.step()
-    assert b.reunion.reason is Reason.APART
+    assert b.course.reason is Reason.APART
     assert [(event.reason, event.complete) for event in b.of(ResyncEnded)] == [("late", False)]
     b.keep()
     assert b.joiners[-1].sought == [D, E]
@@ -140,9 +137,9 @@ def test_loser_without_any_source_left_goes_on_with_its_own_model():
     b = loser()
     b.keep()
     for peer in (D, E):
-        b.see(peer, State.FAILED)
+        b.see(peer, Liveness.FAILED)
     b.wait(60.0)
-    assert not b.reunion.reason and b.held[-1] is False and not b.done
+    assert not b.course.reason and b.held[-1] is False and not b.me.replaced_at
     assert [event.complete for event in b.of(ResyncEnded)] == [False]
 
 
@@ -150,15 +147,15 @@ def test_loser_whose_own_model_is_wanted_does_not_wait_long_for_sources_that_are
     """The other model's holder came back without it and asks for this one. There may be no other model any more."""
     b = loser()
     b.keep()
-    b.reunion.asked(F, b.now, trusted=True)
+    b.course.asked(StateRequest(1), F, b.now, trusted=True)
     b.wait(2 * WANTED * PERIOD)
-    assert b.reunion.reason is Reason.APART  # there are sources, and they serve joiners too
+    assert b.course.reason is Reason.APART  # there are sources, and they serve joiners too
     for peer in (D, E):
-        b.see(peer, State.FAILED)
+        b.see(peer, Liveness.FAILED)
     b.see(D, incarnation=2)
-    b.reunion.asked(F, b.now, trusted=True)
+    b.course.asked(StateRequest(1), F, b.now, trusted=True)
     b.wait((WANTED + 2) * PERIOD)
-    assert [event.complete for event in b.of(ResyncEnded)] == [False] and b.reunion.gives(StateRequest(1), D)
+    assert [event.complete for event in b.of(ResyncEnded)] == [False] and b.course._gives(StateRequest(1), D)
 
 
 @pytest.mark.parametrize("complete", [True, False])
@@ -166,13 +163,13 @@ def test_fetched_chunks_stay_if_all_are_here_and_are_taken_back_if_not(complete)
     b = loser()
     b.keep()
     for chunk, good in ((2, True), (0, True), (1, False)):
-        b.reunion.follower.resynced(jobs.Resync(chunk, b"", b""), jobs.Checked(good), b.now)
+        b.course.job_done(jobs.Resync(chunk, b"", b""), jobs.Checked(good), b.now)
     before = len(b.outputs.jobs)
     if complete:
         b.fetched()
     else:
         for peer in (D, E):
-            b.see(peer, State.FAILED)
+            b.see(peer, Liveness.FAILED)
         b.wait(60.0)
     back = not complete
     assert list(b.outputs.jobs)[before:] == [jobs.Conclude(0, back), jobs.Conclude(2, back)]
@@ -187,10 +184,10 @@ def test_two_peers_that_follow_each_other_both_stop_in_time():
 
 def test_peer_gives_no_state_while_it_holds_parts_of_two_models():
     b = loser()
-    assert not b.reunion.gives(StateRequest(1), A)
+    assert not b.course._gives(StateRequest(1), A)
     b.keep()
     b.fetched()
-    assert b.reunion.gives(StateRequest(1), A)
+    assert b.course._gives(StateRequest(1), A)
 
 
 def test_peer_that_suspects_it_is_long_out_of_date_gives_no_state():
@@ -198,9 +195,9 @@ def test_peer_that_suspects_it_is_long_out_of_date_gives_no_state():
     b.progress.merge([Progress(peer, 10 * LONG, 1, 1, 1) for peer in (A, C)])
     b.view.buried = 1
     b.step()
-    assert not b.reunion.gives(StateRequest(1), D)
+    assert not b.course._gives(StateRequest(1), D)
     b.wait(2 * ASKING * PERIOD)
-    assert b.reunion.gives(StateRequest(1), D), "there was no network to follow"
+    assert b.course._gives(StateRequest(1), D), "there was no network to follow"
 
 
 def test_run_ends_while_the_peer_asks_whether_it_lags__it_exchanges_and_gives_its_state_again():
@@ -209,10 +206,10 @@ def test_run_ends_while_the_peer_asks_whether_it_lags__it_exchanges_and_gives_it
     b.progress.merge([Progress(peer, 10 * LONG, 1, 1, 1) for peer in (A, C)])
     b.view.buried = 1
     b.step()
-    assert b.held[-1] and not b.reunion.gives(StateRequest(1), D)
-    b.finishing = True
+    assert b.held[-1] and not b.course._gives(StateRequest(1), D)
+    b.ending.begun = True
     b.step()
-    assert not b.held[-1] and b.reunion.gives(StateRequest(1), D)
+    assert not b.held[-1] and b.course._gives(StateRequest(1), D)
     b.wait(2 * ASKING * PERIOD)
     assert not b.held[-1] and not b.of(ResyncBegan)
 
@@ -221,21 +218,17 @@ def test_only_followers_of_this_side_get_samples_while_there_are_two_sides():
     """A joiner of the other side would find its own side's model implausible."""
     b = Side()
     b.divide(D)
-    assert not b.reunion.gives(StateProbe(1, (0,)), F) and b.reunion.gives(StateRequest(1), F)
+    assert not b.course._gives(StateProbe(1, (0,)), F) and b.course._gives(StateRequest(1), F)
     b.hear(D, Line(1, 1, 1, 1, D))
-    assert b.reunion.gives(StateProbe(1, (0,)), D)
+    assert b.course._gives(StateProbe(1, (0,)), D)
 
 
 def test_joiner_holds_the_line_that_its_source_has_told():
-    b = Side(side=())
-    b.reunion = Reunion(
-        b.view, b.progress, b.joiner, random=Random(3), outputs=b.outputs, apart_rounds=ROUNDS, every=EVERY,
-        me=lambda: b.own, hold=b.hold, done=lambda *what: None, age=Age(idle=False), facts=b.facts, givers=b.givers,
-    )  # fmt: skip
+    b = Side(side=(), joins=True)
     b.see(D, at=0.0)
     b.hear(D, GREATER, apart=True)
     assert not b.apart and b.line == NO_LINE
-    b.reunion.ready(D, [], b.now)
+    b.ready(D, [], b.now)
     assert b.line == GREATER
 
 
@@ -258,7 +251,7 @@ def test_in_any_order_of_messages_all_peers_end_at_the_greatest_line(seed):
                     peer.see(other, at=0.0)
             for other in names:
                 if other not in side:
-                    peer.see(other, State.FAILED)
+                    peer.see(other, Liveness.FAILED)
             peer.train(ROUNDS)
     returns = [(one, other) for one in names for other in names if not any({one, other} <= set(s) for s in sides)]
     random.shuffle(returns)
@@ -268,14 +261,14 @@ def test_in_any_order_of_messages_all_peers_end_at_the_greatest_line(seed):
             peers[one].see(other)
         for name, peer in peers.items():
             peer.now = 1000.0 + turn * PERIOD
-            peer.reunion.handle_timer(peer.now)
+            peer.course.handle_timer(peer.now)
             peer.step()
-            if peer.reunion.reason:
+            if peer.course.reason:
                 if peer.outputs.jobs:
                     peer.outputs.jobs.clear()
                     peer.keep()
                 source = peer.joiners[-1].source
-                if source is not None and not peers[source].reunion.reason and random.random() < 0.5:
+                if source is not None and not peers[source].course.reason and random.random() < 0.5:
                     model[name] = model[source]
                     peer.fetched()
         words = [(peers[e.to], name, e.message) for name, p in peers.items() for e in p.outputs.messages]
@@ -284,9 +277,9 @@ def test_in_any_order_of_messages_all_peers_end_at_the_greatest_line(seed):
         random.shuffle(words)
         for peer, source, word in words:
             if random.random() < 0.7:
-                peer.reunion.receive(word, source, peer.now)
+                peer.course.line_told(word, source, peer.now)
                 peer.step()
-    assert not any(peer.apart or peer.reunion.reason for peer in peers.values())
+    assert not any(peer.apart or peer.course.reason for peer in peers.values())
     assert set(model.values()) == {0}
     assert len({peer.line for peer in peers.values()}) == 1
 
@@ -314,7 +307,7 @@ def test_model_of_a_member_that_turns_out_to_be_apart_brings_this_peer_to_its_si
     b.wait(LISTEN * PERIOD)
     assert [event.reason for event in b.of(ResyncBegan)] == ["lag"]
     b.keep()
-    assert b.reunion.follower.source == A
+    assert b.course._replacement.source == A
     theirs = Line(1, 3, 1, 1, A)
     b.hear(A, theirs)
     b.fetched()
@@ -325,41 +318,40 @@ def test_greatest_lag_is_no_voucher():
     b = Side()
     b.hear(A, apart=False, lag=BEHIND)
     b.hear(C, apart=False, lag=0)
-    assert not b.reunion.reason
+    assert not b.course.reason
 
 
-class Joiner:
+class Joiner(Fetching):
     """Its candidates show no newer model, and jobs of chunks that came before are under way."""
 
-    busy, done, source = True, False, b""
-
-    def outdone(self, candidates: object) -> bool:
+    def outdone(self, candidates):
         return True
 
-    def timer(self) -> None:
-        return None
 
-
-def test_outdone_follower_waits_for_the_jobs_of_its_joiner_without_a_timer() -> None:
-    """Simulator seed 1096, with four jobs of a pass at once: the follower named the same past time for ever."""
-    joiner = Joiner()
-    follower = Follower(lambda clock: cast(Any, joiner), Outputs(), lambda held, now: True, 0.25, Random(1))
-    follower.begin(Reason.LATE, 3, 2, 1.0, keep=False)
-    follower.fetch([b"source"], 2.0)
-    assert follower.timer() == math.inf and not follower.over(2.0)
+def test_outdone_replacement_waits_for_the_jobs_of_its_joiner_without_a_timer():
+    """Simulator seed 1096, with four jobs of a pass at once: the peer named the same past time for ever."""
+    b = Side(waits=True)
+    b.train(ROUNDS)
+    b.step()
+    b.keep()
+    joiner = b.course._joiner = Joiner()
+    joiner.busy = True
+    b.step()
+    over = b.course._replacement.over_at
+    assert over <= b.now < b.course.timer()
     joiner.busy = False
-    assert follower.timer() == 2.0 and follower.over(2.0)
+    assert b.course.timer() == over
 
 
 PAGE = Path(__file__).resolve().parents[3] / "docs/design/protocol.md"
 
 
 def test_page_shows_the_tables():
-    text = PAGE.read_text().split("<!-- reunion -->")[1].split("<!-- /reunion -->")[0]
-    assert text.strip() == f"```mermaid\n{reunion_diagram()}\n```"
+    text = PAGE.read_text().split("<!-- course -->")[1].split("<!-- /course -->")[0]
+    assert text.strip() == f"```mermaid\n{course_diagram()}\n```"
 
 
-@pytest.mark.parametrize(("table", "start"), [(GAP, Gap.TOGETHER), (COURSE, Course.JOINING)])
+@pytest.mark.parametrize(("table", "start"), [(GAP, Gap.TOGETHER), (COURSE, State.EMPTY)])
 def test_each_state_can_be_reached_and_left(table, start):
     reached = {start}
     while more := {after for (state, _), (after, _) in table.items() if state in reached} - reached:
@@ -374,10 +366,7 @@ def test_each_event_and_action_is_in_a_table():
     assert {action for _, (_, action) in tables} - {None} == set(Action)
 
 
-def test_state_changes_before_the_action_runs_and_ignores_events_that_it_lacks():
-    seen = []
-    machine = Machine(COURSE, Course.CURRENT, {Action.ASK: lambda now: seen.append((machine.state, now))})
-    machine.fire(Event.FETCHED, 1.0)
-    assert machine.state is Course.CURRENT and not seen
-    machine.fire(Event.SUSPECTED, 2.0)
-    assert seen == [(Course.ASKING, 2.0)]
+def test_transition_that_the_table_lacks_is_a_fault():
+    assert next_state(COURSE, State.CURRENT, Event.SUSPECTED) == (State.DOUBTING, Action.ASK)
+    with pytest.raises(LocalProtocolError, match="does not expect"):
+        next_state(COURSE, State.CURRENT, Event.VOUCHED)

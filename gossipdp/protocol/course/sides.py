@@ -7,10 +7,10 @@ from __future__ import annotations
 
 from typing import Any, Final
 
+from gossipdp.protocol.course.absences import Absences, Return
+from gossipdp.protocol.course.lines import NO_LINE, strength
 from gossipdp.protocol.membership.membership import Membership
 from gossipdp.protocol.membership.view import LIVE, MAX_MEMBERS
-from gossipdp.protocol.partition.absences import Absences, Return
-from gossipdp.protocol.partition.lines import NO_LINE, strength
 from gossipdp.protocol.wire.messages import Line, Lineage, Member, State
 
 __all__ = ["FREEZE", "MAX_LIVES", "VOICES", "Sides"]

@@ -5,13 +5,13 @@ from itertools import permutations
 import pytest
 from msgspec.structs import replace
 
+from gossipdp.protocol.course.lines import LAST, NO_LINE, strength
+from gossipdp.protocol.course.reasons import Reason
+from gossipdp.protocol.course.sides import MAX_LIVES
 from gossipdp.protocol.membership.view import MAX_MEMBERS
-from gossipdp.protocol.partition.lines import LAST, NO_LINE, strength
-from gossipdp.protocol.partition.reasons import Reason
-from gossipdp.protocol.partition.sides import MAX_LIVES
 from gossipdp.protocol.wire import encoding as wire
 from gossipdp.protocol.wire.messages import Line, Progress, State
-from tests.protocol.partition.reunion_rig import (
+from tests.protocol.course.course_rig import (
     FROZEN,
     GREATER,
     HEARD,
@@ -78,8 +78,7 @@ def test_member_that_counts_on_from_another_s_clock_is_not_apart_for_that():
 
 @pytest.mark.parametrize(("rounds", "apart"), [(ROUNDS - 1, False), (ROUNDS, True)])
 def test_member_remembered_and_missing_at_a_restart_is_apart(rounds, apart):
-    b = Side(side=())
-    b.reunion.ready(b"", [record(D)], 0.0)
+    b = Side(side=(), remembered=[record(D)])
     b.train(rounds)
     b.see(D)
     assert b.apart == ({D} if apart else set())
@@ -107,7 +106,7 @@ def test_later_life_that_says_it_is_apart_is_believed_by_a_side_that_missed_it_f
     assert b.apart == {D} and b.line.members == members
     b.hear(E, Line(1, 1, 300, 30, D), apart=True)
     b.wait(HEARD + PERIOD)
-    assert (b.reunion.reason is Reason.APART) is (members == 0)
+    assert (b.course.reason is Reason.APART) is (members == 0)
 
 
 def test_later_life_that_has_its_model_from_this_side_is_as_any_other():
@@ -211,7 +210,7 @@ def test_generation_that_cannot_be_counted_on_from_does_not_make_this_peer_unrea
     b.now += 1e6
     b.step()
     assert b.line.members == 1
-    b.reunion.tell(D)
+    b.course.tell(D)
     for envelope in b.outputs.messages:
         wire.decode(envelope.frames)
 
@@ -246,9 +245,9 @@ def test_message_of_an_earlier_life_is_ignored():
 def test_apart_told_to_an_earlier_life_holds_no_member_apart():
     b = Side(side=(A, C, D))
     b.hear(D, GREATER, life=0)
-    assert not b.reunion.apart and b.reunion.line == NO_LINE
+    assert not b.sides.apart and b.line == NO_LINE
     b.hear(D, GREATER, life=1)
-    assert list(b.reunion.apart) == [D] and b.reunion.line != NO_LINE
+    assert list(b.sides.apart) == [D] and b.line != NO_LINE
 
 
 def test_tables_are_not_swept_at_each_message_of_a_network_at_the_limit_of_membership():

@@ -1,18 +1,16 @@
 """When a whole network comes back, its model is the latest checkpoint that a live peer holds."""
 
-from pathlib import Path
 from random import Random
 from types import SimpleNamespace
 
 import pytest
 
 from gossipdp.protocol import jobs
+from gossipdp.protocol.course.election import ASKS, PATIENCE, Election
 from gossipdp.protocol.events import CheckpointAhead, StateReady
 from gossipdp.protocol.outputs import Outputs
 from gossipdp.protocol.schema import chunk_parameters
-from gossipdp.protocol.transfer.bootstrap import BOOTSTRAP, Action, Event, Phase, bootstrap_diagram
 from gossipdp.protocol.transfer.claims import Held
-from gossipdp.protocol.transfer.election import ASKS, PATIENCE, Election
 from gossipdp.protocol.transfer.manifest import signed_part as signed
 from gossipdp.protocol.wire.messages import Has, PushPull, Standing, State, StateChunk, StateManifest, StateRequest
 from tests.protocol.transfer.bootstrap_rig import HEARD, RESUME, SCHEMA, SETTINGS, A, B, C, D, Returning, record
@@ -232,24 +230,3 @@ def test_of_many_members_the_one_with_the_latest_checkpoint_is_asked_in_every_pe
         election.handle_timer(float(period))
         asked = [said.to for said in outputs.messages]
         assert asked[0] == LATEST and len(set(asked)) == len(asked) == ASKS
-
-
-PAGE = Path(__file__).resolve().parents[3] / "docs/design/protocol.md"
-
-
-def test_page_shows_the_table():
-    text = PAGE.read_text().split("<!-- bootstrap -->")[1].split("<!-- /bootstrap -->")[0]
-    assert text.strip() == f"```mermaid\n{bootstrap_diagram()}\n```"
-
-
-def test_each_phase_can_be_reached_and_each_event_and_action_is_used():
-    reached = {Phase.WAITING}
-    while more := {after for (phase, _), (after, _) in BOOTSTRAP.items() if phase in reached} - reached:
-        reached |= more
-    assert reached == set(Phase)
-    assert {event for _, event in BOOTSTRAP} == set(Event)
-    assert {action for _, action in BOOTSTRAP.values()} - {None} == set(Action)
-
-
-def test_founder_and_ready_peer_handle_no_event():
-    assert not {phase for phase, _ in BOOTSTRAP} & {Phase.FOUNDING, Phase.READY}

@@ -1,0 +1,837 @@
+"""Whose model this peer holds, and whether it fetches another: the machine `COURSE`.
+
+A founder takes the first training process's model. Any other peer fetches it from a member that is ready. When a whole
+network comes back after a power cut, no member is ready. Then an `Election` decides which peer restores its checkpoint.
+A peer that holds a checkpoint later than what it fetched is told, and keeps it. A daemon that dies may leave its
+training process behind (`Live`), which holds a newer model than any checkpoint of this peer. The peer claims that in
+the election. It takes over the process's parameters unless a member has something that is more than two rounds later.
+
+A peer gives its model up for that of a greater side (`meeting`), if it has fallen behind (`lag`), and if its training
+has not begun and its model is old (`age`). It turns to a greater line if its own side gives it no model.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import Final, TypeAlias
+
+from gossipdp.protocol import jobs
+from gossipdp.protocol.carried_state import Carried
+from gossipdp.protocol.contribution import Contribution
+from gossipdp.protocol.course.age import Age, more_than_a_copy, outdated, renewal
+from gossipdp.protocol.course.attachment import Attachment, Entry, Process, keeps_parameters
+from gossipdp.protocol.course.election import Election
+from gossipdp.protocol.course.ending import Ending
+from gossipdp.protocol.course.facts import Facts
+from gossipdp.protocol.course.joiner import Joiner
+from gossipdp.protocol.course.lag import BEHIND, VOUCHERS, Clocks, Lag
+from gossipdp.protocol.course.lines import NO_LINE
+from gossipdp.protocol.course.meeting import Meeting
+from gossipdp.protocol.course.reasons import SPARE, Reason
+from gossipdp.protocol.course.replacement import Replacement
+from gossipdp.protocol.course.sides import Sides
+from gossipdp.protocol.course.table import COURSE, HAVE_MODEL, Action, Event, State
+from gossipdp.protocol.events import (
+    CheckpointAhead,
+    Notice,
+    ResyncBegan,
+    ResyncEnded,
+    StateReady,
+    StateRenewed,
+    TookOver,
+    WeightsLoaded,
+)
+from gossipdp.protocol.membership.progress import Own
+from gossipdp.protocol.membership.view import LIVE
+from gossipdp.protocol.model import Model
+from gossipdp.protocol.pairwise.averaging import Averaging
+from gossipdp.protocol.parts import Parts
+from gossipdp.protocol.rounds.pacing import Pacing
+from gossipdp.protocol.rounds.rounds import Rounds
+from gossipdp.protocol.schema import Schema, chunk_parameters
+from gossipdp.protocol.state_machine import next_state
+from gossipdp.protocol.transfer.arrived import Arrived, Origin
+from gossipdp.protocol.transfer.claims import Held
+from gossipdp.protocol.transfer.moments_holder import MomentsHolder
+from gossipdp.protocol.transfer.source import Asking, Giving, Source
+from gossipdp.protocol.wire.encoding import Buffer
+from gossipdp.protocol.wire.messages import (
+    Lineage,
+    Member,
+    Phase,
+    Standing,
+    StateAsk,
+    StateProbe,
+    StateRequest,
+    StateSketches,
+)
+from gossipdp.protocol.wire.messages import State as Liveness
+from gossipdp.protocol.wire.table import since
+
+__all__ = ["Course", "TransferJob"]
+
+TELLS: Final = 4
+"""Members of each side that are told per period."""
+GREETED: Final = 32
+"""Members told at once by a peer that has changed sides."""
+
+TransferJob: TypeAlias = (
+    jobs.Freeze
+    | jobs.HashPiece
+    | jobs.Sample
+    | jobs.CheckPiece
+    | jobs.Adopt
+    | jobs.Compare
+    | jobs.Resync
+    | jobs.Keep
+    | jobs.Restore
+)
+"""jobs of both sides of a transfer"""
+
+
+class Course:
+    """Holds the model, fetches it, gives it, and replaces it.
+
+    Args:
+        sides: which members are held apart. Exchanges read it too.
+        ending: how the run of this peer ends.
+    """
+
+    def __init__(
+        self,
+        parts: Parts,
+        contribution: Contribution,
+        age: Age,
+        sides: Sides,
+        pacing: Pacing,
+        rounds: Rounds,
+        averaging: Averaging,
+        moments: MomentsHolder,
+        attachment: Attachment,
+        ending: Ending,
+    ) -> None:
+        self._config, self._membership, self._progress = parts.config, parts.membership, parts.progress
+        self._strikes, self._outputs, self._random, self._verify = (
+            parts.strikes,
+            parts.outputs,
+            parts.random,
+            parts.verify,
+        )
+        self._contribution, self._age, self._sides, self._pacing = contribution, age, sides, pacing
+        self._rounds, self._averaging, self._moments = rounds, averaging, moments
+        self._attachment, self._ending = attachment, ending
+        self._period = parts.membership.config.join_interval
+        self._tolerance = 2 * parts.config.every
+        """Steps of the network's clock by which a checkpoint may be ahead of a fetched model. A peer may have told no
+        other of its last rounds before a stop. A live training process may be as far behind another's model and keeps
+        its own: replicas that near are averaged."""
+        self.source = Source(
+            parts.config.transfer,
+            parts.outputs,
+            parts.sign,
+            ahead=parts.config.ahead,
+            incarnation=parts.membership.me.incarnation,
+        )
+        self._election = Election(
+            parts.membership,
+            random=parts.random,
+            outputs=parts.outputs,
+            resume_after=parts.config.resume_after,
+            tolerance=self._tolerance,
+        )
+        self._meeting = Meeting(parts.membership, sides, parts.outputs, apart_rounds=parts.config.apart_rounds)
+        self._lag = Lag(every=parts.config.every, period=self._period)
+        self.state = State.EMPTY
+        self.founds = False
+        """this peer gives the network its model, or has given it"""
+        self.model: Model | None = None
+        """the network's model without its vectors; None until this peer has it"""
+        self.giver = b""
+        """the last source of the first model; b"" for this peer's own"""
+        self._remembered: Sequence[Member] = ()
+        """members known before the start. If the model is this peer's own, they may be lost since."""
+        self._joiner: Joiner | None = None
+        """fetches the model, or the one that replaces it"""
+        self._taking: Held | None = None
+        """the claim with which a live training process's parameters are being taken over"""
+        self._replacement: Replacement | None = None
+        self._wanted = NO_LINE
+        """The line that is followed. It stays wanted when it loses holders."""
+        self._number = 0
+        """of the last line told"""
+        self._tick_at = math.inf
+        """When members are told next."""
+        self._buried = 0
+        """How often this peer was thought dead, when last looked at."""
+
+    # -- what it is -------------------------------------------------------------------------------------------
+
+    @property
+    def reason(self) -> Reason | None:
+        """Why this peer fetches the network's model anew right now."""
+        return None if self._replacement is None else self._replacement.reason
+
+    @property
+    def held(self) -> Held | None:
+        """The progress of this host's newest checkpoint, until the model is here."""
+        return self._election.held
+
+    @property
+    def whole(self) -> bool:
+        """The model is here, and no other one replaces it right now."""
+        return self.model is not None and self._replacement is None
+
+    @property
+    def state_clock(self) -> int:
+        """The network's clock when the model was current: that may be long ago, also if it was old when it came here.
+
+        It falls only if another model replaces this one. All peers that finish together have the same.
+        """
+        counts = self._ending.counts
+        return self._age.current(self._contribution.clock) if counts is None else counts.clock
+
+    def facts(self) -> Facts:
+        """What the decisions about the model rest on now."""
+        ending = self._ending
+        return Facts(
+            clock=self._contribution.clock,
+            every=self._pacing.usual_round_steps,
+            waits=self._attachment.waits,
+            begins=self._rounds.open,
+            ends=ending.begun,
+            spare=ending.spare,
+            last=ending.begun and not ending.trainers(),
+            closing=ending.begun and ending.closing(),
+            closes=self._membership.me.phase >= Phase.CLOSING,
+        )
+
+    def givers(self) -> list[bytes]:
+        """Members to fetch the model from: those of this peer's side."""
+        apart, members = self._sides.apart, self._membership
+        return [member.id for member in members.alive() if member.id not in apart and members.reaches(member.id)]
+
+    def current_model(self) -> Model | None:
+        """The model, at the clock when it was current."""
+        clock = self._contribution.clock
+        if self.model is None:
+            return None
+        return replace(self.model, clock=clock - self._age.at(clock), rounds=self._rounds.rounds)
+
+    @property
+    def _own(self) -> Own:
+        """This peer's progress."""
+        return self._pacing.own(self._contribution.own_clock)
+
+    def _clocks(self) -> Clocks:
+        """How far this peer's side of the network is, as members with a voice report it."""
+        reports = (self._progress.of(peer) for peer in self._membership.voices(self._sides.own()))
+        return Clocks(self._progress.clock(), self._own, [report for report in reports if report is not None])
+
+    def _renewal(self) -> Reason | None:
+        """Why this peer, which does not train, fetches the model anew now."""
+        reason = renewal(self._age, self.facts()) if self._age.idle else None
+        return reason if reason is not None and self.givers() else None
+
+    @property
+    def _holds_back(self) -> bool:
+        """The model is being replaced, or is to be before a training process begins with it."""
+        # The verdict names the side to fetch from, if this peer's own side has no newer model.
+        undecided = math.isfinite(self._meeting.due_at)
+        old = outdated(self._age, self._contribution.clock, self._pacing.usual_round_steps)
+        return self._replacement is not None or self._renewal() is not None or (undecided and old)
+
+    # -- the first model --------------------------------------------------------------------------------------
+
+    def join(self, remembered: Sequence[Member], held: Held | None, now: float, *, founds: bool, alone: bool) -> None:
+        """Give the network its model, or look for it.
+
+        Args:
+            remembered: Members that were there before.
+            held: The progress of this peer's newest checkpoint.
+            founds: This peer gives the network its model.
+            alone: No address of another peer is known.
+        """
+        self._remembered = remembered
+        if founds:
+            self.founds = True
+            return self._fire(Event.FOUND, now)
+        self._joiner = self._new_joiner()
+        self._election.begin(now, remembered, held, alone=alone)
+        return self._fire(Event.JOIN, now)
+
+    def _new_joiner(self, *, newer_than: int = -1) -> Joiner:
+        return Joiner(
+            self._config.transfer,
+            self._outputs,
+            self._verify,
+            self._random,
+            self._membership,
+            self._strikes,
+            self._progress,
+            settings=self._config.settings,
+            keys=self._config.keys,
+            resync=self.model is not None,
+            layout=b"" if self.model is None else self.model.schema.digest,
+            newer_than=newer_than,
+        )
+
+    def _fetch_first(self, now: float) -> None:
+        """Fetch, meet others, restore, or take a live training process over."""
+        assert self._joiner is not None
+        alive = [member.id for member in self._membership.alive() if self._membership.reaches(member.id)]
+        # Where only strangers are in reach, the ones that this peer has known for long may still come.
+        voices = self._membership.voices(alive)
+        alive = voices if voices or now < self._election.deadline else alive
+        if self._election.claim is None:
+            return self._joiner.seek(alive, now)
+        self._joiner.seek(self._election.meet(alive, now), now)
+        if self._joiner.busy or self._election.waits(now):
+            return None
+        return self._fire(Event.PROCESS_WINS if self._election.process_first else Event.CHECKPOINT_WINS, now)
+
+    def _follow_up(self, now: float) -> None:
+        """The joiner has had an input. Take the first model if it is complete."""
+        joiner = self._joiner
+        if joiner is None or not joiner.done or self.state is not State.FETCHING:
+            return
+        arrived, held = joiner.arrived, self.held
+        assert arrived is not None
+        if held is not None and held.clock > arrived.clock + self._tolerance:
+            self._outputs.emit(CheckpointAhead(held.clock, held.rounds, arrived.clock))
+        self._take(Event.FETCHED, arrived, now)
+
+    def restored(self, result: jobs.Restored | None, now: float) -> None:
+        """The result of a Restore. None: no checkpoint can be read."""
+        if result is None:
+            return self._fire(Event.UNREADABLE, now)
+        held = Held(result.clock, result.rounds)
+        if self.held is not None and held < self.held:
+            # The newest one was damaged. Another peer's may be the latest now.
+            self._election.holds(held)
+            if self._election.waits(now):
+                return self._fire(Event.EARLIER, now)
+        carried = Carried(result.reference, result.state)
+        arrived = Arrived(
+            origin=Origin.RESTORED, schema=result.schema, clock=result.clock, rounds=result.rounds, carried=carried
+        )
+        return self._take(Event.RESTORED, arrived, now)
+
+    def founded(self, now: float) -> None:
+        """A training process's model is now this peer's: the network's first, or that of a live process."""
+        process, claim, held = self._attachment.founding, self._taking, self.held
+        assert process is not None
+        live = process.live
+        if live is not None:
+            self._outputs.emit(TookOver(live.clock, live.steps, None if held is None else held.clock))
+            self._progress.recover(live.steps, live.samples)
+        origin, clock, rounds, event = Origin.FOUNDED, 0 if live is None else live.clock, 0, Event.FOUNDED
+        if claim is not None:
+            self._taking = None
+            origin, (clock, rounds), event = Origin.TAKEN_OVER, claim, Event.TAKEN
+        arrived = Arrived(origin=origin, schema=process.schema, clock=clock, rounds=rounds, carried=process.carried)
+        self._take(event, arrived, now)
+
+    def unusable(self, now: float) -> None:
+        """The model of the training process that gives it has NaN or Inf."""
+        founding = self._attachment.founding
+        if founding is not None and founding.live is not None:
+            self._attachment.unusable()
+            if self._taking is not None:
+                self._taking = None
+                self._fire(Event.NOT_FINITE, now)
+
+    def _take(self, event: Event, came: Arrived, now: float) -> None:
+        """A model is here for the first time."""
+        self._fire(event, now)
+        self.model = model = Model.of(came.schema, self._config.settings, came.clock, came.rounds, came.carried)
+        self.giver = came.giver
+        self._rounds.allocate(model.chunks, model.schema.trainable, model.schema.averaged())
+        self._rounds.resume(came.rounds)
+        # Some parts of the model may be older than the last source's.
+        self._contribution.came(max(came.clock, came.begun), came.rounds)
+        at = self._contribution.own_clock
+        self._came(came, at)
+        self._averaging.ready(model)
+        self._pacing.began(came.rounds, fresh=came.origin is not Origin.FOUNDED)
+        self._contribution.report(self._rounds.rounds)
+        self._outputs.emit(StateReady(came.origin.value, at))
+        self._pacing.set()
+        self._meeting.begin(self._sides.said(came.giver), now)
+        for member in self._remembered if came.own else ():
+            self._sides.missing(member)
+        self._lag.fetched(self._clocks(), now)
+        self.let_in()
+
+    # -- a training process -----------------------------------------------------------------------------------
+
+    def attach(self, process: Process, now: float, *, moments: bool) -> None:
+        """A training process has written its model to shared memory. moments: it begins with an empty optimizer."""
+        live = process.live
+        others_train = bool(self._ending.trainers())
+        self._age.arrives(doubted=live is not None and live.loaded and others_train)
+        self._attachment.came(process, moments=moments)
+        if self.model is not None and self._holds_back:
+            self._moments.outdated()
+        self.let_in()
+        if self.model is None and not self.founds:
+            self._election.lives(live)
+
+    def detach(self) -> None:
+        """The training process is gone."""
+        self._attachment.gone()
+        self._election.lives(None)
+
+    def let_in(self) -> None:
+        """Open a session for the waiting process, found the network with it, or let it wait for the model."""
+        process = self._attachment.waiting
+        if process is None:
+            return
+        if self.model is None:
+            if self._rounds.founding:
+                # Another process has replaced the one that gives the model. It waits for the outcome.
+                self._rounds.detach()
+            elif self.founds:
+                self._found()
+            return
+        live, others_train = process.live, bool(self._ending.trainers())
+        every, clock = self._config.every, self._contribution.clock
+        keeps = live is not None and keeps_parameters(live, clock, every, others_train=others_train)
+        match self._attachment.enters(self.model, held=self._holds_back, keeps=keeps):
+            case Entry.KEEP if live is not None:
+                self._rounds.attach(found=False, keep=live.clock, kept=partial(self._kept, process))
+            case Entry.BEGIN:
+                self._rounds.attach(found=False)
+
+    def seek_moments(self, candidates: Sequence[bytes], now: float) -> None:
+        """Ask `candidates` for the moments that the waiting process needs."""
+        if self.model is not None and self._attachment.seek_moments(self.model, candidates, self.giver, now):
+            self.let_in()
+
+    def _found(self) -> None:
+        """Take the model from the waiting process."""
+        process = self._attachment.found()
+        schema, live = Schema.from_bytes(process.schema), process.live
+        width = chunk_parameters(schema.size)
+        self._outputs.ask(jobs.Allocate(schema.size, schema.trainable, width, schema.tensors))
+        self._rounds.allocate(len(schema.spans()), schema.trainable, schema.averaged())
+        self._rounds.attach(found=True, keep=None if live is None else live.clock)
+
+    def trained(self, clock: int, steps: int, samples: int, state: Buffer | None) -> None:
+        """A finite snapshot of this clock has come: the steps and samples since the one before count.
+
+        Args:
+            state: what is not exchanged, as of this snapshot (`carried_state`); None if it is unchanged.
+        """
+        if state is not None and self.model is not None:
+            self.model = replace(self.model, carried=replace(self.model.carried, state=state))
+        moved = self._contribution.added(clock, steps, samples)
+        self._age.stepped(moved, self._contribution.clock)
+        self._contribution.report(self._rounds.rounds)
+
+    def _kept(self, process: Process) -> None:
+        """The parameters of a live training process become the model."""
+        live = process.live
+        assert live is not None
+        clock = self._contribution.clock
+        before = None if self.model is None else clock
+        self._outputs.emit(WeightsLoaded(True) if live.loaded else TookOver(live.clock, live.steps, before))
+        self._progress.recover(live.steps, live.samples)
+        self.trained(live.clock, 0, 0, process.carried.state)
+        self._age.kept(self._contribution.clock)
+
+    # -- another peer's model in place of this one ------------------------------------------------------------
+
+    def _follow(self, reason: Reason, now: float, *, behind: int = 0, newer_than: int = -1, keep: bool = True) -> None:
+        """Give up this peer's model.
+
+        Args:
+            behind: Steps that the own model is old.
+            newer_than: Network clock that the fetched model must exceed.
+            keep: The driver saves a checkpoint of the own model first.
+        """
+        self._tick_at = now + self._period
+        members, others = 1 + len(self._sides.own()), len(self._sides.present())
+        self._joiner = self._new_joiner(newer_than=newer_than)
+        self._replacement = Replacement(reason, now, not keep)
+        self._averaging.hold(True, now)
+        self._outputs.emit(ResyncBegan(reason.value, members, others, behind))
+        if keep:
+            self._outputs.ask(jobs.Keep(reason.value))
+
+    def _replace(self, replacement: Replacement, joiner: Joiner, now: float) -> None:
+        """Go on fetching from any live member that holds the model wanted, or end it."""
+        if joiner.done:
+            return self._fire(Event.REPLACED, now)
+        if not joiner.busy and now >= replacement.over_at:
+            return self._fire(Event.GAVE_UP, now)
+        if replacement.reason is Reason.LAG:
+            wanted: Sequence[bytes] = self._lag.vouchers
+        elif replacement.reason in SPARE:
+            wanted = self.givers()
+        else:
+            wanted = self._holders()
+        alive = {member.id for member in self._membership.alive() if self._membership.reaches(member.id)}
+        present, training = [peer for peer in wanted if peer in alive], set(self._membership.training())
+        # A member that does not train holds an older model.
+        candidates = [peer for peer in present if peer in training] or present
+        if not replacement.kept or not self._averaging.hold(True, now):
+            return None
+        if joiner.outdone(candidates):
+            replacement.dry_at = now
+            return None
+        joiner.seek(candidates, now)
+        replacement.source = joiner.source or replacement.source
+        replacement.sought(candidates, self._period, self._random, now, busy=joiner.busy)
+        return None
+
+    def _holders(self) -> list[bytes]:
+        """Holders of the line followed, or of another line that is greater than this peer's."""
+        return self._sides.holders(self._wanted) or self._sides.greater(self._meeting.line)
+
+    def _adopt(self, now: float) -> None:
+        """Another peer's model is here."""
+        replacement, joiner = self._replacement, self._joiner
+        assert replacement is not None and joiner is not None and joiner.arrived is not None
+        came, duration = joiner.arrived, now - replacement.began
+        # Whatever the reason was: a model of the other side brings this peer to that side.
+        if replacement.reason is Reason.APART or replacement.source in self._sides.apart:
+            self._meeting.change_sides(self._sides.said(replacement.source), now)
+            self._tick_at = now
+        ahead = max(0, came.rounds - self._rounds.rounds)
+        self._contribution.replaced(max(came.clock, came.begun), ahead)
+        clock = self._contribution.clock
+        if self.model is not None:
+            self._averaging.fetched()
+            self.model = replace(self.model, carried=came.carried)
+            if memoryview(came.carried.state).nbytes:
+                self._outputs.emit(StateRenewed())
+        self._came(came, clock)
+        self.source.forget()
+        self._rounds.resume(self._rounds.rounds + ahead)
+        self._pacing.resynced(self._rounds.rounds, duration)
+        self._contribution.report(self._rounds.rounds)
+        if replacement.reason is Reason.IDLE:
+            self._moments.outdated()
+        self._end(now, complete=True)
+
+    def _came(self, came: Arrived, clock: int) -> None:
+        """A fetched model is here, when the network's clock is `clock`."""
+        self._age.came(clock - came.clock, clock - max(came.clock, came.begun), self._contribution.clock)
+
+    def _end(self, now: float, *, complete: bool) -> None:
+        """Exchange again, with a model that is whole. complete: all of the other model is here."""
+        replacement = self._replacement
+        assert replacement is not None
+        # A peer that gave up does not try again at once: `step` says when.
+        self._age.attempted(replacement.reason, self.facts(), complete=complete)
+        self._lag.fetched(self._clocks(), now)
+        self._joiner = self._replacement = None
+        for chunk in sorted(replacement.taken):
+            self._outputs.ask(jobs.Conclude(chunk, not complete))
+        reason, source = replacement.reason.value, replacement.source
+        self._outputs.emit(ResyncEnded(reason, source, complete, now - replacement.began))
+        self._averaging.hold(False, now)
+        for peer in self._sides.own()[:GREETED]:
+            self.tell(peer)
+
+    def _watch_lag(self, now: float) -> None:
+        if self._membership.buried != self._buried:
+            self._buried = self._membership.buried
+            self._lag.cut_off()
+        if self.state is State.DOUBTING:
+            if self._lag.proven(self._clocks(), now):
+                self._fire(Event.VOUCHED, now)
+            elif self._lag.disproven(now):
+                self._fire(Event.UNVOUCHED, now)
+        elif self._suspects(now):
+            self._fire(Event.SUSPECTED, now)
+
+    def _suspects(self, now: float) -> bool:
+        """Whether this peer may have fallen behind. The clocks of all members are looked at only if it may."""
+        possible = len(self._membership.members) > VOUCHERS and self._lag.possible(self._own.alone, now)
+        return possible and self._lag.far(self._clocks())
+
+    # -- the table --------------------------------------------------------------------------------------------
+
+    def _fire(self, event: Event, now: float) -> None:
+        """Handle `event`. The state changes first, then the action runs."""
+        self.state, action = next_state(COURSE, self.state, event)
+        match action:
+            case Action.ADOPT:
+                self._joiner = None
+                self._election.end()
+            case Action.RESTORE:
+                self._outputs.ask(jobs.Restore())
+            case Action.TAKE_OVER:
+                self._taking = self._election.claim
+                self._found()
+            case Action.RESTART:
+                # The checkpoint has replaced the chunks that were fetched.
+                self._joiner = self._new_joiner()
+            case Action.FORGET:
+                self._election.holds(None)
+                if self._election.live is None:
+                    text = "no state from the network and no checkpoint here: looking for a member that has the model"
+                    self._outputs.emit(Notice("GD-101", text))
+            case Action.DISMISS:
+                self._election.lives(None)
+            case Action.ASK:
+                self._lag.ask(now)
+                self._averaging.hold(True, now)
+                self._tick_at = now
+            case Action.RESUME:
+                self._averaging.hold(False, now)
+            case Action.TRUST:
+                self._lag.fetched(self._clocks(), now)
+                self._averaging.hold(False, now)
+            case Action.FOLLOW_SIDE:
+                self._follow_side(now)
+            case Action.FOLLOW_NETWORK:
+                self._follow(Reason.LAG, now)
+            case Action.RENEW:
+                reason, age, clock = self._renewal(), self._age, self._contribution.clock
+                assert reason is not None
+                self._follow(reason, now, behind=age.at(clock), newer_than=age.least(clock), keep=age.trained)
+            case Action.TURN:
+                self._end(now, complete=False)
+                self._follow_side(now)
+            case Action.CHANGE:
+                self._adopt(now)
+            case Action.KEEP:
+                self._end(now, complete=False)
+
+    def _follow_side(self, now: float) -> None:
+        self._wanted = self._sides.line_of(self._sides.greater(self._meeting.line)[0])
+        self._follow(Reason.APART, now)
+
+    # -- inputs -----------------------------------------------------------------------------------------------
+
+    def stop(self, now: float) -> None:
+        """This peer leaves. A peer that does not train keeps the model that it has."""
+        if self.reason in SPARE and self._joiner is not None:
+            self._fire(Event.REPLACED if self._joiner.done else Event.GAVE_UP, now)
+
+    def began(self) -> None:
+        """An exchange begins."""
+        self._lag.began(self._clocks())
+
+    def mixed(self, now: float) -> None:
+        """An exchange has mixed a chunk. This peer is in step, unless it has slept meanwhile."""
+        self._age.mixed()
+        clocks = self._clocks()
+        self._lag.mixed(clocks, now)
+        if self.state is State.DOUBTING and not self._lag.far(clocks):
+            self._fire(Event.CAUGHT_UP, now)
+
+    def member_changed(self, member: Member, now: float) -> None:
+        """Membership has news of `member`."""
+        gone, had = member.state in (Liveness.FAILED, Liveness.LEFT), self.state in HAVE_MODEL
+        if gone and not had:
+            self.gone(member.id, now)
+        self._election.member_changed(member)
+        self._sides.prune()
+        if gone:
+            self._sides.lost(member)
+            self._lag.dismiss(member.id)
+            if had:
+                self.gone(member.id, now)
+        elif self.state not in HAVE_MODEL:
+            self._sides.seen(member)
+        else:
+            self._back(member, now)
+
+    def _back(self, member: Member, now: float) -> None:
+        back = self._sides.back(member, now)
+        if back.lost:
+            self._lag.cut_off()
+        if back.new or member.id in self._sides.apart:
+            self._lag.dismiss(member.id)
+        if member.id in self._sides.apart:
+            # It may have changed sides, and its message may be lost.
+            self._tick_at = min(self._tick_at, now)
+
+    def gone(self, peer: bytes, now: float) -> None:
+        """`peer` gives this peer nothing any more."""
+        if self._joiner is not None:
+            self._joiner.gone(peer, now)
+            self._follow_up(now)
+
+    def standing(self, message: Standing, source: bytes, now: float) -> None:
+        """`source` says what it holds."""
+        if message.reply:
+            model = None if self.model is None else replace(self.model, clock=self.state_clock)
+            self._election.tell(source, model, reply=False, spare=self._age.idle)
+        self._election.hear(message, source, now)
+
+    def offered(self, peer: bytes, layout: bytes, now: float) -> None:
+        """`peer` offers an exchange of a model of this layout: if it is alive, it has the model."""
+        member, joiner = self._membership.members.get(peer), self._joiner
+        if self.model is not None or joiner is None:
+            return
+        joiner.shown(peer, layout, now)
+        self._follow_up(now)
+        if self._joiner is joiner and self._election.claim is None and member is not None and member.state in LIVE:
+            joiner.found_ready(peer, now)
+
+    def asked(self, message: Asking, source: bytes, now: float, *, trusted: bool) -> None:
+        """A peer asks for this peer's model, or for a sample of it. trusted: it is not set aside."""
+        given = self.current_model() if self._gives(message, source) else None
+        member = self._membership.members.get(source)
+        sketches = member is not None and member.version >= since(StateSketches)
+        self.source.receive(message, source, given, now, sketches=sketches)
+        if not isinstance(message, StateRequest):
+            return
+        # A peer follows a side for long, but not if no member of it can be reached and another peer has no model.
+        replacement = self._replacement
+        if trusted and replacement is not None and replacement.reason is Reason.APART:
+            holders = [peer for peer in self._holders() if self._membership.reaches(peer)]
+            if all(map(self._sides.gives_up, holders)):
+                replacement.wanted(self._period, now)
+        if self._meeting.line != NO_LINE:
+            # The joiner will be of this peer's side.
+            self.tell(source)
+
+    def _gives(self, message: StateRequest | StateAsk | StateProbe, peer: bytes) -> bool:
+        """Whether `peer` may have this peer's state.
+
+        Not while it is partly another model, or perhaps long out of date. While there are two sides, this peer is no
+        witness for a transfer of the other side.
+        """
+        foreign = isinstance(message, StateProbe) and not self._sides.knows(peer) and self._sides.present()
+        # Two idle peers may ask each other at once. Neither has replaced a chunk yet.
+        replacement = self._replacement
+        whole = replacement is None or (replacement.reason in SPARE and not replacement.taken)
+        return whole and self.state is not State.DOUBTING and not foreign
+
+    def given(self, message: Giving, buffers: list[Buffer], source: bytes, now: float) -> None:
+        """A peer sends a part of its model, or a sample of it."""
+        # While a checkpoint or a training process's parameters are read, no other model may take their room.
+        if self._joiner is None or self.state not in (State.FETCHING, State.REPLACING):
+            return
+        if self._joiner.receive(message, buffers, source, now):
+            self._averaging.chunk_received(now)
+        self._follow_up(now)
+
+    def line_told(self, word: Lineage, source: bytes, now: float) -> None:
+        """`source` says which line it holds."""
+        # What was said to an earlier life of this peer is void: its side may differ.
+        void = word.apart and word.life != self._membership.me.incarnation
+        if void or not self._sides.hear(word, source) or self.state not in HAVE_MODEL:
+            return
+        heeded = bool(self._membership.voices([source]))
+        if self._sides.place(word, source, self._meeting.line) and heeded:
+            self._meeting.offered(word.line, source, now)
+        self._sides.settle(source, gives_up=word.lag == BEHIND)
+        if source in self._sides.apart:
+            self._lag.dismiss(source)
+        elif heeded:
+            self._lag.heard(source, word.lag)
+        if word.reply:
+            self.tell(source)
+
+    def tell(self, peer: bytes, *, reply: bool = False) -> None:
+        """Say which line this peer holds. `reply`: ask for the line of `peer`."""
+        lag = BEHIND if self._replacement is not None else self._lag.told(self._clocks())
+        me, member = self._membership.me, self._membership.members.get(peer)
+        life = 0 if member is None else member.incarnation
+        self._number += 1
+        apart = peer in self._sides.apart
+        self._outputs.send(peer, Lineage(me.incarnation, self._number, life, apart, reply, lag, self._meeting.line))
+
+    def _tell_some(self, peers: Iterable[bytes]) -> None:
+        reached = [peer for peer in peers if self._membership.reaches(peer)]
+        for peer in self._random.sample(reached, min(TELLS, len(reached))):
+            self.tell(peer, reply=True)
+
+    def job_done(self, job: TransferJob, result: object, now: float) -> None:
+        """The driver has carried out a job of a transfer."""
+        model, joiner = self.current_model(), self._joiner
+        match job:
+            case jobs.Freeze() if model is not None:
+                self.source.frozen(job, job.typed(result), model)
+            case jobs.HashPiece() if model is not None:
+                self.source.hashed(job, job.typed(result), model)
+            case jobs.Sample() if model is not None:
+                self.source.sampled(job.typed(result), model)
+            case jobs.CheckPiece() | jobs.Adopt() if joiner is not None:
+                joiner.adopted(job, job.typed(result), now)
+                self._follow_up(now)
+            case jobs.Compare() if joiner is not None:
+                joiner.compared(job.typed(result), now)
+                self._follow_up(now)
+            case jobs.Resync():
+                replaced = job.typed(result)
+                if replaced.finite and self._replacement is not None:
+                    self._replacement.taken.add(job.chunk)
+                if joiner is not None:
+                    joiner.adopted(job, replaced, now)
+            case jobs.Keep() if self._replacement is not None:
+                self._replacement.kept = True
+            case jobs.Restore():
+                self.restored(job.typed(result), now)
+
+    # -- time -------------------------------------------------------------------------------------------------
+
+    def timer(self) -> float | None:
+        """When `handle_timer` wants to be called next, or None."""
+        times = [self._tick_at, self.source.timer(), None if self._joiner is None else self._joiner.timer()]
+        if self._sides.apart and self._judges:
+            times.append(self._meeting.due_at)
+        if self._replacement is not None and self._joiner is not None and not self._joiner.busy:
+            # A joiner whose jobs run is not given up: `handle_timer` would be called again and again until they end.
+            times.append(self._replacement.over_at)
+        if self.state in (State.FETCHING, State.TAKING_OVER) and self._election.claim is not None:
+            times.append(self._election.timer())
+        least = min((time for time in times if time is not None), default=math.inf)
+        return None if math.isinf(least) else least
+
+    def handle_timer(self, now: float) -> None:
+        """Go on fetching, ask members what they hold, and tell them of this peer's side once a period."""
+        self.source.handle_timer(now)
+        if self._joiner is not None:
+            self._joiner.handle_timer(now)
+            self._follow_up(now)
+        if self.state not in HAVE_MODEL and self._election.claim is not None:
+            self._election.handle_timer(now)
+        if now < self._tick_at:
+            return
+        present, asking = self._sides.present(), self.state is State.DOUBTING
+        self._tick_at = now + self._period if present or asking or self._replacement is not None else math.inf
+        if present:
+            self._tell_some(present)
+        if present or asking or self.reason is Reason.LAG:
+            self._tell_some(self._sides.own())
+
+    @property
+    def _judges(self) -> bool:
+        """Whether this peer follows a greater line as soon as one is proven."""
+        return self._replacement is None or self._replacement.reason in SPARE
+
+    def step(self, now: float) -> None:
+        """Draw conclusions after any input."""
+        if self.state is State.FETCHING:
+            self._fetch_first(now)
+        self._age.trains(self._rounds.trains, self._contribution.clock)
+        self._pacing.watch(self._rounds.open, now)
+        if self.state not in HAVE_MODEL:
+            return
+        if self._sides.take_noticed():
+            trains = more_than_a_copy(self._age, ends=self._ending.begun)
+            self._meeting.found_apart(self._own, now, trains=trains)
+            self._tick_at = now
+        meets = self._judges and (self._sides.apart or self._meeting.under_way)
+        joiner, replacement = self._joiner, self._replacement
+        if meets and self._meeting.judge(now) and not (joiner is not None and joiner.busy):
+            self._fire(Event.OUTRANKED, now)
+        elif replacement is not None and joiner is not None:
+            self._replace(replacement, joiner, now)
+        if self._replacement is None and self._renewal() is not None:
+            self._fire(Event.OUTDATED, now)
+        elif self._replacement is None and not self._ending.begun:
+            self._watch_lag(now)
+        elif self.state is State.DOUBTING:
+            # The run ends. The model is not given up, so there is nothing left to ask for.
+            self._fire(Event.UNVOUCHED, now)

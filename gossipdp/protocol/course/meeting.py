@@ -1,0 +1,144 @@
+"""Two sides of a network meet again after a long partition: which of the two models goes on.
+
+Replicas that were cut off for a few rounds are averaged. After many rounds their mean is worse than either replica. So
+a member that returns after `apart_rounds` of this peer's own rounds is held *apart*: no exchange with it until one side
+has fetched the other's model. Progress reports are the version vectors that reveal such a partition (Parker et al.
+1983, "Detection of mutual inconsistency in distributed systems").
+
+A side is known by its `Line`: what the first of its members to notice said of it, once and for all. Lines are ordered:
+sides that train first, then those of more members. Within a side the greatest line replaces all others, as in an
+election by flooding (Lynch 1996, section 4.1). A peer that hears of a greater line across the gap fetches the model
+from a holder, and takes over its line. So every peer climbs one finite order. Lost or late messages only delay the end:
+one line, without a vote. Two members that tell the same lie can make a network follow them. One member cannot, except
+for a peer that can hear only that member. A restarted founder is a peer like any other.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Final
+
+from gossipdp.protocol.course.lines import NO_LINE, HeldLine, strength
+from gossipdp.protocol.course.sides import FREEZE, Sides
+from gossipdp.protocol.course.table import GAP, Action, Event, Gap
+from gossipdp.protocol.events import Notice
+from gossipdp.protocol.membership.membership import Membership
+from gossipdp.protocol.membership.progress import Own
+from gossipdp.protocol.outputs import Outputs
+from gossipdp.protocol.state_machine import next_state
+from gossipdp.protocol.wire.messages import Line
+
+__all__ = ["ALONE", "HEARING", "Meeting"]
+
+HEARING: Final = 8
+"""Periods from the first meeting to the verdict. A side's greatest line has reached its members by then."""
+ALONE: Final = 24
+"""Periods after the verdict in which other members of this side may come back."""
+
+
+class Meeting:
+    """Names this peer's side, and judges which of two sides follows the other.
+
+    Args:
+        sides: What members say, and which of them are apart.
+        apart_rounds: Rounds of absence after which a member is held apart. The notice names them.
+    """
+
+    def __init__(self, membership: Membership, sides: Sides, outputs: Outputs, *, apart_rounds: int) -> None:
+        self._membership, self._sides, self._outputs = membership, sides, outputs
+        self._rounds, self._period = apart_rounds, membership.config.join_interval
+        self._held = HeldLine(membership.me.id)
+        self._verdict_at = math.inf
+        self._judged_at = -math.inf
+        self.gap = Gap.TOGETHER
+
+    @property
+    def line(self) -> Line:
+        """The line that this peer holds."""
+        return self._held.line
+
+    @property
+    def under_way(self) -> bool:
+        """Two sides are meeting."""
+        return self.gap is not Gap.TOGETHER
+
+    @property
+    def due_at(self) -> float:
+        """Time of the verdict. Infinite if none is awaited."""
+        return self._verdict_at if self.gap is Gap.HEARING else math.inf
+
+    def begin(self, line: Line, now: float) -> None:
+        """This peer has its model from a member that holds `line`, or it is its own."""
+        self._held.take(line, now)
+
+    def found_apart(self, own: Own, now: float, *, trains: bool) -> None:
+        """Members were found to be apart since the last call: name this side, unless a member of it has just done so.
+
+        Args:
+            own: This peer's progress.
+            trains: This peer trains, or has ended its part of the run.
+        """
+        opens = self._fire(Event.APART) is Action.OPEN
+        held, hearsay = self._held, not self._sides.measured
+        corrects, anew = held.hearsay and not hearsay, opens and not self._fresh(now)
+        if anew or corrects or held.line == NO_LINE:
+            # A peer that only heard that it is apart, because it was stopped itself, knows nothing of its side.
+            settled = [peer for peer in self._sides.own() if self._sides.settled(peer, now)]
+            members = 0 if hearsay else 1 + len(settled)
+            trains = trains or not set(self._membership.training()).isdisjoint(settled)
+            held.name(own, now, members=members, trains=trains, hearsay=hearsay, corrects=corrects and not anew)
+        self._verdict_at = now + HEARING * self._period
+
+    def offered(self, line: Line, source: bytes, now: float) -> None:
+        """`source` is of this peer's side and holds another line."""
+        if line.members and self._newer(line, now) and not self._sides.recent(source, now, line.maker):
+            self._held.take(line, now)
+
+    def judge(self, now: float) -> bool:
+        """Members are held apart, or were. True: this peer is to follow a greater line, and can reach a holder."""
+        if not self._sides.present():
+            if self.gap is not Gap.TOGETHER:
+                self._fire(Event.ABSENT)
+                self._sides.close()
+            return False
+        if now < self.due_at < math.inf:
+            return False
+        if self.gap is Gap.HEARING:
+            self._fire(Event.VERDICT_DUE)
+            self._announce(now)
+        if any(map(self._membership.reaches, self._sides.greater(self.line))):
+            return True
+        if now >= self._judged_at + ALONE * self._period and self._sides.misnamed(self.line):
+            self._fire(Event.MISNAMED)
+            self._held.recount(1 + len(self._sides.company()), now)
+        return False
+
+    def change_sides(self, line: Line, now: float) -> None:
+        """This peer now holds the model of the side `line`."""
+        self._sides.change(line)
+        self._held.take(line, now)
+        self._verdict_at = now + HEARING * self._period
+        self._fire(Event.CHANGED_SIDES)
+
+    def _fire(self, event: Event) -> Action | None:
+        self.gap, action = next_state(GAP, self.gap, event)
+        return action
+
+    def _newer(self, line: Line, now: float) -> bool:
+        """Whether `line`, said within this peer's side, replaces the one held."""
+        if self.gap is not Gap.TOGETHER or self._fresh(now):
+            return strength(line) > strength(self.line)
+        return line.generation > self.line.generation
+
+    def _fresh(self, now: float) -> bool:
+        """Whether the line held is young enough to be of a reunion that begins now."""
+        return now < self._held.since + FREEZE * self._period
+
+    def _announce(self, now: float) -> None:
+        back = len(self._sides.present())
+        who = f"{self._sides.named() or 'members'} {'is' if back == 1 else 'are'}"
+        text = f"{who} back after more than {self._rounds} rounds: "
+        greater = self._sides.greater(self.line)
+        verdict = "this peer's side follows theirs" if greater else "their side is to follow this one's"
+        self._outputs.emit(Notice("GD-607", text + verdict))
+        self._judged_at = now
