@@ -8,10 +8,10 @@ from typing import Final
 
 from msgspec.structs import replace
 
+from gossipdp.protocol.course.lines import NO_LINE
 from gossipdp.protocol.data.blocks import DataSet, pack
 from gossipdp.protocol.membership.signatures import Signer
 from gossipdp.protocol.outputs import Envelope
-from gossipdp.protocol.partition.lines import NO_LINE
 from gossipdp.protocol.wire.messages import Coverage, Line, Lineage, Ping, Progress, State
 from simulations.campaigns.behaviours.base import Behaviour, Surroundings, envelope
 from simulations.simulator.host import Host, sign, verify
