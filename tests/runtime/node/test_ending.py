@@ -68,7 +68,7 @@ class Rig:
             id=ME,
             membership=SimpleNamespace(members=names, restart_contacts=lambda: self.contacts),
             pacing=SimpleNamespace(usual_round=2.0),
-            replica=SimpleNamespace(finishing=finishing, clock=80, model=model),
+            replica=SimpleNamespace(ending=finishing, clock=80, model=model),
             progress=SimpleNamespace(
                 steps=lambda: 140,
                 samples=lambda: 560,
