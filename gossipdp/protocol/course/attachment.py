@@ -19,7 +19,7 @@ from gossipdp.protocol.schema import Schema
 from gossipdp.protocol.transfer.claims import Live
 from gossipdp.protocol.transfer.moments_holder import MomentsHolder
 
-__all__ = ["Attachment", "Entry", "Process", "keeps_parameters"]
+__all__ = ["Attachment", "Entry", "Process"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,19 +39,6 @@ class Entry(enum.Enum):
     WAIT = "wait"
     BEGIN = "begin with the model that is here"
     KEEP = "keep its parameters, which become the model"
-
-
-def keeps_parameters(live: Live, clock: int, every: int, *, others_train: bool) -> bool:
-    """Whether a live training process keeps its parameters, now that a model is here.
-
-    Args:
-        clock: the network's, in steps.
-        every: steps of a round.
-        others_train: other peers make the network's model.
-    """
-    if live.loaded:
-        return not others_train
-    return live.clock + 2 * every >= clock
 
 
 class Attachment:

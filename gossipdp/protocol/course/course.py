@@ -22,7 +22,7 @@ from gossipdp.protocol import jobs
 from gossipdp.protocol.carried_state import Carried
 from gossipdp.protocol.contribution import Contribution
 from gossipdp.protocol.course.age import Age, more_than_a_copy, outdated, renewal
-from gossipdp.protocol.course.attachment import Attachment, Entry, Process, keeps_parameters
+from gossipdp.protocol.course.attachment import Attachment, Entry, Process
 from gossipdp.protocol.course.election import Election
 from gossipdp.protocol.course.ending import Ending
 from gossipdp.protocol.course.facts import Facts
@@ -32,6 +32,7 @@ from gossipdp.protocol.course.lines import NO_LINE
 from gossipdp.protocol.course.meeting import Meeting
 from gossipdp.protocol.course.reasons import SPARE, Reason
 from gossipdp.protocol.course.replacement import Replacement
+from gossipdp.protocol.course.rules import keeps_parameters
 from gossipdp.protocol.course.sides import Sides
 from gossipdp.protocol.course.table import COURSE, HAVE_MODEL, Action, Event, State
 from gossipdp.protocol.events import (

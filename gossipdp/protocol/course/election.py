@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from random import Random
 from typing import Final
 
+from gossipdp.protocol.course.rules import goes_before
 from gossipdp.protocol.membership.membership import Membership
 from gossipdp.protocol.model import Model
 from gossipdp.protocol.outputs import Outputs
@@ -217,7 +218,7 @@ class Election:
         claim, held = self.claim, self._others[peer].held
         if claim is None or held is None or not self._further(self._others[peer]):
             return False
-        return held > claim or (held == claim and peer < self._membership.me.id)
+        return goes_before(claim, held, lower=peer < self._membership.me.id)
 
     def _further(self, other: _Other) -> bool:
         """Whether what `other` holds goes before this peer's live training process, if there is one."""

@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from gossipdp.protocol.course.rules import lags
 from gossipdp.protocol.membership.progress import Own
 from gossipdp.protocol.wire.messages import Progress
 
@@ -181,8 +182,4 @@ class Lag:
 
     def far(self, clocks: Clocks) -> bool:
         """Whether this peer is too far behind."""
-        return self.steps(clocks) > self._limit(clocks)
-
-    def _limit(self, clocks: Clocks) -> float:
-        """Steps that count as lag: three rounds, or two transfers if these take longer."""
-        return max(self._usual, 2.0 * clocks.own.transfer)
+        return lags(self.steps(clocks), self._usual, clocks.own.transfer)

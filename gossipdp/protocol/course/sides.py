@@ -8,17 +8,16 @@ from __future__ import annotations
 from typing import Any, Final
 
 from gossipdp.protocol.course.absences import Absences, Return
-from gossipdp.protocol.course.lines import NO_LINE, strength
+from gossipdp.protocol.course.lines import NO_LINE
+from gossipdp.protocol.course.rules import side_to_follow
 from gossipdp.protocol.membership.membership import Membership
 from gossipdp.protocol.membership.view import LIVE, MAX_MEMBERS
 from gossipdp.protocol.wire.messages import Line, Lineage, Member, State
 
-__all__ = ["FREEZE", "MAX_LIVES", "VOICES", "Sides"]
+__all__ = ["FREEZE", "MAX_LIVES", "Sides"]
 
 FREEZE: Final = 16
 """Periods for which a line may be of the reunion that begins, and a returned member of another side."""
-VOICES: Final = 2
-"""Peers that must hold a line of several members before it is followed, because one may lie."""
 NAMED: Final = 4
 """Members that a notice names."""
 MAX_LIVES: Final = 2 * MAX_MEMBERS
@@ -236,25 +235,19 @@ class Sides:
     # -- the verdict ------------------------------------------------------------------------------------------
 
     def greater(self, own: Line) -> list[bytes]:
-        """Holders of the greatest proven line across the gap, if it is greater than `own`.
-
-        Two voices prove a line of several members. One voice is enough for a peer without company if the line has one
-        member, and where only one member in the network has a voice. A member that gives up its model is no voice.
-        """
+        """Holders of the line across the gap that this peer is to follow (`side_to_follow`)."""
         voices: dict[Line, list[bytes]] = {}
         for peer in self._membership.voices(self._theirs):
             line = self._theirs[peer]
-            if peer in self.apart and peer not in self._followers and strength(line) > strength(own):
+            if peer in self.apart and peer not in self._followers:
                 voices.setdefault(line, []).append(peer)
         if not voices:
             return []
         alive = [member.id for member in self._membership.alive()]
         # Behind a NAT, with a single member that can be dialled, that member is the only voice there can be.
         few = len(self.within_hearing(alive)) == 1 < len(alive) or len(self._membership.voices(alive)) == 1 < len(alive)
-        enough = 1 if few else VOICES
-        least = VOICES if self.company() else 1
-        proven = [line for line, holders in voices.items() if len(holders) >= min(max(line.members, least), enough)]
-        return voices[max(proven, key=strength)] if proven else []
+        line = side_to_follow(own, voices, company=bool(self.company()), few=few)
+        return [] if line is None else voices[line]
 
     def misnamed(self, own: Line) -> bool:
         """Whether the line `own` counts this side so that it can neither win nor be followed.
