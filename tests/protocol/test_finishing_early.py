@@ -337,7 +337,7 @@ def test_a_spare_that_never_comes_costs_the_last_peer_a_bounded_time():
     town = Ending.trained(2)
     town.finish(0)
     town.run(8.0)
-    town.peer(0).replica.ending._await = lambda now: None
+    town.peer(0).replica.ending._await = lambda facts, now, **options: None
     town.finish(1, wait=10.0)
     town.run(14.0)
     progress = finishing(town, 1).progress(town.net.now)

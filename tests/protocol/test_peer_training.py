@@ -113,9 +113,9 @@ def test_a_new_training_process_is_not_told_of_a_round_of_its_predecessor():
         town.train(number)
     town.run(10.0)
     peer, until = town.peer(1), town.net.now + 20.0
-    while not (peer.training._unsettled and peer.averaging.partner) and town.net.now < until:
+    while not (peer.replica._unsettled and peer.averaging.partner) and town.net.now < until:
         town.run(0.001)
-    assert peer.training._unsettled and peer.averaging.partner
+    assert peer.replica._unsettled and peer.averaging.partner
     town.trainers[1].die()
     town.run(2.0)
     town.events[1].clear()
