@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from functools import partial
 
 from gossipdp.protocol import jobs
 from gossipdp.protocol.carried_state import Carried
@@ -20,7 +19,7 @@ from gossipdp.protocol.model import Model
 from gossipdp.protocol.pairwise.averaging import Averaging
 from gossipdp.protocol.parts import Parts
 from gossipdp.protocol.rounds.pacing import Pacing
-from gossipdp.protocol.rounds.rounds import Done, Rounds
+from gossipdp.protocol.rounds.rounds import Done, Rounds, Snapshot
 from gossipdp.protocol.transfer.claims import Held, Live
 from gossipdp.protocol.transfer.moments import MomentsMessage
 from gossipdp.protocol.transfer.moments_holder import MomentsHolder
@@ -125,8 +124,8 @@ class Replica:
         self.contribution.note_losses(*losses)
         self.pacing.submitted(steps if session == self.rounds.session else 0, now)
         clock = self.contribution.own_clock + steps
-        accepted = partial(self.course.trained, clock, steps, samples, state)
-        if not self.rounds.submit(session, snapshot, applied, self.pacing.outer(), clock, accepted):
+        submitted = Snapshot(snapshot, applied, self.pacing.outer(), clock, steps, samples, state)
+        if not self.rounds.submit(session, submitted):
             self._outputs.emit(SnapshotTaken(snapshot, "session"))
             return False
         self._unsettled = snapshot if self._sync else 0
@@ -186,15 +185,20 @@ class Replica:
 
     def _round_job_done(self, job: jobs.Job[object], result: object, now: float) -> None:
         """The result of a job of a round or of an attachment."""
-        done = self.rounds.job_done(job, result)
+        rounds = self.rounds
+        done = rounds.job_done(job, result)
         if done is Done.FOUNDING and self._attachment.founding is not None and self.model is None:
             self.course.founded(now)
         elif isinstance(job, jobs.Found):
             if not job.typed(result).finite:
                 self.course.unusable(now)
             self.course.let_in()
+        if done is Done.KEPT and rounds.process.keeps is not None:
+            self.course.kept(rounds.process.keeps, rounds.process.carried)
+        if done is Done.ACCEPTED:
+            snapshot = rounds.snapshot
+            self.course.trained(snapshot.clock, snapshot.steps, snapshot.samples, snapshot.state)
         if done is Done.ROUND:
-            rounds = self.rounds
             self.pacing.round_done(rounds.rounds, rounds.length, rounds.movement, rounds.open, now)
             self.averaging.round_done(now)
 

@@ -6,12 +6,12 @@
 from __future__ import annotations
 
 import enum
-from collections.abc import Callable, Mapping
-from typing import Generic, TypeAlias, TypeVar
+from collections.abc import Mapping
+from typing import TypeAlias, TypeVar
 
 from gossipdp.errors import LocalProtocolError
 
-__all__ = ["Machine", "Table", "diagram", "next_state"]
+__all__ = ["Table", "diagram", "follow", "next_state"]
 
 State = TypeVar("State", bound=enum.Enum)
 Event = TypeVar("Event", bound=enum.Enum)
@@ -21,29 +21,9 @@ Table: TypeAlias = Mapping[tuple[State, Event], tuple[State, Action | None]]
 """(state, event) -> (next state, action or None)"""
 
 
-class Machine(Generic[State, Event, Action]):
-    """One running state machine.
-
-    Args:
-        table: The transitions. A state ignores an event that the table does not list for it.
-        start: The first state.
-        actions: What each action of the table does, given the current time.
-    """
-
-    def __init__(
-        self,
-        table: Table[State, Event, Action],
-        start: State,
-        actions: Mapping[Action, Callable[[float], None]],
-    ) -> None:
-        self._table, self._actions = table, actions
-        self.state = start
-
-    def fire(self, event: Event, now: float) -> None:
-        """Handle `event`. The state changes first, then the action runs."""
-        self.state, action = self._table.get((self.state, event), (self.state, None))
-        if action is not None:
-            self._actions[action](now)
+def follow(table: Table[State, Event, Action], state: State, event: Event) -> tuple[State, Action | None]:
+    """The state after `event`, and the action to run. A state ignores an event that the table does not list for it."""
+    return table.get((state, event), (state, None))
 
 
 def next_state(table: Table[State, Event, Action], state: State, event: Event) -> tuple[State, Action | None]:

@@ -3,25 +3,57 @@
 A session is one attachment of a training process. It submits snapshots. Each is checked, then the outer step is made
 chunk by chunk. Corrections collect in the open slot. The slot is sealed at the end of a round or an exchange, and
 released once the training process has applied it (algorithms section 1). There is one round at a time, and one sealed
-slot. A snapshot stands in the buffer of the last slot, and contains it.
+slot. A snapshot stands in the buffer of the last slot, and contains it. `states` has the tables.
 """
 
 from __future__ import annotations
 
 import enum
 import math
-from collections.abc import Callable
-from typing import Final
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final, Literal, NamedTuple
 
 from gossipdp.protocol import jobs
+from gossipdp.protocol.carried_state import NOTHING, Carried
 from gossipdp.protocol.events import RoundDone, SessionOpened, SessionRefused, SlotSealed, SnapshotTaken
 from gossipdp.protocol.model import Outer
 from gossipdp.protocol.outputs import Outputs
+from gossipdp.protocol.rounds.states import PASSES, ROUNDS, SLOTS, Action, Event, Phase, Slot
+from gossipdp.protocol.state_machine import follow
+from gossipdp.protocol.transfer.claims import Live
+from gossipdp.protocol.wire.encoding import Buffer
 
-__all__ = ["Done", "Rounds", "damped"]
+__all__ = ["Arrival", "Done", "Rounds", "Snapshot", "damped"]
 
-NO_SNAPSHOT: Final = 0
-"""number of what a live training process wrote when it attached; its snapshots count from 1"""
+
+class Arrival(NamedTuple):
+    """A training process that has written its x. Without `founds` and `keeps` it gets the anchor."""
+
+    founds: bool = False
+    """its x becomes the model"""
+    keeps: Live | None = None
+    """its progress, if it keeps its x; without `founds` the anchor moves to x by an outer step, if x is finite"""
+    carried: Carried = NOTHING
+    """what goes with its x"""
+
+
+class Snapshot(NamedTuple):
+    """What a training process submits."""
+
+    number: int
+    """from 1 in each session"""
+    applied: int
+    """the latest slot in it"""
+    outer: Outer
+    clock: int
+    """of the network, in steps"""
+    steps: int = 0
+    """since the snapshot before"""
+    samples: int = 0
+    """of these steps"""
+    state: Buffer | None = None
+    """what is not exchanged (`carried_state`); None if it is unchanged"""
 
 
 class Done(enum.Enum):
@@ -29,16 +61,34 @@ class Done(enum.Enum):
 
     FOUNDING = "founding"
     """the model is now that of the training process"""
+    KEPT = "kept"
+    """`Rounds.process` keeps its x, which is finite; the outer step follows"""
+    ACCEPTED = "accepted"
+    """`Rounds.snapshot` is finite; the outer step follows"""
     ROUND = "round"
     """the outer step of a round is made"""
 
 
-class _Phase(enum.Enum):
-    IDLE = "idle"
-    FOUNDING = "founding"
-    ATTACHING = "attaching"
-    CHECKING = "checking"
-    STEPPING = "stepping"
+COMPLETES: Final = {
+    Action.FOUND: Done.FOUNDING,
+    Action.KEEP: Done.KEPT,
+    Action.ACCEPT: Done.ACCEPTED,
+    Action.STEP: Done.ROUND,
+    Action.TAKE: Done.ROUND,
+}
+
+
+@dataclass(slots=True)
+class _Pass:
+    """Jobs on every chunk, a few at a time, so that exchanges interleave with them."""
+
+    end: int = 0
+    """jobs of which it consists"""
+    asked: int = 0
+    sound: bool = True
+    """no job has refused a value"""
+    sums: Sequence[float] = (0.0, 0.0, 0.0)
+    """over the chunks of parameters: two squared norms, and the mean of `Stepped.gain`"""
 
 
 def damped(gain: float) -> float:
@@ -47,7 +97,7 @@ def damped(gain: float) -> float:
 
 
 class Rounds:
-    """Sequences whole-vector work as passes of chunk jobs, a few at a time, so that exchanges interleave with it.
+    """Follows the training process, and sequences whole-vector work as passes of chunk jobs.
 
     Args:
         ahead: most jobs of a pass that are asked for and not done.
@@ -55,25 +105,25 @@ class Rounds:
 
     def __init__(self, outputs: Outputs, ahead: int = 1) -> None:
         self._outputs, self._ahead = outputs, ahead
-        self._job: Callable[[int], jobs.Job[object]] = jobs.Check
-        """of the pass under way, by chunk"""
-        self._asked = self._end = 0
-        """chunks of the pass that are asked for, and of which it consists"""
-        self._sound = True
-        """no job of the pass has refused a value"""
-        self._phase = _Phase.IDLE
+        self._phase, self._slot = Phase.ABSENT, Slot.FREE
+        self._next: Arrival | Literal[Event.GONE] | None = None
+        """what follows the pass or the seal under way: the process is gone, or this one has replaced it"""
+        self._dirty = False
+        """corrections wait in the open slot"""
+        self._held = False
+        """they stay there, because the model is being replaced"""
+        self.process = Arrival()
+        """the latest whose buffers were bound"""
+        self.snapshot = Snapshot(0, 0, Outer(1.0, 0.0), 0)
+        """the latest of which an outer step was to be made"""
+        self._pass = _Pass()
         self._chunks = self._counted = 0
         self._size = 1
-        self._attached = False
-        self._bound = False
-        self._founds = False
-        self._waiting = False
-        self._keep: int | None = None
-        self._kept: Callable[[], None] = lambda: None
-        self._keeps = False
-        """the training process of this session keeps its parameters"""
+        self._out = 0
+        """number of the last sealed slot"""
+        self._apart = 0.0
+        """distance of the process's x from the anchor that replaced it, in lengths of the anchor"""
         self.session = 0
-        self.open = False
         self.rounds = 0
         """rounds of this peer's model, those before a restart included"""
         self.made = 0
@@ -84,23 +134,16 @@ class Rounds:
         """RMS of the last outer step, per parameter"""
         self.gain = 0.0
         """how far rounds swing at the last outer step, mean over the chunks of parameters"""
-        self._gain = 0.0
-        self._snapshot = 0
-        self._applied = 0
-        self._outer = Outer(1.0, 0.0)
-        self._clock = 0
-        self._sums = [0.0, 0.0]
-        self._out = 0
-        self._releasable = 0
-        self._dirty = False
-        self._sealing = False
-        self._held = False
-        self._accepted: Callable[[], None] = lambda: None
+
+    @property
+    def open(self) -> bool:
+        """The training process has a session."""
+        return self._next is None and self._phase in (Phase.OPEN, Phase.CHECKING, Phase.STEPPING)
 
     @property
     def founding(self) -> bool:
         """The network's first model is being taken from the training process."""
-        return self._phase is _Phase.FOUNDING
+        return self._phase is Phase.FOUNDING
 
     @property
     def trains(self) -> bool:
@@ -110,12 +153,16 @@ class Rounds:
     @property
     def at_rest(self) -> bool:
         """No training process is attached, and no round is under way."""
-        return not self._attached and self._phase is _Phase.IDLE
+        return self._phase is Phase.ABSENT and self._next is None
 
     @property
     def handed_out(self) -> bool:
         """Every correction so far is in a slot that the training process knows of."""
-        return self._phase is _Phase.IDLE and not self._dirty and not self._sealing
+        return self._phase not in PASSES and not self._dirty and self._slot is not Slot.SEALING
+
+    @property
+    def held(self) -> bool:
+        return self._held
 
     def resume(self, rounds: int) -> None:
         """The model is `rounds` old."""
@@ -124,10 +171,6 @@ class Rounds:
     def hold(self, held: bool) -> None:
         """While `held`, hand out no corrections, because the model is being replaced."""
         self._held = held
-
-    @property
-    def held(self) -> bool:
-        return self._held
 
     def allocate(self, chunks: int, trainable: int, averaged: int = 0) -> None:
         """The model is known.
@@ -139,211 +182,182 @@ class Rounds:
         """
         self._chunks, self._size, self._counted = chunks, trainable, chunks - averaged
 
-    def attach(self, *, found: bool, keep: int | None = None, kept: Callable[[], None] = lambda: None) -> None:
-        """A training process has written its x. Give it the anchor.
+    # -- the training process ---------------------------------------------------------------------------------
 
-        Args:
-            found: take the model from the process instead.
-            keep: clock of x, in steps, if the process keeps its x. Without `found` the anchor moves to x by an outer
-                step, if x is finite.
-            kept: called before that step.
-        """
-        self._attached, self._waiting, self._founds, self._keep, self._kept = True, True, found, keep, kept
-        self.open = False
-        self._begin_attach()
-
-    def _begin_attach(self) -> None:
-        if self._waiting and self._phase is _Phase.IDLE and not self._sealing:
-            self._waiting = False
-            self._out = self._releasable = 0
-            self._dirty = False
-            self._bound = True
-            self._outputs.ask(jobs.Bind())
-            self._keeps = self._keep is not None
-            if self._keep is not None and not self._founds:
-                self._accepted, self._clock = self._kept, self._keep
-                self._snapshot, self._applied, self._outer = NO_SNAPSHOT, 0, Outer(1.0, 0.0)
-                self._phase = _Phase.CHECKING
-                self._begin(jobs.Check)
-            else:
-                self._phase = _Phase.FOUNDING if self._founds else _Phase.ATTACHING
-                self._begin(jobs.Found if self._founds else jobs.Attach)
+    def attach(self, process: Arrival) -> None:
+        """A training process has written its x."""
+        self._next = process
+        self._go_on()
 
     def detach(self) -> None:
         """The training process is gone. A round under way goes on, because its snapshot is complete."""
-        self._attached = self._waiting = self.open = False
-        if self._phase is _Phase.IDLE:
-            self._unbind()
+        self._next = Event.GONE
+        self._go_on()
 
-    def _unbind(self) -> None:
-        if self._bound:
-            self._bound = False
-            self._outputs.ask(jobs.Unbind())
-
-    def submit(
-        self,
-        session: int,
-        snapshot: int,
-        applied: int,
-        outer: Outer,
-        clock: int,
-        accepted: Callable[[], None] = lambda: None,
-    ) -> bool:
+    def submit(self, session: int, snapshot: Snapshot) -> bool:
         """A snapshot stands in the free buffer. False if it is dropped.
 
         That is so if its session is not open, a round is under way, or it lacks the slot that is out.
-
-        Args:
-            session: number of the session that submits it.
-            snapshot: its number, from 1.
-            applied: the latest slot in it.
-            clock: of the snapshot, in steps.
-            accepted: called when the snapshot was found finite, before the outer step.
         """
-        if not self.open or session != self.session or self._phase is not _Phase.IDLE:
+        if not self.open or session != self.session or self._phase in PASSES:
             return False
-        if self._out not in (0, applied):
+        if self._slot is Slot.OUT and snapshot.applied != self._out:
             return False
-        self._snapshot, self._applied, self._outer, self._clock = snapshot, applied, outer, clock
-        self._accepted = accepted
-        self._phase = _Phase.CHECKING
-        self.slot_applied(session, applied)
-        self._begin(jobs.Check)
+        self.snapshot = snapshot
+        self._fire(Event.SUBMITS)
+        self.slot_applied(session, snapshot.applied)
         return True
 
     def slot_applied(self, session: int, slot: int) -> None:
         """The training process has added `slot` to x."""
         if self.open and session == self.session and slot == self._out:
-            self._releasable = slot
-            self._release()
+            self._fire_slot(Event.APPLIES)
+            self._go_on()
 
     def mixed(self) -> None:
         """An exchange has put corrections into the open slot. Hand them out."""
         self._dirty = True
-        self._seal()
+        self._go_on()
 
-    def _release(self) -> None:
-        if self._releasable and self._phase is _Phase.IDLE:
-            self._outputs.ask(jobs.Release(self._releasable))
-            self._out = self._releasable = 0
-            self._seal()
-
-    def _seal(self) -> None:
-        ready = self._dirty and not self._held and not self._out and not self._sealing
-        if ready and self.open and self._phase is _Phase.IDLE:
-            self._outputs.ask(jobs.Seal())
-            self._dirty, self._sealing = False, True
-
-    def _begin(self, job: Callable[[int], jobs.Job[object]]) -> None:
-        """Begin a pass over all chunks. It ends when `_over` says so."""
-        self._job, self._asked, self._end, self._sound, self._sums = job, 0, self._chunks, True, [0.0, 0.0]
-        for _ in range(self._ahead):
-            self._ask()
-
-    def _ask(self) -> None:
-        if self._asked < self._end:
-            self._asked += 1
-            self._outputs.ask(self._job(self._asked - 1))
-
-    def _over(self, chunk: int, *, sound: bool = True) -> bool:
-        """The pass's job on `chunk` is done. Whether the pass is over; one that is not sound ends early."""
-        if not sound:
-            self._sound, self._end = False, self._asked
-        self._ask()
-        return chunk + 1 == self._end
+    # -- results ----------------------------------------------------------------------------------------------
 
     def job_done(self, job: jobs.Job[object], result: object) -> Done | None:
         """The result of a job of this peer's rounds. Returns what it completes, or None."""
         match job:
             case jobs.Seal():
-                self._sealing = False
                 sealed = job.typed(result)
-                if self.open and sealed.chunks:
+                goes_out = self.open and bool(sealed.chunks)
+                if goes_out:
                     self._out = sealed.slot
                     self._outputs.emit(SlotSealed(sealed.slot, sealed.chunks))
-                self._begin_attach()
-            case jobs.Found(chunk):
-                if not self._over(chunk, sound=job.typed(result).finite):
-                    return None
-                if not self._sound:
-                    self._phase = _Phase.IDLE
-                    if self._attached and not self._keeps:  # Not if another process has attached since.
-                        text = "the model to found the network with has NaN or Inf"
-                        self._outputs.emit(SessionRefused("GD-402", text))
-                else:
-                    self._founds = False
-                    self._open_session()
-                    return Done.FOUNDING
+                self._fire_slot(Event.SEALED if goes_out else Event.EMPTY)
+                self._let_in()
+            case jobs.Found(chunk) | jobs.Check(chunk):
+                return self._chunk_done(chunk, (0.0, 0.0, 0.0), sound=job.typed(result).finite)
             case jobs.Attach(chunk):
-                if chunk < self._counted:
-                    replaced = job.typed(result)
-                    self._sums[0] += replaced.difference2
-                    self._sums[1] += replaced.anchor2
-                if self._over(chunk):
-                    difference2, anchor2 = self._sums
-                    self._open_session(math.sqrt(difference2 / anchor2) if anchor2 else math.inf)
-            case jobs.Check(chunk):
-                if self._over(chunk, sound=job.typed(result).finite):
-                    self._checked()
+                replaced = job.typed(result)
+                return self._chunk_done(chunk, (replaced.difference2, replaced.anchor2, 0.0))
             case jobs.OuterStep(chunk):
-                return self._stepped(chunk, job.typed(result))
+                step = job.typed(result)
+                gain = step.gain / max(1, self._counted)
+                return self._chunk_done(chunk, (step.pseudo_gradient2, step.movement2, gain))
         return None
 
-    def _open_session(self, apart: float = 0.0) -> None:
-        self._phase = _Phase.IDLE
-        if self._attached and not self._waiting:
-            self.session += 1
-            self.open, self.made = True, 0
-            self._outputs.emit(SessionOpened(self.session, self._keeps, apart))
-        self._idle()
-
-    def _taken(self, refused: str = "") -> None:
-        """The snapshot is used, or refused. If it is a live process's model, the process gets its session."""
-        if self._snapshot != NO_SNAPSHOT:
-            self._outputs.emit(SnapshotTaken(self._snapshot, refused))
-        elif not refused:
-            self._open_session()
-        elif self._attached and not self._waiting:
-            self._keeps, self._phase = False, _Phase.ATTACHING
-            self._begin(jobs.Attach)
-
-    def _checked(self) -> None:
-        if not self._sound:
-            self._phase = _Phase.IDLE
-            self._taken("nan")
-            self._idle()
-        else:
-            self._phase = _Phase.STEPPING
-            self._accepted()
-            self._begin(self._step)
-
-    def _step(self, chunk: int) -> jobs.Job[object]:
-        outer = self._outer
-        return jobs.OuterStep(chunk, outer.lr, outer.momentum, self._applied, outer.part, outer.made)
-
-    def _stepped(self, chunk: int, step: jobs.Stepped) -> Done | None:
+    def _chunk_done(self, chunk: int, terms: Sequence[float], *, sound: bool = True) -> Done | None:
+        """The job of the pass on `chunk` is done. A pass that is not sound ends early."""
+        under_way = self._pass
         if chunk < self._counted:
-            self._gain += step.gain / self._counted
-            self._sums[0] += step.pseudo_gradient2
-            self._sums[1] += step.movement2
-        if not self._over(chunk):
+            under_way.sums = [total + term for total, term in zip(under_way.sums, terms, strict=True)]
+        if not sound:
+            under_way.sound, under_way.end = False, under_way.asked
+        self._ask()
+        if chunk + 1 < under_way.end:
             return None
-        self._phase = _Phase.IDLE
-        self.gain, self._gain = self._gain, 0.0
-        self.rounds += 1
-        self.made += 1
-        self._taken()
-        pseudo_gradient, movement = (math.sqrt(total / self._size) for total in self._sums)
-        self.length, self.movement, outer = pseudo_gradient, movement, self._outer
-        self._outputs.emit(RoundDone(self.rounds, self._clock, pseudo_gradient, movement, outer.lr, outer.momentum))
-        self._dirty = True
-        self._idle()
-        return Done.ROUND
+        done = self._fire(Event.DONE if under_way.sound else Event.NOT_FINITE)
+        if self._next is None:
+            self._fire(Event.STAYS)
+        if done is Done.ROUND:
+            self._count()
+        self._go_on()
+        return done
 
-    def _idle(self) -> None:
-        """A round has ended. Do what had to wait for that."""
-        if not self._attached:
-            self._unbind()
-        self._release()
-        self._seal()
-        self._begin_attach()
+    def _ask(self) -> None:
+        if self._pass.asked < self._pass.end:
+            self._pass.asked += 1
+            self._outputs.ask(self._job(self._pass.asked - 1))
+
+    def _job(self, chunk: int) -> jobs.Job[object]:
+        """The job of the pass under way on `chunk`."""
+        match self._phase:
+            case Phase.FOUNDING:
+                return jobs.Found(chunk)
+            case Phase.ATTACHING:
+                return jobs.Attach(chunk)
+            case Phase.KEEPING | Phase.CHECKING:
+                return jobs.Check(chunk)
+        outer = self.snapshot.outer
+        return jobs.OuterStep(chunk, outer.lr, outer.momentum, self.snapshot.applied, outer.part, outer.made)
+
+    def _count(self) -> None:
+        """The outer step of a round is made."""
+        *totals, self.gain = self._pass.sums
+        self.length, self.movement = (math.sqrt(total / self._size) for total in totals)
+        self.rounds += 1
+        outer, clock = self.snapshot.outer, self.snapshot.clock
+        self._outputs.emit(RoundDone(self.rounds, clock, self.length, self.movement, outer.lr, outer.momentum))
+        self._dirty = True
+
+    # -- transitions ------------------------------------------------------------------------------------------
+
+    def _go_on(self) -> None:
+        """Unless a pass is under way, do what had to wait for its end."""
+        if self._phase in PASSES:
+            return
+        if self._next is Event.GONE:
+            self._next = None
+            self._fire(Event.GONE)
+        self._fire_slot(Event.RESTS)
+        if self._dirty and not self._held and self.open:
+            self._fire_slot(Event.MIXED)
+        self._let_in()
+
+    def _let_in(self) -> None:
+        """Begin with the process that has come, unless a pass or a seal is under way."""
+        if isinstance(self._next, Arrival) and self._phase not in PASSES and self._slot is not Slot.SEALING:
+            self.process, self._next, self._dirty = self._next, None, False
+            self._fire_slot(Event.COMES)
+            self._fire(Event.COMES)
+            self._fire(self._claim())
+
+    def _claim(self) -> Event:
+        """What the process that has come is to have."""
+        if self.process.founds:
+            return Event.FOUNDS
+        return Event.STAYS if self.process.keeps is None else Event.KEEPS
+
+    def _fire(self, event: Event) -> Done | None:
+        before = self._phase
+        self._phase, action = follow(ROUNDS, before, event)
+        if action is not None:
+            self._act(action)
+        if self._phase is not before and self._phase in PASSES:
+            self._pass = _Pass(self._chunks)
+            for _ in range(self._ahead):
+                self._ask()
+        return None if action is None else COMPLETES.get(action)
+
+    def _fire_slot(self, event: Event) -> None:
+        self._slot, action = follow(SLOTS, self._slot, event)
+        if action is not None:
+            self._act(action)
+
+    def _act(self, action: Action) -> None:
+        process, outputs = self.process, self._outputs
+        match action:
+            case Action.BIND:
+                self._apart = 0.0
+                if process.keeps is not None:
+                    self.snapshot = Snapshot(0, 0, Outer(1.0, 0.0), process.keeps.clock)
+                outputs.ask(jobs.Bind())
+            case Action.UNBIND:
+                outputs.ask(jobs.Unbind())
+            case Action.DISMISS:
+                self.process = process._replace(keeps=None)
+            case Action.MEASURE:
+                difference2, anchor2, _ = self._pass.sums
+                self._apart = math.sqrt(difference2 / anchor2) if anchor2 else math.inf
+            case Action.OPEN:
+                self.session, self.made = self.session + 1, 0
+                outputs.emit(SessionOpened(self.session, process.keeps is not None, self._apart))
+            case Action.REFUSE if process.keeps is None:
+                outputs.emit(SessionRefused("GD-402", "the model to found the network with has NaN or Inf"))
+            case Action.DROP:
+                outputs.emit(SnapshotTaken(self.snapshot.number, "nan"))
+            case Action.TAKE:
+                self.made += 1
+                outputs.emit(SnapshotTaken(self.snapshot.number))
+            case Action.SEAL:
+                self._dirty = False
+                outputs.ask(jobs.Seal())
+            case Action.RELEASE:
+                outputs.ask(jobs.Release(self._out))

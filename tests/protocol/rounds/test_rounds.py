@@ -1,15 +1,20 @@
 """Sessions, snapshots, outer steps and slots (algorithms section 1), job by job. Each test acts as compute thread."""
 
+from pathlib import Path
+
 import pytest
 
 from gossipdp.protocol import jobs
 from gossipdp.protocol.events import RoundDone, SessionOpened, SessionRefused, SlotSealed, SnapshotTaken
 from gossipdp.protocol.model import Outer
 from gossipdp.protocol.outputs import Outputs
-from gossipdp.protocol.rounds.rounds import Done, Rounds
+from gossipdp.protocol.rounds.rounds import Arrival, Done, Rounds, Snapshot
+from gossipdp.protocol.rounds.states import ROUNDS, SLOTS, Action, Event, Phase, Slot, rounds_diagram
+from gossipdp.protocol.transfer.claims import Live
 
 CHUNKS = 3
 OUTER = Outer(0.7, 0.8)
+LIVE = Live(70, 0, 0)
 
 
 class Thread:
@@ -21,7 +26,7 @@ class Thread:
         self.rounds.allocate(CHUNKS, 300)
         self.finite, self.slot, self.dirty = True, 0, (0,)
         self.replaced = jobs.Replaced(0.0, 1.0)
-        self.done = set()
+        self.done = []
 
     def run(self, count=1000):
         """Up to `count` jobs; returns those run."""
@@ -39,7 +44,8 @@ class Thread:
                 self.slot += 1
                 result = jobs.Sealed(self.slot, self.dirty) if self.dirty else jobs.Sealed(0, ())
             ran.append(job)
-            self.done |= {self.rounds.job_done(job, result)} - {None}
+            if done := self.rounds.job_done(job, result):
+                self.done.append(done)
         self.events += self.outputs.events
         self.outputs.events.clear()
         self.ran += ran
@@ -51,19 +57,19 @@ class Thread:
 
 def training():
     thread = Thread()
-    thread.rounds.attach(found=False)
+    thread.rounds.attach(Arrival())
     thread.run()
     thread.events.clear()
     return thread
 
 
-def submit(thread, snapshot=1, applied=0, session=None, accepted=lambda: None):
-    return thread.rounds.submit(session or thread.rounds.session, snapshot, applied, OUTER, 50, accepted)
+def submit(thread, snapshot=1, applied=0, session=None):
+    return thread.rounds.submit(session or thread.rounds.session, Snapshot(snapshot, applied, OUTER, 50))
 
 
 def test_attach_binds_copies_each_chunk_and_opens_a_session():
     thread = Thread()
-    thread.rounds.attach(found=False)
+    thread.rounds.attach(Arrival())
     assert thread.run() == ["Bind", "Attach", "Attach", "Attach"]
     assert [job.chunk for job in thread.ran[1:]] == [0, 1, 2]
     assert thread.events == [SessionOpened(1)] and thread.rounds.open
@@ -74,16 +80,16 @@ def test_session_tells_how_far_the_parameters_were_that_the_model_replaced():
     thread.rounds.allocate(CHUNKS, 300, averaged=1)
     thread.replaced = jobs.Replaced(1.0, 4.0)
     for session in (1, 2):
-        thread.rounds.attach(found=False)
+        thread.rounds.attach(Arrival())
         thread.run()
         assert thread.of(SessionOpened)[-1] == SessionOpened(session, apart=0.5)
 
 
 def test_attach_of_a_process_that_keeps_its_model_steps_the_anchor_to_it_before_the_session():
     thread = Thread()
-    counted = []
-    thread.rounds.attach(found=False, keep=70, kept=lambda: counted.append(1))
-    assert thread.run() == ["Bind"] + ["Check"] * 3 + ["OuterStep"] * 3 + ["Seal"] and counted == [1]
+    thread.rounds.attach(Arrival(keeps=LIVE))
+    assert thread.run() == ["Bind"] + ["Check"] * 3 + ["OuterStep"] * 3 + ["Seal"]
+    assert thread.done == [Done.KEPT, Done.ROUND] and thread.rounds.process.keeps == LIVE
     steps = [job for job in thread.ran if isinstance(job, jobs.OuterStep)]
     assert {(job.lr, job.momentum, job.applied, job.part) for job in steps} == {(1.0, 0.0, 0, 1.0)}
     opened, done, sealed = thread.events
@@ -94,7 +100,7 @@ def test_attach_of_a_process_that_keeps_its_model_steps_the_anchor_to_it_before_
 def test_process_that_would_keep_nan_gets_the_anchor():
     thread = Thread()
     thread.finite = False
-    thread.rounds.attach(found=False, keep=70)
+    thread.rounds.attach(Arrival(keeps=LIVE))
     assert thread.run() == ["Bind", "Check"] + ["Attach"] * 3
     assert thread.events == [SessionOpened(1)] and thread.rounds.rounds == 0
 
@@ -102,7 +108,7 @@ def test_process_that_would_keep_nan_gets_the_anchor():
 def test_process_that_dies_while_its_model_is_checked_gets_no_anchor():
     thread = Thread()
     thread.finite = False
-    thread.rounds.attach(found=False, keep=70)
+    thread.rounds.attach(Arrival(keeps=LIVE))
     thread.run(1)
     thread.rounds.detach()
     assert thread.run() == ["Check", "Unbind"] and not thread.events
@@ -110,7 +116,7 @@ def test_process_that_dies_while_its_model_is_checked_gets_no_anchor():
 
 def test_found_takes_each_chunk_and_opens_a_session():
     thread = Thread()
-    thread.rounds.attach(found=True)
+    thread.rounds.attach(Arrival(founds=True))
     assert thread.run() == ["Bind", "Found", "Found", "Found"]
     assert Done.FOUNDING in thread.done and thread.events == [SessionOpened(1)]
 
@@ -118,13 +124,13 @@ def test_found_takes_each_chunk_and_opens_a_session():
 def test_found_with_nan_is_refused_and_may_be_tried_again():
     thread = Thread()
     thread.finite = False
-    thread.rounds.attach(found=True)
+    thread.rounds.attach(Arrival(founds=True))
     assert thread.run() == ["Bind", "Found"]
     assert [event.code for event in thread.of(SessionRefused)] == ["GD-402"] and not thread.done
     thread.rounds.detach()
     assert thread.run() == ["Unbind"]
     thread.finite = True
-    thread.rounds.attach(found=True)
+    thread.rounds.attach(Arrival(founds=True))
     thread.run()
     assert Done.FOUNDING in thread.done and thread.of(SessionOpened)
 
@@ -144,14 +150,17 @@ def test_submit_checks_every_chunk_before_it_steps_any_then_seals():
 def test_submit_with_nan_is_refused_and_nothing_is_stepped():
     thread = training()
     thread.finite = False
-    counted = []
-    assert submit(thread, accepted=lambda: counted.append(1))
+    thread.done.clear()
+    assert submit(thread)
     assert thread.run() == ["Check"] and thread.events == [SnapshotTaken(1, "nan")]
-    assert thread.rounds.rounds == 0 and Done.ROUND not in thread.done and not counted
+    assert thread.rounds.rounds == 0 and not thread.done
     thread.finite = True
-    assert submit(thread, 2, accepted=lambda: counted.append(1))
+    assert submit(thread, 2)
+    thread.run(3)
+    assert thread.done == [Done.ACCEPTED], "what was done since counts once its snapshot is good"
+    assert thread.rounds.snapshot.number == 2
     thread.run()
-    assert counted == [1], "what was done since counts once its snapshot is good"
+    assert thread.done == [Done.ACCEPTED, Done.ROUND]
 
 
 @pytest.mark.parametrize("session", [99, -1])
@@ -163,7 +172,7 @@ def test_submit_of_another_session_is_refused(session):
 
 def test_submit_of_an_older_session_is_refused_after_a_new_attach():
     thread = training()
-    thread.rounds.attach(found=False)
+    thread.rounds.attach(Arrival())
     assert not submit(thread, session=1)
     thread.run()
     assert not submit(thread, session=1) and submit(thread, session=2)
@@ -233,7 +242,7 @@ def test_attach_during_a_round_waits_until_it_has_ended(after):
     submit(thread)
     thread.run(after)
     thread.rounds.detach()
-    thread.rounds.attach(found=False)
+    thread.rounds.attach(Arrival())
     names = thread.run()
     assert names.count("OuterStep") + sum(isinstance(job, jobs.OuterStep) for job in thread.ran[: -len(names)]) == 3
     assert names[-4:] == ["Bind", "Attach", "Attach", "Attach"] and "Unbind" not in names
@@ -255,10 +264,10 @@ def test_detach_during_a_round_finishes_it_and_then_unbinds(after):
 @pytest.mark.parametrize("after", range(4))
 def test_attach_during_an_attach_begins_anew_and_opens_one_session(after):
     thread = Thread()
-    thread.rounds.attach(found=False)
+    thread.rounds.attach(Arrival())
     thread.run(after)
     thread.rounds.detach()
-    thread.rounds.attach(found=False)
+    thread.rounds.attach(Arrival())
     names = thread.run()
     assert names[-4:] == ["Bind", "Attach", "Attach", "Attach"]
     assert thread.of(SessionOpened) == [SessionOpened(1)]
@@ -267,7 +276,7 @@ def test_attach_during_an_attach_begins_anew_and_opens_one_session(after):
 @pytest.mark.parametrize("after", range(4))
 def test_detach_during_an_attach_opens_no_session(after):
     thread = Thread()
-    thread.rounds.attach(found=False)
+    thread.rounds.attach(Arrival())
     thread.run(after)
     thread.rounds.detach()
     assert thread.run()[-1] == "Unbind"
@@ -285,7 +294,7 @@ def test_attach_while_a_slot_is_being_sealed_waits_and_hands_out_nothing_of_the_
     thread = training()
     thread.rounds.mixed()
     thread.rounds.detach()
-    thread.rounds.attach(found=False)
+    thread.rounds.attach(Arrival())
     assert thread.run()[0] == "Seal"
     assert thread.of(SessionOpened) == [SessionOpened(2)] and not thread.of(SlotSealed)
     thread.rounds.mixed()
@@ -295,8 +304,43 @@ def test_attach_while_a_slot_is_being_sealed_waits_and_hands_out_nothing_of_the_
 
 def test_mixed_while_attaching_is_handed_out_when_the_session_is_open():
     thread = Thread()
-    thread.rounds.attach(found=False)
+    thread.rounds.attach(Arrival())
     thread.run(2)
     thread.rounds.mixed()
     thread.run()
     assert [type(event) for event in thread.events] == [SessionOpened, SlotSealed]
+
+
+def test_process_gone_while_it_founds_with_nan__its_buffers_are_let_go():
+    thread = Thread()
+    thread.finite = False
+    thread.rounds.attach(Arrival(founds=True))
+    thread.run(1)
+    thread.rounds.detach()
+    assert thread.run() == ["Found", "Unbind"] and not thread.events and thread.rounds.at_rest
+
+
+def test_process_replaced_while_the_anchor_moves_to_it__round_has_its_own_clock_and_movement():
+    thread = Thread()
+    thread.rounds.attach(Arrival(keeps=LIVE))
+    thread.run(5)
+    thread.rounds.attach(Arrival(keeps=LIVE._replace(clock=90)))
+    thread.run()
+    first, second = thread.of(RoundDone)
+    assert (first.clock, second.clock) == (70, 90) and first.movement == second.movement > 0.0
+    assert thread.of(SessionOpened) == [SessionOpened(1, kept=True)]
+
+
+PAGE = Path(__file__).resolve().parents[3] / "docs/design/algorithms.md"
+
+
+def test_page_shows_the_tables():
+    text = PAGE.read_text().split("<!-- rounds -->")[1].split("<!-- /rounds -->")[0]
+    assert text.strip() == f"```mermaid\n{rounds_diagram()}\n```"
+
+
+def test_every_state_event_and_action_of_the_tables_is_used():
+    rows = [*ROUNDS.items(), *SLOTS.items()]
+    assert {state for _, (state, _) in rows} == {*Phase, *Slot} == {state for (state, _), _ in rows}
+    assert {event for (_, event), _ in rows} == {*Event}
+    assert {action for _, (_, action) in rows} - {None} == {*Action}

@@ -8,7 +8,7 @@ from gossipdp.protocol import jobs
 from gossipdp.protocol.events import RoundDone, SessionOpened, SessionRefused, SnapshotTaken
 from gossipdp.protocol.model import Outer
 from gossipdp.protocol.outputs import Outputs
-from gossipdp.protocol.rounds.rounds import Done, Rounds
+from gossipdp.protocol.rounds.rounds import Arrival, Done, Rounds, Snapshot
 
 CHUNKS = 5
 OUTER = Outer(0.7, 0.8)
@@ -57,10 +57,10 @@ def whole(kind: str) -> list[tuple[str, int]]:
 @pytest.mark.parametrize("ahead", [1, 2, 4, 9])
 def test_round_is_one_pass_of_checks_and_then_one_of_steps(ahead: int) -> None:
     thread = Thread(ahead)
-    thread.rounds.attach(found=False)
+    thread.rounds.attach(Arrival())
     assert thread.run() == whole("Attach")
     assert [type(event) for event in thread.events()] == [SessionOpened]
-    assert thread.rounds.submit(1, 1, 0, OUTER, 50)
+    assert thread.rounds.submit(1, Snapshot(1, 0, OUTER, 50))
     assert thread.run() == [*whole("Check"), *whole("OuterStep")]
     taken, done = thread.events()
     assert isinstance(taken, SnapshotTaken) and isinstance(done, RoundDone) and Done.ROUND in thread.done
@@ -72,23 +72,23 @@ def test_round_is_one_pass_of_checks_and_then_one_of_steps(ahead: int) -> None:
 @pytest.mark.parametrize("bad", [{0}, {1, 2}, {CHUNKS - 1}])
 def test_snapshot_that_is_not_finite__refused_once_when_its_last_job_is_done(ahead: int, bad: set[int]) -> None:
     thread = Thread(ahead)
-    thread.rounds.attach(found=False)
+    thread.rounds.attach(Arrival())
     thread.run()
     thread.events()
     thread.bad = bad
-    assert thread.rounds.submit(1, 1, 0, OUTER, 50)
+    assert thread.rounds.submit(1, Snapshot(1, 0, OUTER, 50))
     ran = thread.run()
     assert ran == whole("Check")[: min(CHUNKS, min(bad) + ahead)]
     assert [(event.snapshot, event.refused) for event in thread.events()] == [(1, "nan")]
     thread.bad = set()
-    assert thread.rounds.submit(1, 2, 0, OUTER, 100)
+    assert thread.rounds.submit(1, Snapshot(2, 0, OUTER, 100))
     assert thread.run() == [*whole("Check"), *whole("OuterStep")]
 
 
 def test_model_to_found_with_that_is_not_finite__refused_once() -> None:
     thread = Thread(ahead=3)
     thread.bad = {1, 3}
-    thread.rounds.attach(found=True)
+    thread.rounds.attach(Arrival(founds=True))
     assert thread.run() == whole("Found")[:4]
     assert [type(event) for event in thread.events()] == [SessionRefused]
     assert Done.FOUNDING not in thread.done
