@@ -231,7 +231,7 @@ class Rounds:
                     self._out = sealed.slot
                     self._outputs.emit(SlotSealed(sealed.slot, sealed.chunks))
                 self._fire_slot(Event.SEALED if goes_out else Event.EMPTY)
-                self._let_in()
+                self._go_on()
             case jobs.Found(chunk) | jobs.Check(chunk):
                 return self._chunk_done(chunk, (0.0, 0.0, 0.0), sound=job.typed(result).finite)
             case jobs.Attach(chunk):
@@ -299,11 +299,7 @@ class Rounds:
         self._fire_slot(Event.RESTS)
         if self._dirty and not self._held and self.open:
             self._fire_slot(Event.MIXED)
-        self._let_in()
-
-    def _let_in(self) -> None:
-        """Begin with the process that has come, unless a pass or a seal is under way."""
-        if isinstance(self._next, Arrival) and self._phase not in PASSES and self._slot is not Slot.SEALING:
+        if isinstance(self._next, Arrival) and self._slot is not Slot.SEALING:
             self.process, self._next, self._dirty = self._next, None, False
             self._fire_slot(Event.COMES)
             self._fire(Event.COMES)

@@ -331,6 +331,14 @@ def test_process_replaced_while_the_anchor_moves_to_it__round_has_its_own_clock_
     assert thread.of(SessionOpened) == [SessionOpened(1, kept=True)]
 
 
+def test_mixed_while_a_slot_without_chunks_is_sealed__sealed_next():
+    thread = training()
+    thread.dirty = ()
+    thread.rounds.mixed()
+    thread.rounds.mixed()
+    assert thread.run() == ["Seal", "Seal"] and thread.rounds.handed_out
+
+
 PAGE = Path(__file__).resolve().parents[3] / "docs/design/algorithms.md"
 
 
