@@ -15,7 +15,6 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
-from functools import partial
 from typing import Final, TypeAlias
 
 from gossipdp.protocol import jobs
@@ -51,11 +50,11 @@ from gossipdp.protocol.model import Model
 from gossipdp.protocol.pairwise.averaging import Averaging
 from gossipdp.protocol.parts import Parts
 from gossipdp.protocol.rounds.pacing import Pacing
-from gossipdp.protocol.rounds.rounds import Rounds
+from gossipdp.protocol.rounds.rounds import Arrival, Rounds
 from gossipdp.protocol.schema import Schema, chunk_parameters
 from gossipdp.protocol.state_machine import next_state
 from gossipdp.protocol.transfer.arrived import Arrived, Origin
-from gossipdp.protocol.transfer.claims import Held
+from gossipdp.protocol.transfer.claims import Held, Live
 from gossipdp.protocol.transfer.moments_holder import MomentsHolder
 from gossipdp.protocol.transfer.source import Asking, Giving, Source
 from gossipdp.protocol.wire.encoding import Buffer
@@ -402,9 +401,9 @@ class Course:
         keeps = live is not None and keeps_parameters(live, clock, every, others_train=others_train)
         match self._attachment.enters(self.model, held=self._holds_back, keeps=keeps):
             case Entry.KEEP if live is not None:
-                self._rounds.attach(found=False, keep=live.clock, kept=partial(self._kept, process))
+                self._rounds.attach(Arrival(keeps=live, carried=process.carried))
             case Entry.BEGIN:
-                self._rounds.attach(found=False)
+                self._rounds.attach(Arrival())
 
     def seek_moments(self, candidates: Sequence[bytes], now: float) -> None:
         """Ask `candidates` for the moments that the waiting process needs."""
@@ -414,11 +413,11 @@ class Course:
     def _found(self) -> None:
         """Take the model from the waiting process."""
         process = self._attachment.found()
-        schema, live = Schema.from_bytes(process.schema), process.live
+        schema = Schema.from_bytes(process.schema)
         width = chunk_parameters(schema.size)
         self._outputs.ask(jobs.Allocate(schema.size, schema.trainable, width, schema.tensors))
         self._rounds.allocate(len(schema.spans()), schema.trainable, schema.averaged())
-        self._rounds.attach(found=True, keep=None if live is None else live.clock)
+        self._rounds.attach(Arrival(founds=True, keeps=process.live))
 
     def trained(self, clock: int, steps: int, samples: int, state: Buffer | None) -> None:
         """A finite snapshot of this clock has come: the steps and samples since the one before count.
@@ -432,15 +431,13 @@ class Course:
         self._age.stepped(moved, self._contribution.clock)
         self._contribution.report(self._rounds.rounds)
 
-    def _kept(self, process: Process) -> None:
+    def kept(self, live: Live, carried: Carried) -> None:
         """The parameters of a live training process become the model."""
-        live = process.live
-        assert live is not None
         clock = self._contribution.clock
         before = None if self.model is None else clock
         self._outputs.emit(WeightsLoaded(True) if live.loaded else TookOver(live.clock, live.steps, before))
         self._progress.recover(live.steps, live.samples)
-        self.trained(live.clock, 0, 0, process.carried.state)
+        self.trained(live.clock, 0, 0, carried.state)
         self._age.kept(self._contribution.clock)
 
     # -- another peer's model in place of this one ------------------------------------------------------------

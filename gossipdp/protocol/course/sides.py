@@ -246,8 +246,8 @@ class Sides:
         alive = [member.id for member in self._membership.alive()]
         # Behind a NAT, with a single member that can be dialled, that member is the only voice there can be.
         few = len(self.within_hearing(alive)) == 1 < len(alive) or len(self._membership.voices(alive)) == 1 < len(alive)
-        line = side_to_follow(own, voices, company=bool(self.company()), few=few)
-        return [] if line is None else voices[line]
+        followed = side_to_follow(own, voices, company=bool(self.company()), few=few)
+        return [] if followed is None else voices[followed]
 
     def misnamed(self, own: Line) -> bool:
         """Whether the line `own` counts this side so that it can neither win nor be followed.
