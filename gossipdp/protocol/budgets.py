@@ -8,11 +8,11 @@ costs nothing, and a budget as large for each would be none. What a budget refus
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable
 from typing import Final
 
 from gossipdp.protocol.admission.packing import MAX_RECEIPTS, MAX_SUBJECTS
 from gossipdp.protocol.events import OverBudget
+from gossipdp.protocol.outputs import Outputs
 from gossipdp.protocol.wire.messages import MAX_HOLDERS, Coverage, Decisions, Message, Offer
 
 __all__ = ["Budgets", "Checks", "TokenBucket"]
@@ -61,7 +61,7 @@ class TokenBucket:
 
 
 class Checks:
-    """Called before each check of a signature: whether the member that sent it has one left."""
+    """Called before each check of a signature in one message: whether the member that sent it has one left."""
 
     def __init__(self, budgets: Budgets, sender: bytes, now: float) -> None:
         self._budgets, self._sender, self._now = budgets, sender, now
@@ -77,14 +77,10 @@ class Checks:
 
 
 class Budgets:
-    """The budgets of all members at one peer.
+    """The budgets of all members at one peer. They tell each message that they refuse."""
 
-    Args:
-        emit: called once for each message that a budget refuses.
-    """
-
-    def __init__(self, emit: Callable[[OverBudget], None], now: float) -> None:
-        self._emit = emit
+    def __init__(self, outputs: Outputs, now: float) -> None:
+        self._outputs = outputs
         self._shared = TokenBucket(SHARED_RATE, SHARED, now)
         self._own: OrderedDict[bytes, TokenBucket] = OrderedDict()
 
@@ -96,17 +92,13 @@ class Budgets:
             self.refuse(type(message), sender)
         return pays
 
-    def checks(self, sender: bytes, now: float) -> Checks:
-        """For the decisions and receipts of one message of `sender`."""
-        return Checks(self, sender, now)
-
     def check(self, sender: bytes, now: float) -> bool:
         """Whether `sender` can pay for the check of a signature. It pays."""
         return _pays(self._of(sender, now), 1.0, now) or _pays(self._shared, 1.0, now)
 
     def refuse(self, kind: type[Message], sender: bytes) -> None:
         """Tell that a message of `sender`, or a part of it, is dropped."""
-        self._emit(OverBudget(sender, kind.__name__))
+        self._outputs.emit(OverBudget(sender, kind.__name__))
 
     def _of(self, sender: bytes, now: float) -> TokenBucket:
         if sender not in self._own:

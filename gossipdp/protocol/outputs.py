@@ -1,12 +1,12 @@
 """Collects what the state machines of one peer ask for: messages, events and jobs, each kind in order.
 
-No machine sees what another one put in. One listener hears every event.
+No machine sees what another one put in.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from gossipdp.protocol.events import Event
@@ -35,16 +35,13 @@ class Envelope(NamedTuple):
 
 
 class Outputs:
-    """Messages, events and jobs that wait for the driver, in the order in which they were made.
+    """Messages, events and jobs that wait for the driver, in the order in which they were made."""
 
-    Args:
-        listener: called with every event at once, before the driver takes it.
-    """
-
-    def __init__(self, listener: Callable[[Event], None] = lambda event: None) -> None:
-        self._listener = listener
+    def __init__(self) -> None:
         self.messages: deque[Envelope] = deque()
         self.events: deque[Event] = deque()
+        self.unjudged: list[Event] = []
+        """the events that `Peer` has not yet shown to `Strikes`"""
         self.jobs: deque[Job[object]] = deque()
 
     def send(self, to: bytes, message: Message, buffers: Sequence[Buffer] = (), *, address: str = "") -> int:
@@ -57,7 +54,7 @@ class Outputs:
     def emit(self, event: Event) -> None:
         """Queue `event`."""
         self.events.append(event)
-        self._listener(event)
+        self.unjudged.append(event)
 
     def ask(self, job: Job[object]) -> None:
         """Queue `job`."""

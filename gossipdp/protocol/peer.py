@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import math
 import traceback
-from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from random import Random
 from types import MappingProxyType
@@ -25,7 +24,6 @@ from gossipdp.protocol.carried_state import NOTHING, Carried
 from gossipdp.protocol.config import PeerConfig
 from gossipdp.protocol.data.leasing import Leasing
 from gossipdp.protocol.events import Event, Joined, Left, MemberChanged, MessageDropped, MessageFailed
-from gossipdp.protocol.membership.clock_claims import ClockClaims
 from gossipdp.protocol.membership.membership import Membership, MembershipMessage
 from gossipdp.protocol.membership.progress import ProgressBoard
 from gossipdp.protocol.membership.signatures import Signer
@@ -37,12 +35,10 @@ from gossipdp.protocol.strikes import Strikes
 from gossipdp.protocol.transfer.claims import Held, Live
 from gossipdp.protocol.wire import encoding as wire
 from gossipdp.protocol.wire.encoding import Buffer
-from gossipdp.protocol.wire.messages import Coverage, Decision, Decisions, Member, Message, Receipt, State
+from gossipdp.protocol.wire.messages import Coverage, Decision, Decisions, Member, Message, Receipt
 
 __all__ = ["Peer", "PeerConfig"]
 
-CLAIMS_LAST: Final = 60.0
-"""seconds for which the speed of a member that pauses counts for claims of the clock"""
 NONE_KNOWN: Final[Mapping[bytes, float]] = MappingProxyType({})
 
 
@@ -72,30 +68,23 @@ class Peer:
         self.admission = Admission(me.id) if admission is None else admission
         self._admitted = self.admission.changes
         """decisions that the other machines have followed"""
-        self.strikes = Strikes(config.quarantine, me.id, self._akin, self.admission.admits)
-        self._outputs = Outputs(self.strikes.observe)
-        self._member_events: deque[Event] = deque()
-        """events of membership that the other machines have not seen yet"""
-        signer = Signer(sign, verify)
-        self._now, self._claims = now, ClockClaims(now)
-        self.progress = ProgressBoard(
-            me.id, lives=self._lives, sign=signer.sign_progress, believes=self._believed_clock
-        )
-        self._speed = Speed(self._speeds)
+        self.strikes = Strikes(config.quarantine, me.id, self.admission)
+        self._outputs = Outputs()
+        signer, speed = Signer(sign, verify), Speed()
+        self.progress = ProgressBoard(me.id, signer)
         self.membership = Membership(
             config.membership,
             me,
             random=random,
             outputs=self._outputs,
-            emit=self._member_events.append,
-            now=now,
+            admission=self.admission,
+            strikes=self.strikes,
             progress=self.progress,
+            speed=speed,
             signer=signer,
-            speed=lambda: self._speed.own,
-            excluded=self.admission.excluded,
-            vouched=self.admission.vouches,
+            now=now,
         )
-        self._budgets = Budgets(self._outputs.emit, now)
+        self._budgets = Budgets(self._outputs, now)
         self._spreading = Spreading(
             self.admission, self.membership, self._budgets, random=random, outputs=self._outputs, now=now
         )
@@ -105,7 +94,7 @@ class Peer:
             progress=self.progress,
             strikes=self.strikes,
             outputs=self._outputs,
-            speed=self._speed,
+            speed=speed,
             random=random,
             sign=sign,
             verify=verify,
@@ -332,7 +321,6 @@ class Peer:
 
         Such time counts neither against other members nor as this peer's own pace.
         """
-        self._now = now
         late = now - self._due
         if late > self.config.membership.probe_interval:
             self._due = math.inf
@@ -341,7 +329,8 @@ class Peer:
 
     def _step(self, now: float) -> None:
         """Follow up on an input. Called after every one."""
-        struck = self.strikes.judge(now)
+        struck = self.strikes.judge(self._outputs.unjudged, self.membership.members, now)
+        self._outputs.unjudged.clear()
         for event in struck:
             self._outputs.emit(event)
         decided = self._admitted != self.admission.changes
@@ -350,8 +339,8 @@ class Peer:
             self.membership.put_out(now)
         if decided or any(event.pause for event in struck):
             self.averaging.step(now)
-        while self._member_events:
-            news = self._member_events.popleft()
+        while self.membership.events:
+            news = self.membership.events.popleft()
             self._outputs.emit(news)
             if isinstance(news, Joined):
                 self._spreading.joined(now)
@@ -364,26 +353,3 @@ class Peer:
             self._left = True
             self.membership.leave(now)
             self._outputs.emit(Left())
-
-    def _akin(self, peer: bytes) -> bool:
-        """Whether that member runs the same software as this peer."""
-        other, me = self.membership.members.get(peer), self.membership.me
-        return other is not None and (other.version, other.software) == (me.version, me.software)
-
-    def _lives(self, peer: bytes) -> bool:
-        """Whether that member is alive or suspect."""
-        member = self.membership.members.get(peer)
-        return member is not None and member.state in (State.ALIVE, State.SUSPECT)
-
-    def _believed_clock(self, clock: int, _: int) -> int:
-        """The network's clock in steps, now that a member claims a later one than `clock`."""
-        voices = filter(self.admission.admits, self.membership.voices(self.membership.members))
-        reports = map(self.progress.of, voices)
-        claims = [report.clock for report in reports if report is not None and report.id != self.id]
-        speeds = [*self._speeds(CLAIMS_LAST, self._now), *([self._speed.own] if self._speed.own else [])]
-        return self._claims.heard(clock, claims, speeds, self._now)
-
-    def _speeds(self, lasting: float, now: float) -> list[float]:
-        """Steps a second of members with a voice that train, or have paused for less than `lasting` seconds."""
-        speeds = self.membership.speeds(lasting, now)
-        return [speeds[peer] for peer in self.membership.voices(speeds) if not self.strikes.shuns(peer, now)]

@@ -41,13 +41,7 @@ class Replica:
         self._age = age = Age()
         absences = Absences(parts.progress, contribution, config.apart_rounds * config.every)
         self._sides = sides = Sides(membership, absences, membership.config.join_interval)
-        self.pacing = Pacing(
-            config.pacing,
-            outputs,
-            parts.speed,
-            clock=lambda: contribution.clock,
-            changed=self._paced,
-        )
+        self.pacing = Pacing(config.pacing, outputs, membership, parts.speed, contribution)
         self.rounds = Rounds(outputs, config.ahead)
         self.averaging = Averaging(
             parts,
@@ -238,9 +232,6 @@ class Replica:
             if before is Phase.RUNNING and self._membership.me.phase is not before:
                 course.source.forget()  # the model has changed, because training is over
 
-    def _paced(self) -> None:
-        self.averaging.paced()
-
     def _exchange_began(self) -> None:
         self.course.began()
 
@@ -249,8 +240,6 @@ class Replica:
             self.rounds.mixed()
             self.course.mixed(now)
             self.pacing.mixed(duration, distance)
-        else:
-            self.pacing.in_vain()
 
     # -- what it is -------------------------------------------------------------------------------------------
 

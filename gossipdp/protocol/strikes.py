@@ -14,11 +14,13 @@ members set aside.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
+from gossipdp.protocol.admission.register import Admission
 from gossipdp.protocol.events import Event, MessageDropped, Struck, UpdateRefused
+from gossipdp.protocol.wire.messages import Member
 
 __all__ = ["EXCUSED", "GARBLED", "SIGNED", "Quarantine", "QuarantineConfig", "Strikes"]
 
@@ -115,46 +117,50 @@ class Strikes:
 
     Args:
         me: id of this peer, which never strikes itself.
-        akin: whether a member runs the software version of this peer.
-        admits: whether the operator lets this peer deal with a member.
+        admission: tells with which members the operator lets this peer deal.
     """
 
-    def __init__(
-        self,
-        config: QuarantineConfig,
-        me: bytes,
-        akin: Callable[[bytes], bool],
-        admits: Callable[[bytes], bool] = lambda peer: True,
-    ) -> None:
-        self._me, self._akin, self._admits = me, akin, admits
+    def __init__(self, config: QuarantineConfig, me: bytes, admission: Admission) -> None:
+        self._me, self._admission = me, admission
         self._most = config.remembered
         self._quarantine = Quarantine(config)
         self._garbled: Counter[bytes] = Counter()
-        self._faults: list[tuple[bytes, str]] = []
-        """(peer, reason) of faults that `judge` has not counted yet"""
 
-    def observe(self, event: Event) -> None:
-        """Remember the fault that `event` proves, if it proves one."""
-        match event:
-            case UpdateRefused(peer, reason) if reason not in EXCUSED and (reason not in SIGNED or self._akin(peer)):
-                self._faults.append((peer, reason))
-            case MessageDropped(peer) if self._akin(peer):
-                self._garbled[peer] += 1
-                if self._garbled[peer] >= GARBLED:
-                    del self._garbled[peer]
-                    self._faults.append((peer, "garbled"))
-                elif len(self._garbled) > self._most:
-                    self._garbled.clear()
+    def judge(self, events: Iterable[Event], members: Mapping[bytes, Member], now: float) -> list[Struck]:
+        """Count the faults that `events` prove. Returns the new strikes.
 
-    def judge(self, now: float) -> list[Struck]:
-        """Count the faults observed since the last call. Returns the new strikes."""
-        faults, self._faults = self._faults, []
+        Args:
+            events: of this peer, since the last call.
+            members: the records that it knows, its own included.
+        """
         struck = []
-        for peer, reason in faults:
-            if peer != self._me and self._quarantine.strike(peer, now):
+        for event in events:
+            peer, reason = self._fault(event, members)
+            if reason and peer != self._me and self._quarantine.strike(peer, now):
                 pause = self._quarantine.left(peer, now)
                 struck.append(Struck(peer, reason, self._quarantine.count(peer, now), pause))
         return struck
+
+    def _fault(self, event: Event, members: Mapping[bytes, Member]) -> tuple[bytes, str]:
+        """The peer whose fault `event` proves, and the reason; "" if it proves none."""
+        match event:
+            case UpdateRefused(peer, reason) if reason not in EXCUSED and (
+                reason not in SIGNED or self._akin(peer, members)
+            ):
+                return peer, reason
+            case MessageDropped(peer) if self._akin(peer, members):
+                self._garbled[peer] += 1
+                if self._garbled[peer] >= GARBLED:
+                    del self._garbled[peer]
+                    return peer, "garbled"
+                if len(self._garbled) > self._most:
+                    self._garbled.clear()
+        return b"", ""
+
+    def _akin(self, peer: bytes, members: Mapping[bytes, Member]) -> bool:
+        """Whether that member runs the same software as this peer."""
+        other, me = members.get(peer), members[self._me]
+        return other is not None and (other.version, other.software) == (me.version, me.software)
 
     def count(self, peer: bytes, now: float) -> int:
         """Strikes of `peer` that have not expired."""
@@ -162,7 +168,7 @@ class Strikes:
 
     def shuns(self, peer: bytes, now: float) -> bool:
         """Whether `peer` is set aside, or not admitted by the operator."""
-        return not self._admits(peer) or self._quarantine.left(peer, now) > 0.0
+        return not self._admission.admits(peer) or self._quarantine.left(peer, now) > 0.0
 
     def aside(self, now: float) -> list[bytes]:
         """Members that are set aside."""

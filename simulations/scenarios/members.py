@@ -16,6 +16,7 @@ from heapq import heappop, heappush
 from random import Random
 from typing import TypeAlias
 
+from gossipdp.protocol.admission.register import Admission
 from gossipdp.protocol.events import Event
 from gossipdp.protocol.membership.config import MembershipConfig
 from gossipdp.protocol.membership.dissemination import UNASKED
@@ -23,6 +24,8 @@ from gossipdp.protocol.membership.membership import Membership, MembershipMessag
 from gossipdp.protocol.membership.progress import ProgressBoard
 from gossipdp.protocol.membership.signatures import Signer
 from gossipdp.protocol.outputs import Outputs
+from gossipdp.protocol.rounds.speed import Speed
+from gossipdp.protocol.strikes import QuarantineConfig, Strikes
 from gossipdp.protocol.wire.messages import Member, Message, Pong, PushPull, State
 from simulations.simulator.host import sign, verify
 
@@ -96,17 +99,19 @@ class Members:
     def start(self, host: Host, seeds: Iterable[Host]) -> None:
         me = Member(host.id, f"p{host.index}", host.address, 1, 0, State.ALIVE, software="0.1.0")
         signer = Signer(partial(sign, host.id), verify)
-        board = ProgressBoard(host.id, sign=signer.sign_progress)
+        board, admission = ProgressBoard(host.id, signer), Admission(host.id)
         board.report(clock=100_000, steps=90_000, samples=3_000_000, rounds=900)
         host.membership = Membership(
             self.config,
             me,
             random=self.random(f"peer/{host.index}"),
             outputs=host.outputs,
-            emit=host.outputs.emit,
-            now=self.now,
+            admission=admission,
+            strikes=Strikes(QuarantineConfig(), host.id, admission),
             progress=board,
+            speed=Speed(),
             signer=signer,
+            now=self.now,
         )
         host.membership.join([seed.address for seed in seeds], self.now)
         self._drain(host)
@@ -194,8 +199,8 @@ class Members:
                 continue
             arrives = self.now + self.latency * (1.0 + 0.5 * links.random())
             self._push(arrives, target, host, envelope.message)  # type: ignore[arg-type]
-        while outputs.events:
-            self._listen(host, outputs.events.popleft())
+        while membership.events:
+            self._listen(host, membership.events.popleft())
         timer = membership.timer()
         if timer is not None and timer < host.wakes_at:
             host.wakes_at = max(timer, self.now)

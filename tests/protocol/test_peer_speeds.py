@@ -32,11 +32,17 @@ def test_each_says_in_pings_and_their_answers_how_fast_it_trains_and_not_in_othe
 OTHER_MEMBER = Member(b"q" * 32, "q", "10.0.0.2:1", 1, 0, State.ALIVE)
 
 
+def trains(peer, now):
+    """A round of 10 steps a second is over."""
+    speed = peer.pacing._speed
+    speed.compare(peer.membership.speeds(speed.trained(0.1, now), now))
+
+
 def hears(peer, message, *, of=OTHER_MEMBER, at=1.0):
     """H's factor after two rounds of 10 steps a second that follow on this message."""
     peer.receive(wire.encode(message), of.id, at)
     for seconds in (0.5, 1.0):
-        peer._speed.trained(0.1, at + seconds)
+        trains(peer, at + seconds)
     return peer.pacing.speed
 
 
@@ -77,7 +83,7 @@ def goes_on(peer, begin, end):
     """A round every ten seconds from `begin` on: H's factors after them."""
     factors = []
     for at in range(begin, end + 1, 10):
-        peer._speed.trained(0.1, float(at))
+        trains(peer, float(at))
         factors.append(peer.pacing.speed)
     return factors
 

@@ -1,22 +1,25 @@
 """A strike needs proof that no honest peer gives (safety: threats and controls). Pauses double and strikes expire."""
 
 import pytest
+from msgspec.structs import replace
 
+from gossipdp.protocol.admission.register import Admission
 from gossipdp.protocol.events import ChunksInDoubt, ExchangeEnded, MessageDropped, OfferRefused, Struck, UpdateRefused
 from gossipdp.protocol.strikes import EXCUSED, GARBLED, SIGNED, Quarantine, QuarantineConfig, Strikes
+from gossipdp.protocol.wire.messages import Member, State
 
 ME, BAD, OTHER, NEWER = (bytes([letter]) * 32 for letter in b"mbon")
 CONFIG = QuarantineConfig(strikes=2, together=0.5, shortest=10.0, remembered=8)
+MEMBERS = {peer: Member(peer, "", "", 1, 0, State.ALIVE, software="1.0.0") for peer in (ME, BAD, OTHER)}
+MEMBERS[NEWER] = Member(NEWER, "", "", 1, 0, State.ALIVE, software="1.1.0")
 
 
 class Rig:
     def __init__(self):
-        self.strikes = Strikes(CONFIG, ME, lambda peer: peer != NEWER)
+        self.strikes, self.members = Strikes(CONFIG, ME, Admission(ME)), MEMBERS
 
     def told(self, now, *events):
-        for event in events:
-            self.strikes.observe(event)
-        return self.strikes.judge(now)
+        return self.strikes.judge(events, self.members, now)
 
 
 @pytest.fixture
@@ -25,7 +28,7 @@ def rig():
 
 
 def test_member_that_the_operator_does_not_admit_is_shunned_without_a_strike():
-    strikes = Strikes(CONFIG, ME, lambda peer: True, lambda peer: peer != BAD)
+    strikes = Strikes(CONFIG, ME, Admission(ME, banned=frozenset({BAD})))
     assert strikes.shuns(BAD, 0.0) and not strikes.shuns(OTHER, 0.0)
     assert strikes.count(BAD, 0.0) == 0 and strikes.aside(0.0) == []
 
@@ -77,8 +80,10 @@ def test_undecodable_messages_of_another_version_are_no_fault(rig):
 
 
 def test_peers_with_undecodable_messages_are_bounded(rig):
-    for number in range(100):
-        rig.told(0.0, MessageDropped(bytes([number]) * 32, "garbage"))
+    peers = [bytes([number]) * 32 for number in range(100)]
+    rig.members = {peer: replace(MEMBERS[ME], id=peer) for peer in (ME, *peers)}
+    for peer in peers:
+        rig.told(0.0, MessageDropped(peer, "garbage"))
         assert len(rig.strikes._garbled) <= CONFIG.remembered + 1
 
 

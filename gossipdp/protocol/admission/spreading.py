@@ -15,7 +15,7 @@ from typing import Final
 from gossipdp.errors import RemoteProtocolError
 from gossipdp.protocol.admission.packing import pack, unpack
 from gossipdp.protocol.admission.register import Admission
-from gossipdp.protocol.budgets import Budgets
+from gossipdp.protocol.budgets import Budgets, Checks
 from gossipdp.protocol.events import Decided, MessageDropped, OperatorDiffers, ReceiptsTaken, UpdateRefused
 from gossipdp.protocol.membership.dissemination import transmit_limit
 from gossipdp.protocol.membership.membership import Membership
@@ -103,7 +103,7 @@ class Spreading:
         except RemoteProtocolError as error:
             self._outputs.emit(MessageDropped(source, str(error)))
             return
-        checks = self._budgets.checks(source, now)
+        checks = Checks(self._budgets, source, now)
         self._take(told, receipts, now, checks)
         if checks.spent:
             return  # A later comparison brings the rest.

@@ -11,10 +11,11 @@ member is proven, all have one.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final
 
+from gossipdp.protocol.admission.register import Admission
 from gossipdp.protocol.membership.introductions import most_hearsay, most_live
 from gossipdp.protocol.wire.messages import FASTEST_RATE, SLOWEST_RATE
 
@@ -55,11 +56,11 @@ class Contacts:
 
     Args:
         proven_after: seconds for which a member must have been known.
-        vouched: whether the operator names a member.
+        admission: tells which members the operator names.
     """
 
-    def __init__(self, proven_after: float, vouched: Callable[[bytes], bool] = lambda peer: False) -> None:
-        self._proven_after, self._vouched = proven_after, vouched
+    def __init__(self, proven_after: float, admission: Admission) -> None:
+        self._proven_after, self._admission = proven_after, admission
         self._earlier: dict[bytes, float] = {}
         """member -> seconds for which earlier lives of this peer knew it"""
         self.some_proven = False
@@ -160,7 +161,7 @@ class Contacts:
 
     def proven(self, peer: bytes) -> bool:
         """Whether this peer has known the member for long, or the operator names it."""
-        return peer in self._proven or self._vouched(peer)
+        return peer in self._proven or self._admission.vouches(peer)
 
     def known(self) -> dict[bytes, float]:
         """Seconds for which this peer has known each member that it ever heard; infinite for a proven one."""

@@ -7,7 +7,6 @@ in memberlist.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from random import Random
 from typing import Final, TypeAlias
 
@@ -17,6 +16,7 @@ from gossipdp.protocol.membership.config import MembershipConfig
 from gossipdp.protocol.membership.progress import ProgressBoard
 from gossipdp.protocol.membership.view import View
 from gossipdp.protocol.outputs import Outputs
+from gossipdp.protocol.rounds.speed import Speed
 from gossipdp.protocol.wire.messages import (
     Member,
     Nack,
@@ -48,7 +48,7 @@ class Dissemination:
     """Composes what messages carry, and sends them.
 
     Args:
-        speed: steps a second that this peer trains, for pings and their answers.
+        speed: of this peer's training, for pings and their answers.
     """
 
     def __init__(
@@ -58,11 +58,11 @@ class Dissemination:
         random: Random,
         outputs: Outputs,
         progress: ProgressBoard,
-        speed: Callable[[], float],
+        speed: Speed,
         now: float,
     ) -> None:
         self._view, self._config = view, view.config
-        self._random, self._outputs, self._progress, self.speed = random, outputs, progress, speed
+        self._random, self._outputs, self._progress, self._speed = random, outputs, progress, speed
         self.broadcasts = Broadcasts()
         self.budget = TokenBucket(self._config.bulk_rate, self._config.bulk_rate * BURST, now)
         """bytes for messages that can wait: gossip of starts, and comparisons of views"""
@@ -70,6 +70,11 @@ class Dissemination:
         """bytes for all messages"""
         self._ring: list[bytes] = []
         self._gossip_at = now
+
+    @property
+    def speed(self) -> float:
+        """Steps a second that this peer trains; 0 for none."""
+        return self._speed.own
 
     def spread(self, record: Member, now: float) -> None:
         """Spread `record` as news.

@@ -14,10 +14,12 @@ References: Das, Gupta, Motivala, "SWIM" (DSN 2002); Dadgar, Phillips, Currey, "
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections import deque
+from collections.abc import Iterable, Mapping, Sequence
 from random import Random
 from typing import Final
 
+from gossipdp.protocol.admission.register import Admission
 from gossipdp.protocol.events import Event, Joined
 from gossipdp.protocol.membership.answers import Answers
 from gossipdp.protocol.membership.anti_entropy import AntiEntropy
@@ -32,7 +34,10 @@ from gossipdp.protocol.membership.progress import ProgressBoard
 from gossipdp.protocol.membership.seeds import Seeds
 from gossipdp.protocol.membership.signatures import Signer
 from gossipdp.protocol.membership.view import View
+from gossipdp.protocol.membership.voices import Voices
 from gossipdp.protocol.outputs import Outputs
+from gossipdp.protocol.rounds.speed import Speed
+from gossipdp.protocol.strikes import Strikes
 from gossipdp.protocol.wire.messages import Member, Nack, Phase, Ping, PingRequest, Pong, PushPull, State
 
 __all__ = ["Membership", "MembershipMessage"]
@@ -48,13 +53,12 @@ class Membership:
 
     Args:
         me: this peer's record, alive; its incarnation is larger than in any earlier life.
-        outputs: takes the messages.
-        emit: called with each event.
+        outputs: takes the messages. Events wait in `events`.
+        admission: tells which members the operator keeps out. No word of others brings such a member back.
+        strikes: tells which members are set aside.
         progress: reports on it ride on pings.
+        speed: of this peer's training; pings carry it too.
         signer: signs this peer's record, and checks the records and reports of other members.
-        speed: steps a second that this peer trains, 0 if none; pings carry it too.
-        excluded: why the operator keeps a member out, "" if it does not. No word of others brings such a member back.
-        vouched: whether the operator names a member (`contacts`).
     """
 
     def __init__(
@@ -64,27 +68,29 @@ class Membership:
         *,
         random: Random,
         outputs: Outputs,
-        emit: Callable[[Event], None],
-        now: float,
+        admission: Admission,
+        strikes: Strikes,
         progress: ProgressBoard,
+        speed: Speed,
         signer: Signer,
-        speed: Callable[[], float] = lambda: 0.0,
-        excluded: Callable[[bytes], str] = lambda peer: "",
-        vouched: Callable[[bytes], bool] = lambda peer: False,
+        now: float,
     ) -> None:
         self.config = config
-        self._random, self._emit = random, emit
+        self._random = random
         self._joined = False
-        view = self._view = View(config, signer.sign_member(me), vouched)
+        events = self.events = deque[Event]()
+        """events that nobody has taken yet"""
+        view = self._view = View(config, signer.sign_member(me), admission)
         told = self._dissemination = Dissemination(
             view, random=random, outputs=outputs, progress=progress, speed=speed, now=now
         )
-        self._prober = Prober(view, told, self._silent, random=random, now=now)
+        self._prober = Prober(view, told, random=random, now=now)
         self._relay_links = RelayLinks(view, told, now)
         self._answers = Answers(view, told)
         self._anti_entropy = AntiEntropy(view, told, self._answers, random=random, now=now)
         self._seeds = Seeds(view, told, outputs, random=random, now=now)
-        self._own_record = OwnRecord(view, told, self._seeds, signer, self._prober.health, emit, now)
+        self._own_record = OwnRecord(view, told, self._seeds, signer, self._prober.health, events, now)
+        self._voices = Voices(view, progress, speed, admission, strikes, now)
         self._merger = Merger(
             view,
             told,
@@ -95,8 +101,9 @@ class Membership:
             self._own_record,
             progress,
             signer,
-            emit,
-            excluded,
+            self._voices,
+            admission,
+            events,
         )
 
     # -- commands ---------------------------------------------------------------------------------------------
@@ -187,24 +194,13 @@ class Membership:
         seen = self._view.contacts.seen.get(peer)
         return None if seen is None else seen.rtt
 
-    def speeds(self, lasting: float, now: float) -> dict[bytes, float]:
-        """Steps a second that members train, by their own reports.
-
-        Args:
-            lasting: seconds. Members that have paused or been failed for longer do not count, nor do those that left.
-        """
-        view = self._view
-        peers = [member.id for member in view.alive()]
-        peers += [peer for peer, at in view.dead.items() if now - at < lasting and self._failed(peer)]
-        seen = {peer: view.contacts.seen[peer] for peer in peers if peer in view.contacts.seen}
-        return {peer: sight.speed for peer, sight in seen.items() if sight.speed and sight.rested < lasting}
+    def speeds(self, lasting: float, now: float) -> list[float]:
+        """Steps a second of members whose word counts: see `Voices.speeds`."""
+        return self._voices.speeds(lasting, now)
 
     def training(self) -> list[bytes]:
         """Live members whose last report to this peer was that they train."""
         return [member.id for member in self._view.alive() if self._view.contacts.trains(member.id)]
-
-    def _failed(self, peer: bytes) -> bool:
-        return self.members[peer].state == State.FAILED
 
     def heard(self, peer: bytes) -> bool:
         """Whether `peer` has ever sent this peer a message."""
@@ -306,7 +302,7 @@ class Membership:
         match message:
             case Ping(sequence):
                 told = self._dissemination
-                pong = Pong(sequence, told.records(source, now), told.reports(source, now), told.speed())
+                pong = Pong(sequence, told.records(source, now), told.reports(source, now), told.speed)
                 told.send(source, pong, now)
             case Pong(sequence):
                 self._prober.answered(sequence, source, now)
@@ -317,17 +313,13 @@ class Membership:
             case PushPull():
                 self._anti_entropy.receive(message, source, now)
 
-    def _silent(self, peer: bytes, now: float) -> None:
-        """The prober did not hear `peer`."""
-        self._merger.suspect(peer, now)
-
     def _greet(self, source: bytes, now: float) -> None:
         """The message may have introduced its sender. Its first member is the one through which this peer joined."""
         if not self._view.contacts.heard(source):
             self._view.hear(source, now)
         if not self._joined and self._view.contacts.heard(source):
             self._joined = True
-            self._emit(Joined(source))
+            self.events.append(Joined(source))
 
     # -- time -------------------------------------------------------------------------------------------------
 
@@ -359,7 +351,9 @@ class Membership:
         if self.me.state == State.LEFT:
             return
         self._seeds.handle_timer(now)
-        self._prober.handle_timer(now)
+        if silent := self._prober.handle_timer(now):
+            self._merger.suspect(silent, now)
+        self._prober.probe(now)
         self._relay_links.handle_timer(now)
         self._own_record.handle_timer(now)
         self._answers.handle_timer(now)

@@ -6,12 +6,14 @@ probe timeout: an honest one checks signatures first.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections import deque
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final
 
 from msgspec.structs import replace
 
+from gossipdp.protocol.admission.register import Admission
 from gossipdp.protocol.events import Event, MemberChanged, UpdateRefused
 from gossipdp.protocol.membership.answers import Answers
 from gossipdp.protocol.membership.anti_entropy import AntiEntropy
@@ -24,6 +26,7 @@ from gossipdp.protocol.membership.progress import ProgressBoard
 from gossipdp.protocol.membership.seeds import Seeds
 from gossipdp.protocol.membership.signatures import Signer
 from gossipdp.protocol.membership.view import LIVE, View, overrides
+from gossipdp.protocol.membership.voices import Voices
 from gossipdp.protocol.wire.messages import Member, Progress, State
 
 __all__ = ["Merger"]
@@ -62,13 +65,14 @@ class Merger:
         own_record: OwnRecord,
         progress: ProgressBoard,
         signer: Signer,
-        emit: Callable[[Event], None],
-        excluded: Callable[[bytes], str],
+        voices: Voices,
+        admission: Admission,
+        events: deque[Event],
     ) -> None:
         self._view, self._dissemination, self._prober = view, dissemination, prober
         self._answers, self._anti_entropy, self._seeds = answers, anti_entropy, seeds
-        self._own_record, self._progress, self._signer, self._emit = own_record, progress, signer, emit
-        self._excluded = excluded
+        self._own_record, self._progress, self._signer, self._voices = own_record, progress, signer, voices
+        self._admission, self._events = admission, events
         self._introductions = Introductions()
         self._forgers: dict[bytes, float] = {}
         """sender of a forged record -> when its records and reports are read again"""
@@ -118,7 +122,7 @@ class Merger:
     def put_out(self, now: float) -> None:
         """Fail the live members that the operator keeps out."""
         for member in self._view.alive():
-            if self._excluded(member.id):
+            if self._admission.excluded(member.id):
                 self.fail(member.id, now)
 
     def forget(self, now: float) -> None:
@@ -141,7 +145,7 @@ class Merger:
             return True
         if record.id == view.me.id:
             return self._own_record.answer(record, now)
-        if record.state in LIVE and self._excluded(record.id):
+        if record.state in LIVE and self._admission.excluded(record.id):
             return True
         if itself and view.disproves(record, sender.asked):
             genuine = self._signer.genuine(record, known)
@@ -231,7 +235,7 @@ class Merger:
         if spread:
             self._dissemination.spread(record, now)
         if before is None or _shown(before) != _shown(record):
-            self._emit(MemberChanged(record, None if before is None else before.state))
+            self._events.append(MemberChanged(record, None if before is None else before.state))
 
     # -- progress and trust -------------------------------------------------------------------------------------
 
@@ -241,13 +245,14 @@ class Merger:
                 if not self._signer.verify_progress(report):
                     self._forged("progress report", source, now)
                     return
-                self._progress.merge((report,))
+                if self._progress.take(report, self._view.members):
+                    self._progress.believe(self._voices.clock(now))
 
     def _forged(self, what: str, source: bytes, now: float) -> None:
         self._forgers[source] = now + self._view.config.probe_timeout
         if len(self._forgers) > _FORGERS:
             del self._forgers[next(iter(self._forgers))]
-        self._emit(UpdateRefused(source, f"signature of a {what}"))
+        self._events.append(UpdateRefused(source, f"signature of a {what}"))
 
     def _mistrusts(self, source: bytes, now: float) -> bool:
         """Whether `source` passed on a forged record within the last probe timeout."""

@@ -6,7 +6,8 @@ References: Das, Gupta, Motivala, "SWIM" (DSN 2002), section 4.2, for refutation
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections import deque
+from collections.abc import Sequence
 from typing import Final
 
 from msgspec.structs import replace
@@ -31,6 +32,7 @@ class OwnRecord:
 
     Args:
         health: grows worse with every refutation.
+        events: takes the events.
     """
 
     def __init__(
@@ -40,11 +42,11 @@ class OwnRecord:
         seeds: Seeds,
         signer: Signer,
         health: LocalHealth,
-        emit: Callable[[Event], None],
+        events: deque[Event],
         now: float,
     ) -> None:
         self._view, self._dissemination, self._seeds = view, dissemination, seeds
-        self._signer, self._health, self._emit = signer, health, emit
+        self._signer, self._health, self._events = signer, health, events
         self._copy_noticed = False
         self._refute_copy_at = now
         self._refute_at, self._refuted = math.inf, -math.inf
@@ -125,7 +127,7 @@ class OwnRecord:
             f"this identity is said to be live at {where}, start {record.incarnation} there and "
             f"{self._view.me.incarnation} here: a copied home needs keys of its own"
         )
-        self._emit(Notice("GD-205", text))
+        self._events.append(Notice("GD-205", text))
 
     def _refute(self, record: Member, now: float, *, elsewhere: bool) -> None:
         if elsewhere:

@@ -1,7 +1,7 @@
 """SWIM's failure detector: one probe a period, indirect probes, and Lifeguard's local health.
 
 Every probe period this peer pings one member, in shuffled round-robin order. If it does not answer, a few other members
-ping it too. If it stays silent, `silent` is called. The slower this peer finds itself to be, the longer it waits. It
+ping it too, before it counts as silent. The slower this peer finds itself to be, the longer it waits. It
 also pings on request of other members, and tells suspects what is believed of them.
 
 References: Das, Gupta, Motivala, "SWIM" (DSN 2002), sections 3.1 and 4.3; Dadgar, Phillips, Currey, "Lifeguard" (DSN-W
@@ -11,7 +11,6 @@ References: Das, Gupta, Motivala, "SWIM" (DSN 2002), sections 3.1 and 4.3; Dadga
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from random import Random
 from typing import Final
@@ -56,23 +55,10 @@ class _Probe:
 
 
 class Prober:
-    """Probes one member after the other, directly and through relays.
+    """Probes one member after the other, directly and through relays."""
 
-    Args:
-        silent: called with a member that sent nothing while it was probed.
-    """
-
-    def __init__(
-        self,
-        view: View,
-        dissemination: Dissemination,
-        silent: Callable[[bytes, float], None],
-        *,
-        random: Random,
-        now: float,
-    ) -> None:
-        self._view, self._config, self._dissemination, self._silent = view, view.config, dissemination, silent
-        self._random = random
+    def __init__(self, view: View, dissemination: Dissemination, *, random: Random, now: float) -> None:
+        self._view, self._config, self._dissemination, self._random = view, view.config, dissemination, random
         self.health = LocalHealth(self._config.awareness_max if self._config.lifeguard else 1)
         self.order: list[bytes] = []
         """members to probe, the next one last"""
@@ -178,8 +164,12 @@ class Prober:
         # All nacks wait equally long, so the first made is the first due.
         return min(due, next(iter(self.nack_at.values()))) if self.nack_at else due
 
-    def handle_timer(self, now: float) -> None:
-        """Send the pings and nacks that are due, and judge the probe."""
+    def handle_timer(self, now: float) -> bytes:
+        """Send the nacks and indirect probes that are due, and judge the probe. Call `probe` next.
+
+        Returns:
+            The member that sent nothing while it was probed; b"" if there is none.
+        """
         for sequence in [sequence for sequence, at in self.nack_at.items() if now >= at]:
             del self.nack_at[sequence]
             sent = self.sent[sequence]
@@ -188,9 +178,13 @@ class Prober:
         probe = self._probe
         if probe is not None and now >= probe.verdict_at:
             self._probe = None
-            self._unanswered(probe, now)
-        elif probe is not None and now >= probe.indirect_at:
+            return self._unanswered(probe)
+        if probe is not None and now >= probe.indirect_at:
             self._probe_indirectly(probe, now)
+        return b""
+
+    def probe(self, now: float) -> None:
+        """Probe the next member, if it is time."""
         if self._probe is None and now >= self._probe_at:
             self._begin(now)
 
@@ -238,21 +232,21 @@ class Prober:
         others = [peer for peer in view.candidates(self._random) if peer != target and view.reaches(peer)]
         return self._random.sample(others, min(count, len(others)))
 
-    def _unanswered(self, probe: _Probe, now: float) -> None:
+    def _unanswered(self, probe: _Probe) -> bytes:
         # The silence of a member never heard says nothing of this peer's health: the member may not exist.
         if self._view.contacts.heard(probe.target):
             self.health.worse(2 if len(probe.nacks) < len(probe.relays) else 1)
         elif self._view.contacts.probed_unheard(answered=False):
             self.order = []
         # A member that sent any message meanwhile lives.
-        if probe.target in self._view.members and self._view.contacts.sight(probe.target).heard <= probe.started:
-            self._silent(probe.target, now)
+        silent = probe.target in self._view.members and self._view.contacts.sight(probe.target).heard <= probe.started
+        return probe.target if silent else b""
 
     def _ping(self, peer: bytes, now: float, *, asker: bytes = b"", asked: int = 0) -> int:
         """Send a ping, for `asker` if it requested one with sequence `asked`. Returns its own sequence."""
         sequence = self._await(peer, now, asker=asker, asked=asked)
         records, reports = self._dissemination.records(peer, now), self._dissemination.reports(peer, now)
-        self._dissemination.send(peer, Ping(sequence, records, reports, self._dissemination.speed()), now)
+        self._dissemination.send(peer, Ping(sequence, records, reports, self._dissemination.speed), now)
         return sequence
 
     def _await(self, peer: bytes, now: float, *, asker: bytes = b"", asked: int = 0) -> int:

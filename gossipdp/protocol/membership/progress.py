@@ -19,10 +19,12 @@ tells afterwards which member it was.
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable, Mapping
+from types import MappingProxyType
 from typing import Final, NamedTuple
 
-from gossipdp.protocol.wire.messages import LARGEST_LOSS, UNSIGNED, Progress
+from gossipdp.protocol.membership.signatures import Signer
+from gossipdp.protocol.wire.messages import LARGEST_LOSS, UNSIGNED, Member, Progress, State
 
 __all__ = ["LARGEST", "MAX_REPORTS", "Own", "ProgressBoard"]
 
@@ -34,6 +36,7 @@ MOST_COUNTED = 1 << 56
 """largest number of steps, or samples, of one peer"""
 SOME: Final = 2
 """most steps counted from a standing clock, as a multiple of those of the report before"""
+NOBODY: Final[Mapping[bytes, Member]] = MappingProxyType({})
 _U63 = (1 << 63) - 1
 _U32 = 0xFFFF_FFFF
 
@@ -58,19 +61,11 @@ class ProgressBoard:
 
     Args:
         me: id of this peer.
-        lives: whether a member is live. Only asked when there is no more room.
-        believes: the network's clock in steps, called with it and with the later one that another member claims.
-        sign: adds this peer's signature to its own report.
+        signer: signs its own report.
     """
 
-    def __init__(
-        self,
-        me: bytes,
-        lives: Callable[[bytes], bool] = lambda peer: True,
-        sign: Callable[[Progress], Progress] = lambda report: report,
-        believes: Callable[[int, int], int] = max,
-    ) -> None:
-        self._me, self._lives, self._sign, self._believes = me, lives, sign, believes
+    def __init__(self, me: bytes, signer: Signer) -> None:
+        self._me, self._signer = me, signer
         self._reports: OrderedDict[bytes, Progress] = OrderedDict()
         self._behind: dict[bytes, None] = {}
         """peers whose own report was behind the one known here; they are told that one"""
@@ -164,26 +159,43 @@ class ProgressBoard:
         return False
 
     def merge(self, reports: Iterable[Progress]) -> None:
-        """Merge reports whose signatures have been checked."""
+        """Merge reports whose clocks are believed at once, such as that of an earlier life of this peer."""
         for report in reports:
-            if not self.news(report, b""):
-                continue
-            if report.id == self._me:
-                self._merge_mine(report)
-                continue
-            if report.id not in self._reports:
-                # One place is kept for the own report.
-                full = len(self._reports) - (self._me in self._reports) >= MAX_REPORTS - 1
-                if full and not (self._lives(report.id) and self._make_room()):
-                    self.refused += 1
-                    continue
-            self._behind.pop(report.id, None)
-            self._write(report)
+            if self.take(report):
+                self.believe(report.clock)
 
-    def _make_room(self) -> bool:
+    def take(self, report: Progress, members: Mapping[bytes, Member] = NOBODY) -> bool:
+        """Merge a report whose signature has been checked.
+
+        Args:
+            members: the records that this peer knows. They tell which peers are live, if there is no more room.
+
+        Returns:
+            Whether it is another peer's, and claims a later clock than the network's.
+        """
+        if not self.news(report, b""):
+            return False
+        if report.id == self._me:
+            self._merge_mine(report)
+            return False
+        if report.id not in self._reports:
+            # One place is kept for the own report.
+            full = len(self._reports) - (self._me in self._reports) >= MAX_REPORTS - 1
+            if full and not (_lives(report.id, members) and self._make_room(members)):
+                self.refused += 1
+                return False
+        self._behind.pop(report.id, None)
+        self._write(report)
+        return report.clock > self._furthest
+
+    def believe(self, clock: int) -> None:
+        """The network's clock is at `clock` steps at least."""
+        self._furthest = max(self._furthest, clock)
+
+    def _make_room(self, members: Mapping[bytes, Member]) -> bool:
         """Forget the report of a peer that is not live. Returns whether there was one."""
         for peer in reversed(self._reports):
-            if peer != self._me and not self._lives(peer):
+            if peer != self._me and not _lives(peer, members):
                 del self._reports[peer]
                 return True
         return False
@@ -203,13 +215,11 @@ class ProgressBoard:
         mine, before = self.mine, self._reports.get(self._me)
         if before is None or _counts(before) != _counts(mine):
             self._write(mine)
+            self.believe(mine.clock)
 
     def _write(self, report: Progress) -> None:
         self._reports[report.id] = report
         self._reports.move_to_end(report.id, last=False)
-        if report.clock > self._furthest:
-            own = report.id == self._me
-            self._furthest = report.clock if own else self._believes(self._furthest, report.clock)
 
     def page(self, limit: int, to: bytes = b"") -> tuple[Progress, ...]:
         """Up to `limit` reports to piggyback on a message to `to`.
@@ -219,7 +229,7 @@ class ProgressBoard:
         """
         mine = self._reports.get(self._me)
         if mine is not None and mine.signature == UNSIGNED:
-            mine = self._reports[self._me] = self._sign(mine)
+            mine = self._reports[self._me] = self._signer.sign_progress(mine)
         head = [] if mine is None or limit < 1 else [mine]
         owed = self._reports.get(to) if to in self._behind and len(head) < limit else None
         if owed is not None:
@@ -233,6 +243,11 @@ class ProgressBoard:
         for report in head:
             self._reports.move_to_end(report.id)
         return tuple(head)
+
+
+def _lives(peer: bytes, members: Mapping[bytes, Member]) -> bool:
+    member = members.get(peer)
+    return member is not None and member.state in (State.ALIVE, State.SUSPECT)
 
 
 def _counts(report: Progress) -> tuple[int, int, int, int]:

@@ -7,7 +7,7 @@ hashicorp/memberlist, so tests can check them as tables.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from msgspec.structs import replace
@@ -50,17 +50,12 @@ class Suspects:
 
     Args:
         members: the table of records; only read.
-        live: the number of live members, this peer included.
     """
 
-    def __init__(
-        self,
-        config: MembershipConfig,
-        members: Mapping[bytes, Member],
-        contacts: Contacts,
-        live: Callable[[], int],
-    ) -> None:
-        self._config, self._members, self._contacts, self._live = config, members, contacts, live
+    def __init__(self, config: MembershipConfig, members: Mapping[bytes, Member], contacts: Contacts) -> None:
+        self._config, self._members, self._contacts = config, members, contacts
+        self._live = 1
+        """live members, this peer included"""
         self._suspicions: dict[bytes, _Suspicion] = {}
         self._verdict_at: float | None = math.inf
         """the first deadline or an earlier time; None when it must be computed again"""
@@ -75,7 +70,7 @@ class Suspects:
         """Shortest and longest duration, in seconds, of a suspicion that begins now."""
         config = self._config
         longest = config.suspicion_longest if config.lifeguard else 1.0
-        return suspicion_bounds(config.suspicion_multiplier, longest, self._live(), config.probe_interval)
+        return suspicion_bounds(config.suspicion_multiplier, longest, self._live, config.probe_interval)
 
     def accused(self, suspect: Member, accusers: Iterable[bytes]) -> Member:
         """`suspect` with `accusers` added to its own: up to K + 1, each once, and only this peer and members that are
@@ -89,8 +84,13 @@ class Suspects:
                 merged[peer] = None
         return replace(suspect, accusers=tuple(merged)[: self._config.confirmations + 1])
 
-    def update(self, record: Member, now: float) -> None:
-        """`record` has entered the table: begin a suspicion of its member, or end one."""
+    def update(self, record: Member, live: int, now: float) -> None:
+        """`record` has entered the table: begin a suspicion of its member, or end one.
+
+        Args:
+            live: the number of live members now, this peer included.
+        """
+        self._live = live
         self._suspicions.pop(record.id, None)
         if record.state == State.SUSPECT:
             self._suspicions[record.id] = _Suspicion(now, self.bounds())
@@ -127,7 +127,7 @@ class Suspects:
     @property
     def _witnesses(self) -> int:
         """Other members that are not suspected, and could accuse."""
-        return self._live() - 1 - len(self._suspicions)
+        return self._live - 1 - len(self._suspicions)
 
     def _deadline(self, peer: bytes) -> float:
         seen = self._contacts.seen.get(peer)

@@ -11,12 +11,13 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_left, insort
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from random import Random
 from typing import Final
 
 from msgspec.structs import replace
 
+from gossipdp.protocol.admission.register import Admission
 from gossipdp.protocol.membership.config import MembershipConfig
 from gossipdp.protocol.membership.contacts import Contacts
 from gossipdp.protocol.membership.digests import Digests
@@ -37,17 +38,15 @@ LIVE: Final = (State.ALIVE, State.SUSPECT)
 class View:
     """`members` holds every record, this peer's own included; all other tables are of the other members alone."""
 
-    def __init__(
-        self, config: MembershipConfig, me: Member, vouched: Callable[[bytes], bool] = lambda peer: False
-    ) -> None:
+    def __init__(self, config: MembershipConfig, me: Member, admission: Admission) -> None:
         self.config, self.me = config, me
         self.members: dict[bytes, Member] = {me.id: me}
         self._ids = [me.id]
         """sorted"""
         self.digests = Digests(self._ids)
         self.digests.put(me)
-        self.contacts = Contacts(config.proven_after, vouched)
-        self.suspects = Suspects(config, self.members, self.contacts, lambda: self.count)
+        self.contacts = Contacts(config.proven_after, admission)
+        self.suspects = Suspects(config, self.members, self.contacts)
         self.count = 1
         """N: live members, this peer included"""
         self.changed = -math.inf
@@ -198,7 +197,7 @@ class View:
         _put(self.outbound, peer, live and not record.address)
         _put(self.lost, peer, record.state in (State.SUSPECT, State.FAILED))
         self.contacts.update(peer, live=live)
-        self.suspects.update(record, now)
+        self.suspects.update(record, self.count, now)
         return before
 
     def confirm(self, record: Member) -> Member | None:

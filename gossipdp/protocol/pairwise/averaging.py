@@ -81,7 +81,9 @@ class Averaging:
         self._membership, self._outputs = parts.membership, parts.outputs
         self._me, self._incarnation = self._membership.me.id, self._membership.me.incarnation
         self._config, self._pacing, self._began, self._over = config, pacing, began, ended
-        self._terms = ExchangeTerms(config.codec, config.bits, config.window, config.kappa, config.deadlines.ask)
+        self._terms = ExchangeTerms(
+            pacing, config.codec, config.bits, config.window, config.kappa, config.deadlines.ask
+        )
         self._timetable = Timetable(
             parts.membership,
             parts.progress,
@@ -122,13 +124,10 @@ class Averaging:
         """A chunk of the model that this peer fetches has arrived."""
         self._terms.chunk_received(now)
 
-    def paced(self) -> None:
-        """The pacing has changed: H, the outer step, or whether training makes rounds."""
-        self._terms.choose(self._pacing)
-
     def round_done(self, now: float) -> None:
         """The outer step of a round is made: the exchanges of the round may begin."""
         assert self._model is not None
+        self._terms.choose()
         self.passes, self._unmixed = 0, {*range(self._model.chunks)}
         members = 1 + len(self.company)
         if members > 1:
@@ -188,7 +187,7 @@ class Averaging:
     def close(self, others: Sequence[Member], now: float) -> None:
         """Training is over: exchange with `others` alone, until all hold the mean. Called when they change, too."""
         assert self._model is not None
-        self._terms.close(self._pacing)
+        self._terms.close()
         if not self._closing.begun:
             self._timing = Timing(self._config.deadlines.ask)  # finer codes take longer
         self._offers.close(others, self._model.schema.digest, now)
@@ -218,6 +217,7 @@ class Averaging:
         assert self._model is not None
         self._terms.exchanged(chunks, self._model.chunks)
         self._over(chunks, duration, distance, now)
+        self._terms.choose()
 
     def _break_off(self, now: float, reason: str) -> None:
         self._offers.withdraw()

@@ -36,7 +36,7 @@ class Offers:
     """Makes and judges offers.
 
     Args:
-        terms: what this peer offers, and accepts at least; chosen again between rounds.
+        terms: what this peer offers, and accepts at least.
         apart: members that nothing is exchanged with until one side has fetched the model of the other.
         drift: steps of the network's clock that the model has missed.
     """
@@ -288,7 +288,7 @@ class Offers:
         if member is not None and member.phase:
             return IDLE
         guests = self._guests(source)
-        free = self._matching.accepts(source, self._position.serves(source), self._terms.trains, guests)
+        free = self._matching.accepts(source, self._position.serves(source), self._pacing.trains, guests)
         if busy or not free:
             if guests is None and member is not None and not self._leaves_alone(source, now):
                 self._matching.turned_away(source)

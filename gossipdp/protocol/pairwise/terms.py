@@ -16,9 +16,10 @@ __all__ = ["ExchangeTerms", "LinkLoad"]
 
 
 class ExchangeTerms:
-    """The terms. `choose` updates them.
+    """The terms of the next exchange. `choose` updates the pull, all else is read from the pacing and the load.
 
     Args:
+        pacing: H, the outer step, and whether a training process makes rounds.
         codec: the codec's family. For "modulo" this class chooses the bits.
         bits: a parameter, at least.
         window: chunks open at once, at most.
@@ -26,36 +27,48 @@ class ExchangeTerms:
         patience: seconds after which a missing chunk is asked for again.
     """
 
-    def __init__(self, codec: str, bits: int, window: int, kappa: float, patience: float) -> None:
-        self._family, self._bits, self._kappa = codec, bits, kappa
+    def __init__(self, pacing: Pacing, codec: str, bits: int, window: int, kappa: float, patience: float) -> None:
+        self._pacing, self._family, self._bits, self._kappa = pacing, codec, bits, kappa
         self._closes = False
         self._load = LinkLoad(window, bits, patience)
-        self.codec, self.window, self.pull = "", window, 0.0
-        self.trains = False
-        """a training process makes rounds"""
+        self._pull = 0.0
 
-    def choose(self, pacing: Pacing) -> None:
-        """Choose codec, window and pull for the next exchange."""
-        bits = self._bits
-        if pacing.fresh and pacing.alone:
-            bits = max(bits, 16)
-        elif pacing.first:
-            bits = max(bits, 8)
-        self.trains = pacing.trains
-        bits, self.window = self._load.bits(bits), self._load.window
+    def choose(self) -> None:
+        """A round or an exchange is over, and the pacing knows it: choose the pull that fits the next outer step."""
+        outer = self._pacing.outer()
+        self._pull = self._kappa / outer.lr if outer.momentum else 0.0
+
+    @property
+    def codec(self) -> str:
+        """The codec's name."""
         if self._closes:
-            self.codec, self.pull = self._family if self._family == "fp32" else f"modulo{BITS}", 0.0
-            return
-        self.codec = f"modulo{bits}" if self._family == "modulo" else self._family
-        outer = pacing.outer()
-        # Momentum fades only in outer steps. Without them the pulls of exchanges would add up for ever.
-        pulls = outer.momentum and self.trains
-        self.pull = self._kappa / outer.lr if pulls else 0.0
+            return self._family if self._family == "fp32" else f"modulo{BITS}"
+        if self._family != "modulo":
+            return self._family
+        bits = self._bits
+        if self._pacing.fresh and self._pacing.alone:
+            bits = max(bits, 16)
+        elif self._pacing.first:
+            bits = max(bits, 8)
+        return f"modulo{self._load.bits(bits)}"
 
-    def close(self, pacing: Pacing) -> None:
+    @property
+    def window(self) -> int:
+        """Chunks open at once."""
+        return self._load.window
+
+    @property
+    def pull(self) -> float:
+        """Share of the mixing that moves momentum.
+
+        Momentum fades only in outer steps. Without them the pulls of exchanges would add up for ever.
+        """
+        rests = self._closes or self._pacing.alone or not self._pacing.trains
+        return 0.0 if rests else self._pull
+
+    def close(self) -> None:
         """Training is over: from now on the codec is fine enough for the final mean, and momentum is at rest."""
         self._closes = True
-        self.choose(pacing)
 
     def fetched(self) -> None:
         """A transfer of the model is over."""

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Callable
 from dataclasses import dataclass
 from statistics import median_low
 from typing import Final
 
 from gossipdp.protocol import jobs
+from gossipdp.protocol.contribution import Contribution
 from gossipdp.protocol.events import Pace, RanAway
+from gossipdp.protocol.membership.membership import Membership
 from gossipdp.protocol.membership.progress import Own
 from gossipdp.protocol.model import Outer
 from gossipdp.protocol.outputs import Outputs
@@ -67,22 +68,21 @@ class Pacing:
     """H and the outer step of one peer.
 
     Args:
-        speed: this peer's speed relative to the others'.
-        clock: the network's clock in steps, as far as this peer knows.
-        changed: called when H, the outer step or `trains` may have changed.
+        membership: tells the speeds of others.
+        speed: this peer's speed relative to theirs.
+        contribution: tells the network's clock.
     """
 
     def __init__(
         self,
         config: PacingConfig,
         outputs: Outputs,
+        membership: Membership,
         speed: Speed,
-        *,
-        clock: Callable[[], int],
-        changed: Callable[[], None],
+        contribution: Contribution,
     ) -> None:
-        self._config, self._outputs, self._speed = config, outputs, speed
-        self._clock, self._changed = clock, changed
+        self._config, self._outputs = config, outputs
+        self._membership, self._speed, self._contribution = membership, speed, contribution
         self._made = 1.0
         """share of the last round that was made"""
         self._share = 1.0
@@ -110,12 +110,12 @@ class Pacing:
     @property
     def warming_up(self) -> bool:
         """The network's clock is still in the warm start."""
-        return self._clock() < self._config.warmup_steps
+        return self._contribution.clock < self._config.warmup_steps
 
     @property
     def early(self) -> bool:
         """The network's clock is still in the early rounds."""
-        return self._clock() < self._config.early_steps
+        return self._contribution.clock < self._config.early_steps
 
     @property
     def fresh(self) -> bool:
@@ -212,7 +212,6 @@ class Pacing:
             self._still_at = now + self.usual_round
             self._trains = False
             self._speed.rests()
-            self._changed()
             self._outputs.ask(jobs.Renew())
 
     # -- what happens -----------------------------------------------------------------------------------------
@@ -228,7 +227,8 @@ class Pacing:
         self._made = min(1.0, steps / self.every)
         self._share = max(self.speed, 1.0 / usual) * max(1.0, steps / self.every)
         if timed and not self._config.sync:
-            self._speed.trained(self._step_time, now)
+            lasting = self._speed.trained(self._step_time, now)
+            self._speed.compare(self._membership.speeds(lasting, now))
         self._submitted_at, self._unsure = now, max(0, self._unsure - 1)
 
     def slept(self, now: float) -> None:
@@ -244,13 +244,11 @@ class Pacing:
         """The training process is gone."""
         self._submitted_at, self._trains = None, False
         self._speed.rests()
-        self._changed()
 
     def began(self, rounds: int, *, fresh: bool) -> None:
         """The model is here, `rounds` old. fresh: another peer made it."""
         self._rounds, self._fresh = rounds, fresh
         self._measure()
-        self._changed()
 
     def resynced(self, rounds: int, duration: float) -> None:
         """The model is another peer's now, `rounds` old. The transfer took `duration` seconds."""
@@ -258,7 +256,6 @@ class Pacing:
         self._fresh, self._alone = True, ALONE_AFTER
         self.runaway.begin()
         self._measure()
-        self._changed()
 
     def round_done(self, rounds: int, length: float, movement: float, attached: bool, now: float) -> None:
         """An outer step is made.
@@ -280,11 +277,6 @@ class Pacing:
         self._measure()
         self.set()
         self._still_at = now + STANDS_STILL * self.usual_round
-        self._changed()
-
-    def in_vain(self) -> None:
-        """An exchange has mixed nothing."""
-        self._changed()
 
     def mixed(self, duration: float, distance: float = math.nan) -> None:
         """An exchange has mixed chunks.
@@ -299,7 +291,6 @@ class Pacing:
         if duration:
             self._exchange_time = duration
             self._exchanges.append(duration)
-        self._changed()
 
     # -- what follows -----------------------------------------------------------------------------------------
 

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from statistics import median, median_low
 from typing import Final
 
@@ -48,21 +48,20 @@ class Speed:
 
     `own` is in steps a second; 0 while it is unknown or no steps are made. `factor` is `own` relative to the median of
     all peers, this one included; 1 while unknown. `spread` is that of all these speeds.
-
-    Args:
-        others: steps a second of other members, called with (lasting, now). It includes members that have paused, or
-            were not heard, for less than `lasting` seconds. This peer's last rounds took that long. So the reports
-            outlive a pause of all peers, and a short network cut.
     """
 
-    def __init__(self, others: Callable[[float, float], Sequence[float]]) -> None:
-        self._others = others
+    def __init__(self) -> None:
         self._rounds: deque[tuple[float, float]] = deque(maxlen=MOST)
         """end of each of the last rounds, and seconds a step in it"""
         self.own, self.factor, self.spread = 0.0, 1.0, 0.0
 
-    def trained(self, seconds: float, now: float) -> None:
-        """A round of this peer is over, in which a step took `seconds`."""
+    def trained(self, seconds: float, now: float) -> float:
+        """A round of this peer is over, in which a step took `seconds`.
+
+        Returns:
+            Seconds since the first round that counts. In `compare` members count that have paused, or were not heard,
+            for less than that. So their reports outlive a pause of all peers, and a short network cut.
+        """
         rounds = self._rounds
         rounds.append((now, seconds))
         while len(rounds) > ROUNDS and rounds[0][0] < now - WINDOW:
@@ -70,7 +69,10 @@ class Speed:
         middle = median_low(lasted for _, lasted in rounds)
         known = middle > 0.0 and len(rounds) >= LEAST
         self.own = min(FASTEST_RATE, max(SLOWEST_RATE, 1.0 / middle)) if known else 0.0
-        others = self._others(now - rounds[0][0], now)
+        return now - rounds[0][0]
+
+    def compare(self, others: Sequence[float]) -> None:
+        """Follow the speeds of other members, in steps a second."""
         self.factor = settle(self.factor, self.own, others)
         self.spread = spread([self.own, *others]) if self.own else 0.0
 

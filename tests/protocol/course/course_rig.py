@@ -21,6 +21,7 @@ from gossipdp.protocol.transfer.arrived import Arrived, Origin
 from gossipdp.protocol.wire.messages import Line, Lineage, Member
 from gossipdp.protocol.wire.messages import State as Liveness
 from simulations.simulator.settings import peer_config
+from tests.protocol.membership.machines import TRUSTING
 
 EVERY, ROUNDS = 5, 10
 PERIOD = LOCAL.join_interval
@@ -180,7 +181,7 @@ class Side:
             remembered: members of an earlier life.
             joins: B has no model yet.
         """
-        self.side, self.view, self.outputs, self.progress = side, View(me), Outputs(), ProgressBoard(me)
+        self.side, self.view, self.outputs, self.progress = side, View(me), Outputs(), ProgressBoard(me, TRUSTING)
         self.now, self.held, self.quiet, self.numbers = 1000.0, [], True, 0
         self.me, self.ending = Progressing(), Ending()
         config = peer_config(every=every, apart_rounds=ROUNDS)

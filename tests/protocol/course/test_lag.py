@@ -16,6 +16,7 @@ from gossipdp.protocol.course.lag import (
 )
 from gossipdp.protocol.membership.progress import Own, ProgressBoard
 from gossipdp.protocol.wire.messages import Progress
+from tests.protocol.membership.machines import TRUSTING
 
 EVERY, PERIOD = 10, 0.5
 A, B, C, D = (bytes([letter]) * 32 for letter in b"abcd")
@@ -26,7 +27,7 @@ class One:
     """Peer B, in step with A, C and D at step 100."""
 
     def __init__(self, side=(A, C, D)):
-        self.board, self.side = ProgressBoard(B), side
+        self.board, self.side = ProgressBoard(B, TRUSTING), side
         self.own = Own(100, 10, 0, 0.0)
         self.tell(**dict.fromkeys("acd", 100))
         self.lag = Lag(every=EVERY, period=PERIOD)

@@ -8,13 +8,10 @@ from gossipdp.protocol.data.block_table import BlockTable
 from gossipdp.protocol.data.blocks import DataSet, Lease, pack
 from gossipdp.protocol.data.leasing import Leasing
 from gossipdp.protocol.data.rendezvous import weights
-from gossipdp.protocol.membership.config import LAN
-from gossipdp.protocol.membership.membership import Membership
-from gossipdp.protocol.membership.progress import ProgressBoard
 from gossipdp.protocol.outputs import Outputs
 from gossipdp.protocol.wire import encoding as wire
 from gossipdp.protocol.wire.messages import Coverage, Member, Ping, Reader, State
-from tests.protocol.membership.machines import TRUSTING
+from tests.protocol.membership.machines import membership_of
 
 BLOCKS = 60
 DATA = DataSet(b"what is read now"[:16], "data", BLOCKS)
@@ -40,16 +37,7 @@ class Host:
         self.id, self.outputs, self.news = peer(number), Outputs(), Outputs()
         self.me = Member(self.id, f"p{number}", f"10.0.0.{number}:1", incarnation, 0, State.ALIVE)
         random = Random(number)
-        self.membership = Membership(
-            LAN,
-            self.me,
-            random=random,
-            outputs=self.news,
-            emit=self.news.emit,
-            now=0.0,
-            progress=ProgressBoard(self.id),
-            signer=TRUSTING,
-        )
+        self.membership = membership_of(self.me, random, self.news)
         self.leasing = Leasing(self.membership, incarnation=incarnation, random=random, outputs=self.outputs, now=0.0)
         self.used: list[Lease] = []
 

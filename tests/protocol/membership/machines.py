@@ -10,12 +10,15 @@ from random import Random
 
 from msgspec.structs import replace
 
+from gossipdp.protocol.admission.register import Admission
 from gossipdp.protocol.events import Event, MemberChanged
 from gossipdp.protocol.membership.config import LAN, MembershipConfig
 from gossipdp.protocol.membership.membership import Membership
 from gossipdp.protocol.membership.progress import ProgressBoard
 from gossipdp.protocol.membership.signatures import Signer
 from gossipdp.protocol.outputs import Envelope, Outputs
+from gossipdp.protocol.rounds.speed import Speed
+from gossipdp.protocol.strikes import QuarantineConfig, Strikes
 from gossipdp.protocol.wire import encoding as wire
 from gossipdp.protocol.wire.messages import UNSIGNED, Member, Message, State
 
@@ -43,23 +46,40 @@ def record(
     return replace(member, accusers=tuple(map(peer_id, accusers)))
 
 
+def membership_of(
+    me: Member,
+    random: Random,
+    outputs: Outputs,
+    *,
+    config: MembershipConfig = LAN,
+    board: ProgressBoard | None = None,
+    signer: Signer = TRUSTING,
+    now: float = 0.0,
+) -> Membership:
+    """The Membership of a peer that does not train, on a host without an operator."""
+    admission = Admission(me.id)
+    return Membership(
+        config,
+        me,
+        random=random,
+        outputs=outputs,
+        admission=admission,
+        strikes=Strikes(QuarantineConfig(), me.id, admission),
+        progress=ProgressBoard(me.id, signer) if board is None else board,
+        speed=Speed(),
+        signer=signer,
+        now=now,
+    )
+
+
 class Peer:
     """One Membership with its outputs; for tests of one machine alone."""
 
     def __init__(self, me: Member, config: MembershipConfig = LAN, *, seed: object = 0, now: float = 0.0) -> None:
         self.outputs = Outputs()
-        self.board = ProgressBoard(me.id)
+        self.board = ProgressBoard(me.id, TRUSTING)
         random = Random(f"{seed}/{me.name}/{me.incarnation}")
-        self.membership = Membership(
-            config,
-            me,
-            random=random,
-            outputs=self.outputs,
-            emit=self.outputs.emit,
-            now=now,
-            progress=self.board,
-            signer=TRUSTING,
-        )
+        self.membership = membership_of(me, random, self.outputs, config=config, board=self.board, now=now)
         self.events: list[tuple[float, Event]] = []
 
     def hear(self, message: Message, source: int, now: float) -> list[Envelope]:
@@ -82,8 +102,8 @@ class Peer:
         return self.membership.members[peer_id(number)].state
 
     def news(self) -> list[Event]:
-        events = list(self.outputs.events)
-        self.outputs.events.clear()
+        events = list(self.membership.events)
+        self.membership.events.clear()
         return events
 
 

@@ -10,12 +10,10 @@ from hypothesis import strategies as st
 from gossipdp.protocol.membership.anti_entropy import _FEW, _LEAST
 from gossipdp.protocol.membership.config import LAN
 from gossipdp.protocol.membership.digests import PLACES, Run, pack
-from gossipdp.protocol.membership.membership import Membership
-from gossipdp.protocol.membership.progress import ProgressBoard
 from gossipdp.protocol.outputs import Outputs
 from gossipdp.protocol.wire import encoding as wire
 from gossipdp.protocol.wire.messages import MAX_HEADER, Member, Pong, PushPull, State
-from tests.protocol.membership.machines import TRUSTING, peer_id, record
+from tests.protocol.membership.machines import membership_of, peer_id, record
 
 EMPTY = (bytes(32),)
 """digest of a peer that knows no other"""
@@ -24,16 +22,7 @@ EMPTY = (bytes(32),)
 class Peer:
     def __init__(self, number: int, *known: Member) -> None:
         self.number, self.outputs = number, Outputs()
-        self.membership = Membership(
-            LAN,
-            record(number),
-            random=Random(number),
-            outputs=self.outputs,
-            emit=self.outputs.emit,
-            now=0.0,
-            progress=ProgressBoard(peer_id(number)),
-            signer=TRUSTING,
-        )
+        self.membership = membership_of(record(number), Random(number), self.outputs)
         for member in known:
             self.hear(Pong(0, (member,)), 99, 0.0)
         self.outputs.messages.clear()

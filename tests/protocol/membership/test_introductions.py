@@ -5,6 +5,7 @@ from random import Random
 
 from msgspec.structs import replace
 
+from gossipdp.protocol.admission.register import Admission
 from gossipdp.protocol.membership.config import LAN
 from gossipdp.protocol.membership.introductions import A_MINUTE, most_hearsay, most_live
 from gossipdp.protocol.membership.view import View
@@ -147,7 +148,7 @@ def test_link_that_the_transport_lost__only_that_member_counts_as_not_linked() -
 
 
 def test_remembered_are_others_that_have_an_address() -> None:
-    view = View(LAN, record(0))
+    view = View(LAN, record(0), Admission(peer_id(0)))
     view.remember([record(0), replace(record(1), address=""), record(2)])
     assert set(view.remembered) == {peer_id(2)}
 

@@ -8,8 +8,6 @@ import pytest
 from msgspec.structs import replace
 
 from gossipdp.protocol.membership.config import LAN, PRESETS, MembershipConfig
-from gossipdp.protocol.membership.membership import Membership
-from gossipdp.protocol.membership.progress import ProgressBoard
 from gossipdp.protocol.membership.suspects import suspicion_bounds, suspicion_timeout
 from gossipdp.protocol.outputs import Envelope, Outputs
 from gossipdp.protocol.wire import encoding as wire
@@ -24,7 +22,7 @@ from gossipdp.protocol.wire.messages import (
     PushPull,
     State,
 )
-from tests.protocol.membership.machines import TRUSTING, peer_id
+from tests.protocol.membership.machines import membership_of, peer_id
 
 PLAIN = derive(LAN, lifeguard=False)
 LEAST = 4.0 * 1.0
@@ -50,16 +48,7 @@ class Machine:
 
     def __init__(self, config: MembershipConfig = LAN, others: int = 8) -> None:
         self.others, self.outputs = others, Outputs()
-        self.membership = Membership(
-            config,
-            record(0),
-            random=Random(3),
-            outputs=self.outputs,
-            emit=self.outputs.emit,
-            now=0.0,
-            progress=ProgressBoard(peer_id(0)),
-            signer=TRUSTING,
-        )
+        self.membership = membership_of(record(0), Random(3), self.outputs, config=config)
         for number in range(1, others + 1):
             self.hear(Pong(0, (record(number),)), number, 0.0)
 
@@ -203,16 +192,8 @@ def test_probe_of_a_suspect_tells_it_first_of_all_and_it_refutes_at_once() -> No
         one.membership.handle_timer(due)
         ping = next((e.message for e in one.sent() if isinstance(e.message, Ping) and e.to == peer_id(5)), None)
     assert ping.members[:2] == (record(0), suspect(5, 1))
-    five = Membership(
-        LAN,
-        record(5),
-        random=Random(1),
-        outputs=(outputs := Outputs()),
-        emit=outputs.emit,
-        now=0.0,
-        progress=ProgressBoard(peer_id(5)),
-        signer=TRUSTING,
-    )
+    outputs = Outputs()
+    five = membership_of(record(5), Random(1), outputs)
     five.receive(ping, peer_id(0), due)
     assert five.me == record(5, refutation=1)
     assert all(envelope.message.members[0] == five.me for envelope in outputs.messages)  # type: ignore[attr-defined]

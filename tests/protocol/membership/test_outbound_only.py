@@ -3,16 +3,17 @@
 import math
 from random import Random
 
+from gossipdp.protocol.admission.register import Admission
 from gossipdp.protocol.membership.config import LAN
 from gossipdp.protocol.membership.dissemination import Dissemination
-from gossipdp.protocol.membership.membership import Membership
 from gossipdp.protocol.membership.outbound_only import PERIODS, RELAYS, RelayLinks, relays
 from gossipdp.protocol.membership.progress import ProgressBoard
 from gossipdp.protocol.membership.view import View
 from gossipdp.protocol.outputs import Outputs
+from gossipdp.protocol.rounds.speed import Speed
 from gossipdp.protocol.wire import encoding as wire
 from gossipdp.protocol.wire.messages import Member, Ping, PingRequest, Pong, State
-from tests.protocol.membership.machines import TRUSTING
+from tests.protocol.membership.machines import TRUSTING, membership_of
 
 ME = bytes([0b1010_0000]) + bytes(31)
 
@@ -47,9 +48,9 @@ def test_relays_are_spread_evenly_and_one_that_goes_is_replaced_by_one():
 
 
 def moored(address: str) -> tuple[RelayLinks, Outputs, View]:
-    view, outputs = View(LAN, Member(ME, "", address, 1, 0, State.ALIVE)), Outputs()
-    board = ProgressBoard(ME)
-    dissemination = Dissemination(view, random=Random(1), outputs=outputs, progress=board, speed=lambda: 2.0, now=5.0)
+    view, outputs = View(LAN, Member(ME, "", address, 1, 0, State.ALIVE), Admission(ME)), Outputs()
+    board = ProgressBoard(ME, TRUSTING)
+    dissemination = Dissemination(view, random=Random(1), outputs=outputs, progress=board, speed=Speed(), now=5.0)
     for first in (1, 2, 3, 4):
         view.put(member(first), 5.0)
     return RelayLinks(view, dissemination, 5.0), outputs, view
@@ -76,10 +77,8 @@ def test_peer_that_can_be_dialled_keeps_no_relays():
 def test_silent_outbound_only_member_is_pinged_by_its_relays_alone():
     me, behind = member(0x77), Member(ME, "", "", 1, 0, State.ALIVE)
     others = [member(first) for first in range(0x18, 0xF8, 0x10)]
-    outputs, board = Outputs(), ProgressBoard(me.id)
-    machine = Membership(
-        LAN, me, random=Random(1), outputs=outputs, emit=outputs.emit, now=0.0, progress=board, signer=TRUSTING
-    )
+    outputs = Outputs()
+    machine = membership_of(me, Random(1), outputs)
     for heard in (*others, behind):
         machine.receive(Ping(1, (heard,)), heard.id, 0.0)
     asked: list[bytes] = []

@@ -5,11 +5,13 @@ import math
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from gossipdp.protocol.membership import progress as module
 from gossipdp.protocol.membership.progress import LARGEST, ProgressBoard
 from gossipdp.protocol.wire import encoding as wire
-from gossipdp.protocol.wire.messages import Ping, Progress
+from gossipdp.protocol.wire.messages import Member, Ping, Progress, State
+from tests.protocol.membership.machines import TRUSTING
 
 
 def peer(number: int) -> bytes:
@@ -21,13 +23,13 @@ def told(number: int, clock: int, steps: int, samples: int, rounds: int) -> Prog
 
 
 def test_empty_board_stands_at_zero_and_reports_nothing() -> None:
-    board = ProgressBoard(peer(0))
+    board = ProgressBoard(peer(0), TRUSTING)
     assert (board.clock(), board.steps(), board.samples(), board.page(8)) == (0, 0, 0, ())
     assert board.mine == told(0, 0, 0, 0, 0) and board.of(peer(1)) is None
 
 
 def test_clock_is_the_furthest_and_the_counters_are_sums() -> None:
-    board = ProgressBoard(peer(0))
+    board = ProgressBoard(peer(0), TRUSTING)
     board.report(clock=70, steps=20, samples=160, rounds=2)
     board.merge([told(1, 100, 100, 800, 10), told(2, 60, 60, 480, 6)])
     assert (board.clock(), board.steps(), board.samples()) == (100, 180, 1440)
@@ -35,7 +37,7 @@ def test_clock_is_the_furthest_and_the_counters_are_sums() -> None:
 
 
 def test_own_report_never_goes_back() -> None:
-    board = ProgressBoard(peer(0))
+    board = ProgressBoard(peer(0), TRUSTING)
     board.report(clock=50, steps=50, samples=400, rounds=5)
     board.report(clock=40, steps=40, samples=300, rounds=4)
     assert board.mine == told(0, 50, 50, 400, 5)
@@ -45,7 +47,7 @@ def test_own_report_never_goes_back() -> None:
 def test_report_that_is_not_ahead_in_every_field_changes_nothing_and_its_peer_is_told_the_known_one(
     other: tuple[int, int, int, int],
 ) -> None:
-    board, known = ProgressBoard(peer(0)), told(1, 10, 9, 72, 1)
+    board, known = ProgressBoard(peer(0), TRUSTING), told(1, 10, 9, 72, 1)
     board.report(clock=1, steps=1, samples=1, rounds=1)
     board.merge([known, *(told(number, 1, 1, 1, 1) for number in range(2, 40))])
     assert not board.news(told(1, *other), peer(2)) and known not in board.page(2, peer(1)), "peer 2 is just late"
@@ -77,7 +79,7 @@ reports = st.lists(st.builds(told, st.integers(0, 4), *(st.integers(0, 1000) for
 def test_any_order_and_duplication_gives_the_same_board(items: list[Progress], random: object) -> None:
     shuffled = items + items[::2]
     random.shuffle(shuffled)  # type: ignore[attr-defined]
-    one, two = ProgressBoard(peer(9)), ProgressBoard(peer(9))
+    one, two = ProgressBoard(peer(9), TRUSTING), ProgressBoard(peer(9), TRUSTING)
     one.merge(items)
     two.merge(shuffled)
     assert {item.id: one.of(item.id) for item in items} == {item.id: two.of(item.id) for item in items}
@@ -86,7 +88,7 @@ def test_any_order_and_duplication_gives_the_same_board(items: list[Progress], r
 
 @given(reports)
 def test_counters_never_fall_whatever_is_merged(items: list[Progress]) -> None:
-    board = ProgressBoard(peer(0))
+    board = ProgressBoard(peer(0), TRUSTING)
     before = (0, 0, 0)
     for turn, item in enumerate(items):
         board.merge([item])
@@ -119,11 +121,11 @@ def rounds_of(board: ProgressBoard, *clocks: int, own: int = 100) -> list[int]:
     ],
 )
 def test_steps_count_on_from_a_clock_that_stands_still(heard: tuple[int, ...], claims: tuple[int, ...]) -> None:
-    assert rounds_of(ProgressBoard(peer(0)), *heard) == list(claims)
+    assert rounds_of(ProgressBoard(peer(0), TRUSTING), *heard) == list(claims)
 
 
 def test_standing_clock_gains_nothing_by_a_second_report() -> None:
-    board = ProgressBoard(peer(0))
+    board = ProgressBoard(peer(0), TRUSTING)
     assert rounds_of(board, 500, 500) == [110, 510]
     for _ in range(3):
         board.report(clock=120, steps=20, samples=1, rounds=2)
@@ -131,7 +133,7 @@ def test_standing_clock_gains_nothing_by_a_second_report() -> None:
 
 
 def test_steps_made_while_the_daemon_slept_are_not_counted_on_from_what_others_made_meanwhile() -> None:
-    board = ProgressBoard(peer(0))
+    board = ProgressBoard(peer(0), TRUSTING)
     board.report(clock=190, steps=190, samples=1, rounds=38)
     board.merge([told(1, 200, 200, 1, 40)])
     board.report(clock=200, steps=200, samples=1, rounds=40)
@@ -144,7 +146,7 @@ def test_steps_made_while_the_daemon_slept_are_not_counted_on_from_what_others_m
 @pytest.mark.parametrize("delay", [0, 1, 5, 40])
 @pytest.mark.parametrize("starts", [(0, 0), (0, 3), (0, 9)])
 def test_two_peers_with_late_news_do_not_run_the_clock_faster_than_one(starts: tuple[int, ...], delay: int) -> None:
-    boards, sent = [ProgressBoard(peer(number)) for number in range(2)], []
+    boards, sent = [ProgressBoard(peer(number), TRUSTING) for number in range(2)], []
     for time in range(1, 400):
         for number, start in enumerate(starts):
             if (time - start) % 10 == 0:
@@ -156,7 +158,7 @@ def test_two_peers_with_late_news_do_not_run_the_clock_faster_than_one(starts: t
 
 
 def test_restarted_peer_counts_on_from_the_reports_of_others() -> None:
-    board, other = ProgressBoard(peer(0)), ProgressBoard(peer(1))
+    board, other = ProgressBoard(peer(0), TRUSTING), ProgressBoard(peer(1), TRUSTING)
     other.merge([told(0, 500, 500, 4000, 50)])
     board.report(clock=0, steps=3, samples=24, rounds=0)
     board.merge(other.page(8))
@@ -169,7 +171,7 @@ def test_restarted_peer_counts_on_from_the_reports_of_others() -> None:
 
 
 def test_echo_of_the_own_report_adds_nothing() -> None:
-    board = ProgressBoard(peer(0))
+    board = ProgressBoard(peer(0), TRUSTING)
     for turn in range(1, 5):
         board.report(clock=turn * 10, steps=turn * 10, samples=turn * 80, rounds=turn)
         board.merge(board.page(8))
@@ -177,7 +179,7 @@ def test_echo_of_the_own_report_adds_nothing() -> None:
 
 
 def test_page_has_the_own_report_first_then_the_newest_and_all_in_time() -> None:
-    board = ProgressBoard(peer(0))
+    board = ProgressBoard(peer(0), TRUSTING)
     board.report(clock=1, steps=1, samples=1, rounds=0)
     board.merge([told(number, number, 1, 1, 0) for number in range(1, 30)])
     assert [board.page(8)[0].id for _ in range(3)] == [peer(0)] * 3
@@ -190,7 +192,7 @@ def test_page_has_the_own_report_first_then_the_newest_and_all_in_time() -> None
 
 def test_board_is_bounded_and_keeps_a_place_for_itself(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "MAX_REPORTS", 5)
-    board = ProgressBoard(peer(0))
+    board = ProgressBoard(peer(0), TRUSTING)
     board.merge([told(number, 1, 1, 1, 1) for number in range(1, 10)])
     board.report(clock=1, steps=1, samples=1, rounds=1)
     assert board.steps() == 5 and board.refused == 5
@@ -200,7 +202,7 @@ def test_board_is_bounded_and_keeps_a_place_for_itself(monkeypatch: pytest.Monke
 
 def test_absurd_report_on_me_leaves_my_own_report_sendable() -> None:
     """I9: what a member claims cannot make what I send undecodable."""
-    board = ProgressBoard(peer(0))
+    board = ProgressBoard(peer(0), TRUSTING)
     board.report(clock=5, steps=5, samples=5, rounds=5)
     board.merge([told(0, 2**63 - 1, 2**63 - 1, 2**63 - 1, 2**32 - 1)])
     board.report(clock=9, steps=9, samples=9, rounds=9)
@@ -210,28 +212,29 @@ def test_absurd_report_on_me_leaves_my_own_report_sendable() -> None:
 
 def test_when_all_places_are_taken_the_dead_make_room_for_the_living(monkeypatch) -> None:
     monkeypatch.setattr(module, "MAX_REPORTS", 5)
-    live = {peer(2), peer(7)}
-    board = ProgressBoard(peer(0), live.__contains__)
+    live = {peer(number): Member(peer(number), "", "", 1, 0, State.ALIVE) for number in range(10)}
+    board = ProgressBoard(peer(0), TRUSTING)
     board.merge([told(number, number, 10, 80, 1) for number in (1, 2, 3, 4)])
-    board.merge([told(8, 9, 10, 80, 1)])
+    members = {peer(2): live[peer(2)], peer(7): replace(live[peer(7)], state=State.SUSPECT)}
+    members[peer(8)] = replace(live[peer(8)], state=State.FAILED)
+    assert not board.take(told(8, 9, 10, 80, 1), members)
     assert board.of(peer(8)) is None and board.refused == 1, "it is not there"
-    board.merge([told(7, 9, 10, 80, 1), told(1, 5, 11, 88, 1)])
-    assert board.of(peer(7)) and board.of(peer(2)) and board.clock() == 9
+    assert board.take(told(7, 9, 10, 80, 1), members) and not board.take(told(1, 5, 11, 88, 1), members)
+    assert board.of(peer(7)) and board.of(peer(2)) and board.clock() == 4
     assert len(board.reports()) == 4 and board.refused == 2
-    live |= {peer(number) for number in range(10)}
-    board.merge([told(9, 9, 10, 80, 1)])
+    board.take(told(9, 9, 10, 80, 1), live)
     assert board.of(peer(9)) is None and board.refused == 3, "all peers with a report are live"
 
 
 def test_reports_beyond_the_limits_are_refused() -> None:
-    board = ProgressBoard(b"m" * 32)
+    board = ProgressBoard(b"m" * 32, TRUSTING)
     board.report(clock=5, steps=5, samples=5, rounds=1)
     board.merge([Progress(b"x" * 32, (1 << 63) - 1, 0, 0, 0), Progress(b"m" * 32, 1, 1 << 60, 0, 0)])
     assert (board.clock(), board.steps(), board.refused) == (5, 5, 2)
 
 
 def test_no_clock_beyond_the_largest_is_taken() -> None:
-    board = ProgressBoard(peer(0))
+    board = ProgressBoard(peer(0), TRUSTING)
     board.merge([told(0, 1 << 50, 0, 0, 0), told(1, LARGEST + 1, 0, 0, 0), told(2, LARGEST, 0, 1 << 50, 0)])
     board.report(clock=1 << 50, steps=1, samples=1, rounds=0)
     assert (board.clock(), board.mine.clock, board.refused) == (LARGEST, LARGEST, 2)
@@ -239,7 +242,7 @@ def test_no_clock_beyond_the_largest_is_taken() -> None:
 
 
 def test_own_report_never_exceeds_the_limits() -> None:
-    board, other = ProgressBoard(peer(0)), ProgressBoard(peer(1))
+    board, other = ProgressBoard(peer(0), TRUSTING), ProgressBoard(peer(1), TRUSTING)
     board.merge([told(0, 10, 1 << 56, 1 << 56, 0)])
     board.report(clock=20, steps=1, samples=1, rounds=0)
     other.merge([board.mine])
@@ -247,14 +250,14 @@ def test_own_report_never_exceeds_the_limits() -> None:
 
 
 def test_the_clock_is_known_without_looking_at_every_report() -> None:
-    board = ProgressBoard(peer(0))
+    board = ProgressBoard(peer(0), TRUSTING)
     board.merge([told(number, number, 1, 1, 0) for number in range(1, 30)])
     board._reports.clear()
     assert board.clock() == 29
 
 
 def test_losses_travel_with_larger_counts_and_never_by_themselves() -> None:
-    board, other = ProgressBoard(peer(1)), ProgressBoard(peer(0))
+    board, other = ProgressBoard(peer(1), TRUSTING), ProgressBoard(peer(0), TRUSTING)
     board.report(clock=5, steps=5, samples=40, rounds=1)
     other.merge(board.page(8))
     assert (other.of(peer(1)).loss, other.of(peer(1)).eval_loss) == (None, None)
@@ -270,7 +273,7 @@ def test_losses_travel_with_larger_counts_and_never_by_themselves() -> None:
 
 @pytest.mark.parametrize("loss", [math.nan, math.inf, -math.inf, 1e31])
 def test_a_loss_that_no_field_holds_is_unknown_to_others(loss: float) -> None:
-    board = ProgressBoard(peer(1))
+    board = ProgressBoard(peer(1), TRUSTING)
     board.note_losses(loss, 0.5)
     board.report(clock=5, steps=5, samples=40, rounds=1)
     (report,) = board.page(8)

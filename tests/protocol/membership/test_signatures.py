@@ -9,12 +9,12 @@ from msgspec.structs import replace
 
 from gossipdp.protocol.events import Event, MemberChanged, Notice, UpdateRefused
 from gossipdp.protocol.membership.config import LAN
-from gossipdp.protocol.membership.membership import Membership
 from gossipdp.protocol.membership.progress import ProgressBoard
 from gossipdp.protocol.membership.signatures import Signer
 from gossipdp.protocol.outputs import Outputs
 from gossipdp.protocol.wire.messages import Member, Message, Ping, Pong, Progress, PushPull, State
 from simulations.simulator.host import sign, verify
+from tests.protocol.membership.machines import membership_of
 
 FORGER = 9
 
@@ -38,26 +38,18 @@ class Peer:
     def __init__(self, number: int = 0) -> None:
         self.checks: Counter[bytes] = Counter()
         signer = Signer(partial(sign, peer_id(number)), self._verify)
-        self.outputs, self.board = Outputs(), ProgressBoard(peer_id(number), sign=signer.sign_progress)
-        self.membership = Membership(
-            LAN,
-            replace(signed(number), signature=bytes(64)),
-            random=Random(1),
-            outputs=self.outputs,
-            emit=self.outputs.emit,
-            now=0.0,
-            progress=self.board,
-            signer=signer,
-        )
+        self.outputs, self.board = Outputs(), ProgressBoard(peer_id(number), signer)
+        me = replace(signed(number), signature=bytes(64))
+        self.membership = membership_of(me, Random(1), self.outputs, board=self.board, signer=signer)
 
     def _verify(self, peer: bytes, data: bytes, signature: bytes) -> bool:
         self.checks[peer] += 1
         return verify(peer, data, signature)
 
     def hear(self, message: Message, source: int, now: float) -> list[Event]:
-        self.outputs.events.clear()
+        self.membership.events.clear()
         self.membership.receive(message, peer_id(source), now)  # type: ignore[arg-type]
-        return list(self.outputs.events)
+        return list(self.membership.events)
 
     def of(self, number: int) -> Member:
         return self.membership.members[peer_id(number)]

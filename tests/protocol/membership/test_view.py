@@ -9,10 +9,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
+from gossipdp.protocol.admission.register import Admission
 from gossipdp.protocol.membership import view as module
 from gossipdp.protocol.membership.config import LAN
 from gossipdp.protocol.membership.view import LIVE, View
 from gossipdp.protocol.wire.messages import Member, State
+from tests.protocol.membership.machines import peer_id
 
 
 def record(number: int, state: State = State.ALIVE, refutation: int = 0, address: str = "10.0.0.1:4710") -> Member:
@@ -21,7 +23,7 @@ def record(number: int, state: State = State.ALIVE, refutation: int = 0, address
 
 
 def view(*records: Member) -> View:
-    made = View(LAN, record(0))
+    made = View(LAN, record(0), Admission(peer_id(0)))
     for item in records:
         made.put(item, 1.0)
     return made
@@ -30,7 +32,7 @@ def view(*records: Member) -> View:
 @settings(max_examples=60)
 @given(st.lists(st.tuples(st.integers(1, 12), st.sampled_from(list(State))), max_size=60))
 def test_counts_lists_and_sums_are_those_of_the_records_whatever_came(puts: list[tuple[int, State]]) -> None:
-    made = View(LAN, record(0))
+    made = View(LAN, record(0), Admission(peer_id(0)))
     for times, (number, state) in enumerate(puts):
         made.put(record(number, state, times), float(times))
         if times % 20 == 19:

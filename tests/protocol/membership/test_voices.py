@@ -2,7 +2,10 @@
 
 import pytest
 
+from gossipdp.protocol.admission.register import Admission
+from gossipdp.protocol.admission.statements import NETWORK
 from gossipdp.protocol.membership.contacts import Contacts
+from gossipdp.protocol.wire.messages import Decision, Verdict
 
 LONG = 100.0
 """seconds after which a member is proven"""
@@ -11,7 +14,8 @@ A, B, C, D = "abcd"
 
 def contacts(heard=None, earlier=None, vouched=()):
     """heard: member -> times of its messages. earlier: seconds of earlier lives."""
-    made = Contacts(LONG, lambda peer: peer in vouched)
+    named = Decision(1, Verdict.CLOSED, NETWORK, allowed=vouched)
+    made = Contacts(LONG, Admission(b"me", operator=b"operator", verify=lambda *_: True, decisions=[named]))
     for peer, seconds in (earlier or {}).items():
         made.known_before(peer, seconds)
     for peer, times in (heard or {}).items():

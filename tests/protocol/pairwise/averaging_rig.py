@@ -8,7 +8,7 @@ import numpy as np
 from msgspec.structs import replace
 
 from gossipdp.protocol import jobs
-from gossipdp.protocol.model import Model
+from gossipdp.protocol.model import Model, Outer
 from gossipdp.protocol.outputs import Outputs
 from gossipdp.protocol.pairwise.averaging import Averaging
 from gossipdp.protocol.schema import Schema
@@ -46,7 +46,20 @@ def nothing(*_):
     pass
 
 
-def averages(membership, config, outputs, *, settings, keys=(), shuns=lambda peer, now: False, ended=nothing):
+class Pace:
+    """The part of pacing that averaging reads."""
+
+    def __init__(self):
+        self.usual_every, self.room, self.runaway = 50, math.inf, SimpleNamespace(share=1.0)
+        self.fresh = self.alone = self.first = self.trains = False
+
+    def outer(self):
+        return Outer(1.0, 0.5, 1.0, 1.0)
+
+
+def averages(
+    membership, config, outputs, *, settings, keys=(), shuns=lambda peer, now: False, ended=nothing, pacing=None
+):
     """`Averaging` of a peer with this membership, whose training makes rounds."""
     parts = SimpleNamespace(
         config=SimpleNamespace(averaging=config, settings=settings, keys=keys, sync=False),
@@ -58,7 +71,7 @@ def averages(membership, config, outputs, *, settings, keys=(), shuns=lambda pee
     )
     return Averaging(
         parts,
-        SimpleNamespace(usual_every=50, room=math.inf, runaway=SimpleNamespace(share=1.0)),
+        pacing or Pace(),
         SimpleNamespace(trains=True, open=True, gain=0.0),
         apart=dict,
         drift=lambda: 0,
@@ -71,7 +84,7 @@ class Node:
     def __init__(self, me, others, *, incarnation=1, config=None, schema=SCHEMA, settings=SETTINGS, keys=()):
         self.outputs, self.events, self.ended = Outputs(), [], []
         self.membership = Members(replace(me, incarnation=incarnation), others)
-        self.shuns = lambda peer, now: False
+        self.shuns, self.pacing = lambda peer, now: False, Pace()
         self.algorithm = pairwise()
         self.algorithm.allocate(SIZE, SIZE, 8192)
         self.algorithm.ledger.a[:] = np.random.default_rng(me.id[0]).standard_normal(SIZE)
@@ -85,9 +98,9 @@ class Node:
             keys=keys,
             shuns=self._shuns,
             ended=self._has_ended,
+            pacing=self.pacing,
         )
         self.terms = self.averaging._terms
-        self.terms.codec = "modulo8"
         self.distance = math.nan
         self.averaging.ready(Model(schema=schema, schema_bytes=schema.to_bytes(), settings=SETTINGS, clock=0, rounds=0))
 
@@ -132,7 +145,7 @@ def member(letter, incarnation=1, state=State.ALIVE):
 
 
 def configured(**changes):
-    return averaging_config(window=2, **changes)
+    return averaging_config(**{"window": 2, "codec": "modulo8", **changes})
 
 
 A, B, C, D = (member(letter) for letter in (b"a", b"b", b"c", b"d"))

@@ -203,8 +203,9 @@ class Rig(Machine):
         self.partner = partner * 32
         members = Members(member(me, incarnation), [member(partner)])
         schema = Schema.of([("w", (300,), "float32", "parameter")])
-        self.machine = averages(members, averaging_config(fineness={"modulo4": 4}), self.outputs, settings=SETTINGS)
-        self.machine._terms.codec = "modulo4"
+        self.machine = averages(
+            members, averaging_config(codec="modulo4", fineness={"modulo4": 4}), self.outputs, settings=SETTINGS
+        )
         self.machine.ready(Model(schema=schema, schema_bytes=schema.to_bytes(), settings=SETTINGS, clock=0, rounds=0))
 
 

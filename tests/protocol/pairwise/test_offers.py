@@ -6,7 +6,7 @@ from msgspec.structs import replace
 from gossipdp.protocol.events import ExchangeEnded, ExchangeStarted, Notice, OfferRefused
 from gossipdp.protocol.settings_digest import digest_of
 from gossipdp.protocol.wire.messages import Accept, End, Member, Offer, Refuse, State, short
-from tests.protocol.pairwise.averaging_rig import A, B, C, Node, an_offer, member, network, pump
+from tests.protocol.pairwise.averaging_rig import A, B, C, Node, an_offer, configured, member, network, pump
 
 
 def test_of_two_crossing_offers_the_lower_ids_holds():
@@ -32,7 +32,7 @@ def test_offer_of_a_third_peer_is_refused_as_busy_while_an_own_offer_is_out():
 def test_outbound_only_peers_are_guests__each_meets_once_and_each_dialable_peer_takes_its_share():
     guests = [Member(bytes([letter]) * 32, "g", "", 1, 0, State.ALIVE) for letter in b"cdefghij"]
     node, number, mixed = Node(A, [B, *guests[:4]]), 1 << 32, 1
-    node.terms.trains = True
+    node.pacing.trains = True
 
     def accepted(source, now=0.0):
         nonlocal number
@@ -130,7 +130,7 @@ def test_offer_of_an_earlier_life_or_of_a_failed_member_is_not_accepted(known):
 @pytest.mark.parametrize("trains", [True, False])
 def test_offer_to_a_peer_that_trains_is_refused_once_it_is_a_round_ahead(trains):
     node = Node(A, [B])
-    node.terms.trains = trains
+    node.pacing.trains = trains
     node.averaging._offers._matching.matched()
     node.hear(B.id, an_offer(1 << 32 | 1))
     (said,) = [envelope.message for envelope in node.post()]
@@ -141,7 +141,7 @@ def test_offer_to_a_peer_that_trains_is_refused_once_it_is_a_round_ahead(trains)
 def test_last_partner_gets_no_exchange_ahead_while_another_possible_partner_was_refused(alone):
     """T1 seed 6030: one of three peers met no partner for twenty rounds."""
     node = Node(A, [B, C])
-    node.terms.trains = True
+    node.pacing.trains = True
     matching = node.averaging._offers._matching
     matching.matched()
     matching.parted(B.id, 0.1)
@@ -174,8 +174,9 @@ def test_offer_that_arrives_again_after_its_exchange_begins_nothing():
 
 
 def test_terms_are_the_finer_codec_and_the_smaller_of_the_rest():
-    node = Node(A, [B])
-    node.terms.codec, node.terms.pull = "modulo4", 0.2
+    node = Node(A, [B], config=configured(codec="modulo4", kappa=0.2))
+    node.pacing.trains = True
+    node.terms.choose()
     node.hear(B.id, an_offer(1 << 32 | 1, codec="modulo16", weight=0.4, pull=0.3, window=1))
     assert node.post()[0].message == Accept(1 << 32 | 1, "modulo16", 0.4, 0.2, 1, 1)
 
@@ -256,7 +257,7 @@ def test_accept_is_compared_with_the_offer_as_sent_even_if_the_terms_have_change
     node = Node(A, [B])
     node.averaging.want(1, 0.0)
     [offer] = node.post()
-    node.terms.codec, node.terms.pull = "modulo16", 0.0
+    node.terms.close()
     node.hear(B.id, Accept(offer.message.exchange, offer.message.codec, 0.5, 0.0, 2))
     assert node.averaging.partner == B.id
 

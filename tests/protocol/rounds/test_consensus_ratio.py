@@ -8,6 +8,7 @@ import pytest
 from gossipdp.protocol.outputs import Outputs
 from gossipdp.protocol.rounds.consensus_ratio import FARTHEST, RATIO_DECAY, ConsensusRatio
 from gossipdp.protocol.rounds.pacing import FORGET_AFTER, Pacing
+from gossipdp.protocol.rounds.speed import Speed
 from simulations.simulator.settings import peer_config
 
 SQRT2 = math.sqrt(2.0)
@@ -72,10 +73,9 @@ class Paced:
     """A peer past its warm start that exchanges once a round."""
 
     def __init__(self, *, clock: int = 10_000) -> None:
-        self.speed = SimpleNamespace(factor=1.0, spread=0.0, trained=lambda seconds, now: None, rests=lambda: None)
         self.now, self.rounds, self.movement = clock, 50, 0.3
-        config = peer_config(every=50)
-        self.pacing = Pacing(config.pacing, Outputs(), self.speed, clock=lambda: self.now, changed=lambda: None)
+        alone, contribution = SimpleNamespace(speeds=lambda lasting, now: []), SimpleNamespace(clock=clock)
+        self.pacing = Pacing(peer_config(every=50).pacing, Outputs(), alone, Speed(), contribution)
         self.pacing.began(self.rounds, fresh=True)
         self.play(1.0, 1)
 

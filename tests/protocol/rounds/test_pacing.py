@@ -21,18 +21,16 @@ class Paced:
     def __init__(self, seconds: float = 0.01, **changed: object) -> None:
         self.looks: list[float] = []
         self.speed = SimpleNamespace(
-            factor=1.0, spread=0.0, trained=lambda seconds, now: self.looks.append(seconds), rests=lambda: None
+            factor=1.0,
+            spread=0.0,
+            trained=lambda seconds, now: self.looks.append(seconds),
+            compare=lambda others: None,
+            rests=lambda: None,
         )
-        config = peer_config(**{"every": 10, **changed})
-        self.clock = 10_000
-        self._terms = ExchangeTerms("modulo", PAIRWISE.bits, WINDOW, PAIRWISE.kappa, PATIENCE)
-        self.pacing = Pacing(
-            config.pacing,
-            Outputs(),
-            self.speed,
-            clock=lambda: self.clock,
-            changed=lambda: self._terms.choose(self.pacing),
-        )
+        config, self.contribution = peer_config(**{"every": 10, **changed}), SimpleNamespace(clock=10_000)
+        alone = SimpleNamespace(speeds=lambda lasting, now: [])
+        self.pacing = Pacing(config.pacing, Outputs(), alone, self.speed, self.contribution)
+        self._terms = ExchangeTerms(self.pacing, "modulo", PAIRWISE.bits, WINDOW, PAIRWISE.kappa, PATIENCE)
         for chunk in range(CHUNKS):
             self._terms.chunk_received(5.0 + chunk * seconds)
         self._terms.fetched()
@@ -44,7 +42,6 @@ class Paced:
 
     def in_vain(self) -> None:
         self._terms.exchanged(0, CHUNKS)
-        self.pacing.in_vain()
 
     @property
     def terms(self) -> tuple[str, int]:
@@ -114,7 +111,7 @@ def test_outer_step_is_chosen_by_the_phase_and_by_what_an_exchange_fills_unless_
     found = []
     for clock, duration in ((999, 0.0), (1000, 0.0), (1000, 2.5), (1000, 8.0), (150, 8.0)):
         for each in (free, stated):
-            each.clock = clock
+            each.contribution.clock = clock
             for _ in range(MEDIAN_OF):
                 each.mixed(duration)
             each.pacing.mixed(0.0)
@@ -137,7 +134,7 @@ def test_h_follows_speed_in_the_warm_start_and_is_at_least_one_step() -> None:
     paced = Paced()
     found = []
     for factor, clock in [(1.0, 10_000), (2.0, 10_000), (0.2, 10_000), (1 / 16, 10_000), (2.0, 0), (0.2, 0), (1.0, 0)]:
-        paced.speed.factor, paced.clock = factor, clock
+        paced.speed.factor, paced.contribution.clock = factor, clock
         paced.pacing.set()
         found.append(paced.pacing.every)
     assert found == [10, 20, 2, 1, 10, 1, 5]

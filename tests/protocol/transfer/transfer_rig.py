@@ -16,6 +16,7 @@ from gossipdp.protocol.schema import Schema
 from gossipdp.protocol.transfer.source import Source, TransferConfig
 from gossipdp.protocol.wire import encoding as wire
 from simulations.simulator.settings import pairwise
+from tests.protocol.membership.machines import TRUSTING
 
 SIZE = 4 * 8192 + 300
 CHUNKS = 5
@@ -61,7 +62,7 @@ def new_joiner(outputs, verify=lambda *_: True, seed=3, *, config=CONFIG, voices
     """A joiner whose members all have a voice, and are not set aside."""
     membership = SimpleNamespace(voices=voices)
     strikes = SimpleNamespace(shuns=shuns or (lambda peer, now: False))
-    progress, terms = ProgressBoard(b"j" * 32), {"settings": SETTINGS, **terms}
+    progress, terms = ProgressBoard(b"j" * 32, TRUSTING), {"settings": SETTINGS, **terms}
     return Joiner(config, outputs, verify, Random(seed), membership, strikes, progress, **terms)
 
 

@@ -9,10 +9,6 @@ import pytest
 from gossipdp.errors import HardwareError
 from gossipdp.protocol.data.blocks import DataSet, Lease
 from gossipdp.protocol.data.leasing import MAX_DATA, Leasing
-from gossipdp.protocol.membership.config import LAN
-from gossipdp.protocol.membership.membership import Membership
-from gossipdp.protocol.membership.progress import ProgressBoard
-from gossipdp.protocol.membership.signatures import Signer
 from gossipdp.protocol.outputs import Outputs
 from gossipdp.protocol.wire.messages import Member, State
 from gossipdp.runtime.link import data_client as link_data
@@ -20,6 +16,7 @@ from gossipdp.runtime.link import data_server
 from gossipdp.runtime.link.data_client import Begin, Bye, DataLink, DataLost, Group, Next, Used, data_path, encode
 from gossipdp.runtime.link.data_server import DataServer
 from gossipdp.runtime.unix_sockets import address
+from tests.protocol.membership.machines import membership_of
 
 
 class Peer:
@@ -29,16 +26,7 @@ class Peer:
         from random import Random
 
         me = Member(bytes(32), "p0", "", 1, 0, State.ALIVE)
-        membership = Membership(
-            LAN,
-            me,
-            random=Random(0),
-            outputs=Outputs(),
-            emit=lambda event: None,
-            now=0.0,
-            progress=ProgressBoard(me.id),
-            signer=Signer(lambda data: bytes(64), lambda *_: True),
-        )
+        membership = membership_of(me, Random(0), Outputs())
         self.leasing = Leasing(membership, incarnation=1, random=Random(0), outputs=Outputs(), now=0.0)
 
 

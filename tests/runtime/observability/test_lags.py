@@ -2,6 +2,7 @@
 
 from gossipdp.protocol.membership.progress import ProgressBoard
 from gossipdp.runtime.observability.lags import Lags
+from tests.protocol.membership.machines import TRUSTING
 
 ME, OTHER = bytes([1]) * 32, bytes([2]) * 32
 EVERY = 40
@@ -12,7 +13,7 @@ class Pair:
     """Two peers that train at the same speed, as this one sees both."""
 
     def __init__(self) -> None:
-        self.here, self.there, self.lags = ProgressBoard(ME), ProgressBoard(OTHER), Lags()
+        self.here, self.there, self.lags = ProgressBoard(ME, TRUSTING), ProgressBoard(OTHER, TRUSTING), Lags()
         self._rounds = {ME: 0, OTHER: 0}
 
     def round(self, *peers: bytes) -> tuple[int | None, int | None]:

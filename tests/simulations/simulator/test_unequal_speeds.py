@@ -89,11 +89,11 @@ def test_pause_of_all_leaves_h_as_it_was() -> None:
     for host, slow in zip(hosts, slowness, strict=True):
         host.step_slowness = slow
     cluster.network.run(138.0)
-    assert not any(host.running._speed.own for host in hosts)
+    assert not any(host.running.pacing._speed.own for host in hosts)
     for second in range(139, 180):
         cluster.network.run(float(second))
         assert [host.running.pacing.every for host in hosts] == every
-    assert every[0] < 6 and all(host.running._speed.own for host in hosts)
+    assert every[0] < 6 and all(host.running.pacing._speed.own for host in hosts)
 
 
 def test_peers_that_wait_for_each_other_keep_h_as_configured() -> None:
