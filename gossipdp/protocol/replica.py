@@ -47,8 +47,9 @@ class Replica:
             parts,
             self.pacing,
             self.rounds,
-            apart=lambda: sides.apart,
-            drift=lambda: age.drift(contribution.clock),
+            contribution,
+            age,
+            sides.apart,
             began=self._exchange_began,
             ended=self._exchange_ended,
         )

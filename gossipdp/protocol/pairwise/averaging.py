@@ -15,6 +15,8 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
 from gossipdp.protocol import jobs
+from gossipdp.protocol.contribution import Contribution
+from gossipdp.protocol.course.age import Age
 from gossipdp.protocol.events import Closeness, ExchangeStarted
 from gossipdp.protocol.model import Model
 from gossipdp.protocol.pairwise.initiator import Initiator
@@ -59,8 +61,7 @@ class Averaging:
     """All exchanges of one peer: the one under way, and those still to be settled.
 
     Args:
-        apart: members that nothing is exchanged with until one side has fetched the model of the other.
-        drift: steps of the network's clock that the model has missed.
+        contribution: as in `Offers`, like `age` and `apart`.
         began: called when an exchange begins.
         ended: called once for each exchange that ended: chunks mixed, seconds, RMS distance per parameter (NaN:
             unknown), now.
@@ -71,9 +72,10 @@ class Averaging:
         parts: Parts,
         pacing: Pacing,
         rounds: Rounds,
+        contribution: Contribution,
+        age: Age,
+        apart: Mapping[bytes, int],
         *,
-        apart: Callable[[], Mapping[bytes, int]],
-        drift: Callable[[], int],
         began: Callable[[], None],
         ended: Callable[[int, float, float, float], None],
     ) -> None:
@@ -92,7 +94,7 @@ class Averaging:
             early=config.early_exchanges,
             late=config.late_exchanges,
         )
-        self._offers = Offers(parts, pacing, rounds, self._terms, apart=apart, drift=drift)
+        self._offers = Offers(parts, pacing, rounds, self._terms, contribution, age, apart)
         self._closing = self._offers.closing
         self._timing = Timing(config.deadlines.ask)
         self._active: Initiator | Responder | None = None

@@ -6,10 +6,12 @@ round where peers follow one. The exchanges themselves are in `averaging`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
 from gossipdp.protocol import jobs
+from gossipdp.protocol.contribution import Contribution
+from gossipdp.protocol.course.age import Age
 from gossipdp.protocol.events import Notice, OfferRefused
 from gossipdp.protocol.membership.view import LIVE
 from gossipdp.protocol.model import Model
@@ -37,8 +39,9 @@ class Offers:
 
     Args:
         terms: what this peer offers, and accepts at least.
-        apart: members that nothing is exchanged with until one side has fetched the model of the other.
-        drift: steps of the network's clock that the model has missed.
+        contribution: tells the network's clock.
+        age: tells how many of its steps the model has missed.
+        apart: members that nothing is exchanged with until one side has fetched the model of the other. It changes.
     """
 
     def __init__(
@@ -47,15 +50,15 @@ class Offers:
         pacing: Pacing,
         rounds: Rounds,
         terms: ExchangeTerms,
-        *,
-        apart: Callable[[], Mapping[bytes, int]],
-        drift: Callable[[], int],
+        contribution: Contribution,
+        age: Age,
+        apart: Mapping[bytes, int],
     ) -> None:
         config = parts.config.averaging
         self._membership, self._outputs, self._shuns = parts.membership, parts.outputs, parts.strikes.shuns
         self._config, self._pacing, self._rounds, self._terms = config, pacing, rounds, terms
         self._settings, self._keys, self._sync = parts.config.settings, parts.config.keys, parts.config.sync
-        self._apart, self._drift = apart, drift
+        self._contribution, self._age, self._apart = contribution, age, apart
         me = self._membership.me
         self._me, self._incarnation = me.id, me.incarnation
         self._matching = Matching(config.matching, parts.random, sync=self._sync)
@@ -125,13 +128,14 @@ class Offers:
         """
         if self._membership.me.phase:
             return "" if self.closing.begun else IDLE
-        if self._rounds.trains or self._hands_in or (self.wants and self._drift() <= self._pacing.usual_every):
+        seeks = self.wants and self._age.drift(self._contribution.clock) <= self._pacing.usual_every
+        if self._rounds.trains or self._hands_in or seeks:
             return ""
         return BUSY if self._sync and self._rounds.open else IDLE
 
     def barred(self, peer: bytes, now: float) -> str:
         """Why nothing is exchanged with this peer, or ""."""
-        if peer in self._apart():
+        if peer in self._apart:
             return "apart"
         return "aside" if self._shuns(peer, now) else ""
 
@@ -202,7 +206,7 @@ class Offers:
         excluded = out_of_reach(self._membership.me, alive, self._membership.linked) | dict(unsettled)
         excluded |= {member.id: "finishing" for member in alive if member.phase}
         excluded |= dict.fromkeys(self._idle, IDLE)
-        excluded |= dict.fromkeys(self._apart(), "apart")
+        excluded |= dict.fromkeys(self._apart, "apart")
         excluded |= {member.id: "aside" for member in alive if self._shuns(member.id, now)}
         rest = (member.id for member in alive if member.id not in excluded)
         return excluded | self._known.left_alone(rest, now, asks=True)

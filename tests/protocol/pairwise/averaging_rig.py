@@ -8,6 +8,7 @@ import numpy as np
 from msgspec.structs import replace
 
 from gossipdp.protocol import jobs
+from gossipdp.protocol.course.age import Age
 from gossipdp.protocol.model import Model, Outer
 from gossipdp.protocol.outputs import Outputs
 from gossipdp.protocol.pairwise.averaging import Averaging
@@ -73,8 +74,9 @@ def averages(
         parts,
         pacing or Pace(),
         SimpleNamespace(trains=True, open=True, gain=0.0),
-        apart=dict,
-        drift=lambda: 0,
+        SimpleNamespace(clock=0),
+        Age(idle=False),
+        {},
         began=nothing,
         ended=ended,
     )
