@@ -50,8 +50,6 @@ class Replica:
             contribution,
             age,
             sides.apart,
-            began=self._exchange_began,
-            ended=self._exchange_ended,
         )
         self.moments = MomentsHolder(
             config.transfer,
@@ -211,6 +209,8 @@ class Replica:
     def step(self, now: float) -> None:
         """Draw conclusions after any input."""
         course, rounds = self.course, self.rounds
+        for news in self.averaging.take_news():
+            course.heard(news, now)
         course.step(now)
         replacing = course.reason is not None
         course.let_in() if self.model is not None else None
@@ -232,15 +232,6 @@ class Replica:
             self.ending.look(course.facts(), now, ready=self.model is not None, whole=whole, sources=sources)
             if before is Phase.RUNNING and self._membership.me.phase is not before:
                 course.source.forget()  # the model has changed, because training is over
-
-    def _exchange_began(self) -> None:
-        self.course.began()
-
-    def _exchange_ended(self, chunks: int, duration: float, distance: float, now: float) -> None:
-        if chunks:
-            self.rounds.mixed()
-            self.course.mixed(now)
-            self.pacing.mixed(duration, distance)
 
     # -- what it is -------------------------------------------------------------------------------------------
 

@@ -47,7 +47,7 @@ from gossipdp.protocol.events import (
 from gossipdp.protocol.membership.progress import Own
 from gossipdp.protocol.membership.view import LIVE
 from gossipdp.protocol.model import Model
-from gossipdp.protocol.pairwise.averaging import Averaging
+from gossipdp.protocol.pairwise.averaging import Averaging, News
 from gossipdp.protocol.parts import Parts
 from gossipdp.protocol.rounds.pacing import Pacing
 from gossipdp.protocol.rounds.rounds import Arrival, Rounds
@@ -612,17 +612,15 @@ class Course:
         if self.reason in SPARE and self._joiner is not None:
             self._fire(Event.REPLACED if self._joiner.done else Event.GAVE_UP, now)
 
-    def began(self) -> None:
-        """An exchange begins."""
-        self._lag.began(self._clocks())
-
-    def mixed(self, now: float) -> None:
-        """An exchange has mixed a chunk. This peer is in step, unless it has slept meanwhile."""
-        self._age.mixed()
+    def heard(self, news: News, now: float) -> None:
+        """An exchange begins, or has mixed chunks. Then this peer is in step, unless it has slept meanwhile."""
         clocks = self._clocks()
+        if news is News.BEGAN:
+            return self._lag.began(clocks)
         self._lag.mixed(clocks, now)
         if self.state is State.DOUBTING and not self._lag.far(clocks):
             self._fire(Event.CAUGHT_UP, now)
+        return None
 
     def member_changed(self, member: Member, now: float) -> None:
         """Membership has news of `member`."""

@@ -10,8 +10,9 @@ offer.
 
 from __future__ import annotations
 
+import enum
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 from gossipdp.protocol import jobs
@@ -47,7 +48,7 @@ from gossipdp.protocol.wire.messages import (
     Void,
 )
 
-__all__ = ["FORGOTTEN", "Averaging"]
+__all__ = ["FORGOTTEN", "Averaging", "News"]
 
 MAX_SETTLING: Final = 4
 """lost exchanges kept for chunks in doubt; the oldest beyond them is given up and counted"""
@@ -57,14 +58,18 @@ FORGOTTEN: Final = 3600.0
 """seconds after its beginning at which an exchange is given up if membership no longer knows the partner"""
 
 
+class News(enum.Enum):
+    """What exchanges mean for the age of the model."""
+
+    BEGAN = "an exchange begins"
+    MIXED = "an exchange has mixed chunks"
+
+
 class Averaging:
     """All exchanges of one peer: the one under way, and those still to be settled.
 
     Args:
         contribution: as in `Offers`, like `age` and `apart`.
-        began: called when an exchange begins.
-        ended: called once for each exchange that ended: chunks mixed, seconds, RMS distance per parameter (NaN:
-            unknown), now.
     """
 
     def __init__(
@@ -75,14 +80,11 @@ class Averaging:
         contribution: Contribution,
         age: Age,
         apart: Mapping[bytes, int],
-        *,
-        began: Callable[[], None],
-        ended: Callable[[int, float, float, float], None],
     ) -> None:
         config = parts.config.averaging
         self._membership, self._outputs = parts.membership, parts.outputs
         self._me, self._incarnation = self._membership.me.id, self._membership.me.incarnation
-        self._config, self._pacing, self._began, self._over = config, pacing, began, ended
+        self._config, self._pacing, self._rounds, self._age = config, pacing, rounds, age
         self._terms = ExchangeTerms(
             pacing, config.codec, config.bits, config.window, config.kappa, config.deadlines.ask
         )
@@ -106,6 +108,7 @@ class Averaging:
         self._model: Model | None = None
         self._unmixed: set[int] = set()
         """chunks that the next of the `passes` still lacks"""
+        self._news: list[News] = []
         self.passes = 0
         """times that all chunks have been mixed since the last outer step"""
 
@@ -195,6 +198,11 @@ class Averaging:
         self._offers.close(others, self._model.schema.digest, now)
         self.step(now)
 
+    def take_news(self) -> list[News]:
+        """What has happened since the last call, in order."""
+        news, self._news = self._news, []
+        return news
+
     @property
     def closeness(self) -> Closeness:
         """How close the states are by now, in the closing."""
@@ -218,7 +226,11 @@ class Averaging:
     def _ended(self, chunks: int, duration: float, distance: float, now: float) -> None:
         assert self._model is not None
         self._terms.exchanged(chunks, self._model.chunks)
-        self._over(chunks, duration, distance, now)
+        if chunks:
+            self._rounds.mixed()
+            self._age.mixed()
+            self._pacing.mixed(duration, distance)
+            self._news.append(News.MIXED)
         self._terms.choose()
 
     def _break_off(self, now: float, reason: str) -> None:
@@ -446,7 +458,7 @@ class Averaging:
         self._active = side
         side.round = self._offers.round
         self._offers.met(partner, initiator=side.initiator)
-        self._began()
+        self._news.append(News.BEGAN)
         terms = side.terms
         self._outputs.emit(ExchangeStarted(partner, terms.exchange, side.initiator, terms.codec))
 

@@ -9,6 +9,7 @@ from msgspec.structs import replace
 
 from gossipdp.protocol import jobs
 from gossipdp.protocol.course.age import Age
+from gossipdp.protocol.events import ExchangeEnded
 from gossipdp.protocol.model import Model, Outer
 from gossipdp.protocol.outputs import Outputs
 from gossipdp.protocol.pairwise.averaging import Averaging
@@ -53,14 +54,17 @@ class Pace:
     def __init__(self):
         self.usual_every, self.room, self.runaway = 50, math.inf, SimpleNamespace(share=1.0)
         self.fresh = self.alone = self.first = self.trains = False
+        self.distances = []
+        """of the exchanges that have mixed"""
+
+    def mixed(self, duration, distance):
+        self.distances.append(distance)
 
     def outer(self):
         return Outer(1.0, 0.5, 1.0, 1.0)
 
 
-def averages(
-    membership, config, outputs, *, settings, keys=(), shuns=lambda peer, now: False, ended=nothing, pacing=None
-):
+def averages(membership, config, outputs, *, settings, keys=(), shuns=lambda peer, now: False, pacing=None):
     """`Averaging` of a peer with this membership, whose training makes rounds."""
     parts = SimpleNamespace(
         config=SimpleNamespace(averaging=config, settings=settings, keys=keys, sync=False),
@@ -73,18 +77,16 @@ def averages(
     return Averaging(
         parts,
         pacing or Pace(),
-        SimpleNamespace(trains=True, open=True, gain=0.0),
+        SimpleNamespace(trains=True, open=True, gain=0.0, mixed=nothing),
         SimpleNamespace(clock=0),
         Age(idle=False),
         {},
-        began=nothing,
-        ended=ended,
     )
 
 
 class Node:
     def __init__(self, me, others, *, incarnation=1, config=None, schema=SCHEMA, settings=SETTINGS, keys=()):
-        self.outputs, self.events, self.ended = Outputs(), [], []
+        self.outputs, self.events = Outputs(), []
         self.membership = Members(replace(me, incarnation=incarnation), others)
         self.shuns, self.pacing = lambda peer, now: False, Pace()
         self.algorithm = pairwise()
@@ -99,19 +101,23 @@ class Node:
             settings=settings,
             keys=keys,
             shuns=self._shuns,
-            ended=self._has_ended,
             pacing=self.pacing,
         )
         self.terms = self.averaging._terms
-        self.distance = math.nan
         self.averaging.ready(Model(schema=schema, schema_bytes=schema.to_bytes(), settings=SETTINGS, clock=0, rounds=0))
+
+    @property
+    def ended(self):
+        """Chunks that each exchange has mixed by its end."""
+        return [event.chunks for event in self.of(ExchangeEnded)]
+
+    @property
+    def distance(self):
+        """RMS distance that the last exchange has told."""
+        return self.pacing.distances[-1]
 
     def _shuns(self, peer, now):
         return self.shuns(peer, now)
-
-    def _has_ended(self, chunks, duration, distance, now):
-        self.ended.append(chunks)
-        self.distance = distance
 
     def work(self, now):
         while self.outputs.jobs:
