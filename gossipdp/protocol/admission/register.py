@@ -12,7 +12,7 @@ tell who has got it.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Final
 
 import msgspec
@@ -41,17 +41,17 @@ class Receipts:
         self._kept: dict[bytes, dict[bytes, Receipt]] = {}
 
     def take(
-        self, receipts: Iterable[Receipt], about: Callable[[bytes], Decision | None], checks: Callable[[], bool]
+        self, receipts: Iterable[Receipt], stands: Mapping[bytes, Decision], checks: Callable[[], bool]
     ) -> list[Receipt]:
         """Keep all that are genuine and news, up to the first that is forged. Returns those that are kept.
 
         Args:
-            about: the decision that stands about a subject.
+            stands: the decision that stands about each subject.
             checks: called before each check of a signature: whether to make it.
         """
         taken = []
         for each in receipts:
-            decision = about(each.subject)
+            decision = stands.get(each.subject)
             if decision is None or not self.is_news(each, decision):
                 continue
             if not checks() or not self._genuine(each):
@@ -197,7 +197,7 @@ class Admission:
         Args:
             checks: as in `take`.
         """
-        taken = self._receipts.take(receipts, self.about, checks)
+        taken = self._receipts.take(receipts, self._stands, checks)
         if taken:
             self._changed()
         return taken

@@ -2,7 +2,8 @@
 
 `Membership` connects several machines. `probing` checks that members are alive, `dissemination` spreads news,
 `anti_entropy` compares whole views, `seeds` finds other members and `answers` sends owed records. `merging` checks what
-other members say and merges it into the `view`; `own_record` refutes what they say of this peer.
+other members say and merges it into the `view`; `own_record` refutes what they say of this peer; `voices` tells how far
+the network's clock is by their claims.
 
 No socket, clock, key or vector is here, and nothing of exchanges. Other packages read `members`, `alive` and the
 `MemberChanged` events.

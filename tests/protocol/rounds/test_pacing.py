@@ -7,7 +7,7 @@ import pytest
 
 from gossipdp.protocol.outputs import Outputs
 from gossipdp.protocol.pairwise.terms import ExchangeTerms
-from gossipdp.protocol.rounds.pacing import AGAINST_EXCHANGE, FULL, MEDIAN_OF, Pacing
+from gossipdp.protocol.rounds.pacing import AGAINST_EXCHANGE, ALONE_AFTER, FULL, MEDIAN_OF, Pacing
 from simulations.simulator.settings import averaging_config, peer_config
 
 CHUNKS = 16
@@ -39,13 +39,19 @@ class Paced:
     def mixed(self, duration: float) -> None:
         self._terms.exchanged(CHUNKS, CHUNKS)
         self.pacing.mixed(duration)
+        self._terms.choose()
 
     def in_vain(self) -> None:
         self._terms.exchanged(0, CHUNKS)
+        self._terms.choose()
 
     @property
     def terms(self) -> tuple[str, int]:
         return self._terms.codec, self._terms.window
+
+    @property
+    def pull(self) -> float:
+        return self._terms.pull
 
 
 @pytest.mark.parametrize(
@@ -119,6 +125,27 @@ def test_outer_step_is_chosen_by_the_phase_and_by_what_an_exchange_fills_unless_
         warming = clock == 150
         assert (stated.pacing.outer().lr, stated.pacing.outer().momentum) == ((1.0, 0.0) if warming else (0.5, 0.9))
     assert found == [(1.0, 0.6), (1.0, 0.8), (pytest.approx(0.85), 0.8), (pytest.approx(0.7), 0.8), (1.0, 0.0)]
+
+
+def test_pull_is_that_of_the_last_round_or_exchange__none_without_training_or_company() -> None:
+    paced = Paced(lr=0.5, momentum=0.9)
+    paced.mixed(1.0)
+    assert paced.pull == 0.0, "no training process has made a round"
+    paced.pacing.round_done(51, 0.3, 0.3, True, 6.0)
+    paced.contribution.clock = 150
+    assert paced.pull == PAIRWISE.kappa / 0.5, "as chosen before"
+    paced.mixed(1.0)
+    assert paced.pull == 0.0, "the warm start has no momentum"
+    paced.contribution.clock = 10_000
+    paced.mixed(1.0)
+    for rounds in range(52, 52 + ALONE_AFTER):
+        assert paced.pull == PAIRWISE.kappa / 0.5
+        paced.pacing.round_done(rounds, 0.3, 0.3, True, 7.0)
+    assert paced.pull == 0.0, "alone it steps without momentum"
+    paced.mixed(1.0)
+    assert paced.pull > 0.0
+    paced.pacing.detached()
+    assert paced.pull == 0.0
 
 
 def test_later_momentum_falls_with_the_spread_of_speeds_to_that_of_early_rounds() -> None:
