@@ -8,12 +8,11 @@ from collections.abc import Sequence
 from gossipdp.protocol import jobs
 from gossipdp.protocol.carried_state import Carried
 from gossipdp.protocol.contribution import Contribution
-from gossipdp.protocol.course.absences import Absences
-from gossipdp.protocol.course.age import Age
 from gossipdp.protocol.course.attachment import Attachment, Process
 from gossipdp.protocol.course.course import Course, TransferJob
 from gossipdp.protocol.course.ending import Ending
-from gossipdp.protocol.course.sides import Sides
+from gossipdp.protocol.course.facts import Age
+from gossipdp.protocol.course.sides import Absences, Sides
 from gossipdp.protocol.events import RoundSettled, SnapshotTaken
 from gossipdp.protocol.model import Model
 from gossipdp.protocol.pairwise.averaging import Averaging
@@ -213,9 +212,10 @@ class Replica:
             course.heard(news, now)
         course.step(now)
         replacing = course.reason is not None
-        course.let_in() if self.model is not None else None
-        if self.model is not None and self._attachment.wants_moments:
-            course.seek_moments(self._trusted(now), now)
+        if self.model is not None:
+            course.let_in()
+            if self._attachment.wants_moments:
+                course.seek_moments(self._trusted(now), now)
         if rounds.held != replacing:
             rounds.hold(replacing)
             if replacing:

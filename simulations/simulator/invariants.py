@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gossipdp.protocol import jobs
-from gossipdp.protocol.course.age import MOST_ROUNDS
+from gossipdp.protocol.course.rules import MOST_ROUNDS
 from gossipdp.protocol.events import (
     ChunksInDoubt,
     Event,

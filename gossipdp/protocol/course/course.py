@@ -7,33 +7,30 @@ training process behind (`Live`), which holds a newer model than any checkpoint 
 the election. It takes over the process's parameters unless a member has something that is more than two rounds later.
 
 A peer gives its model up for that of a greater side (`meeting`), if it has fallen behind (`lag`), and if its training
-has not begun and its model is old (`age`). It turns to a greater line if its own side gives it no model.
+has not begun and its model is old (`rules`). It turns to a greater line if its own side gives it no model.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
+from random import Random
 from typing import Final, TypeAlias
 
 from gossipdp.protocol import jobs
 from gossipdp.protocol.carried_state import Carried
 from gossipdp.protocol.contribution import Contribution
-from gossipdp.protocol.course.age import Age, more_than_a_copy, outdated, renewal
 from gossipdp.protocol.course.attachment import Attachment, Entry, Process
 from gossipdp.protocol.course.election import Election
 from gossipdp.protocol.course.ending import Ending
-from gossipdp.protocol.course.facts import Facts
+from gossipdp.protocol.course.facts import Age, Facts
 from gossipdp.protocol.course.joiner import Joiner
 from gossipdp.protocol.course.lag import BEHIND, VOUCHERS, Clocks, Lag
-from gossipdp.protocol.course.lines import NO_LINE
 from gossipdp.protocol.course.meeting import Meeting
-from gossipdp.protocol.course.reasons import SPARE, Reason
-from gossipdp.protocol.course.replacement import Replacement
-from gossipdp.protocol.course.rules import keeps_parameters
+from gossipdp.protocol.course.rules import NO_LINE, keeps_parameters, more_than_a_copy, outdated, renewal
 from gossipdp.protocol.course.sides import Sides
-from gossipdp.protocol.course.table import COURSE, HAVE_MODEL, Action, Event, State
+from gossipdp.protocol.course.table import COURSE, HAVE_MODEL, SPARE, Action, Event, Reason, State
 from gossipdp.protocol.events import (
     CheckpointAhead,
     Notice,
@@ -71,7 +68,7 @@ from gossipdp.protocol.wire.messages import (
 from gossipdp.protocol.wire.messages import State as Liveness
 from gossipdp.protocol.wire.table import since
 
-__all__ = ["Course", "TransferJob"]
+__all__ = ["WANTED", "Course", "Replacement", "TransferJob"]
 
 TELLS: Final = 4
 """Members of each side that are told per period."""
@@ -90,6 +87,57 @@ TransferJob: TypeAlias = (
     | jobs.Restore
 )
 """jobs of both sides of a transfer"""
+
+
+DRY: Final = {Reason.APART: 32, Reason.LAG: 4, Reason.IDLE: 4, Reason.LATE: 4}
+"""Periods without any source after which the peer gives up. A peer that lags can be averaged as it is. A peer held
+apart has to follow some day, so it waits longer."""
+WANTED: Final = 4
+"""The same, once another peer asks for the model that is given up: there may be no other model."""
+STALLED: Final = {Reason.APART: 128, Reason.LAG: 128, Reason.IDLE: 64, Reason.LATE: 64}
+"""Periods with sources that all refuse, after which the peer gives up; times 1 to 2 at random. Two peers may have begun
+to follow each other. One of them must stop first."""
+
+
+@dataclass
+class Replacement:
+    """One model that replaces another."""
+
+    reason: Reason
+    began: float
+    """time at which this began"""
+    kept: bool
+    """the checkpoint of the own model is saved, or not wanted"""
+    source: bytes = b""
+    """the member that it fetched from last"""
+    taken: set[int] = field(default_factory=set)
+    """chunks that are replaced"""
+    dry_at: float = math.inf
+    """when the peer gives up for want of sources"""
+    stalled_at: float = math.inf
+    """when it gives up for want of progress"""
+
+    def sought(self, candidates: Sequence[bytes], period: float, random: Random, now: float, *, busy: bool) -> None:
+        """Any of `candidates` was asked. busy: a model is coming."""
+        if busy:
+            self.dry_at = self.stalled_at = math.inf
+            return
+        if candidates:
+            self.dry_at = math.inf
+        elif math.isinf(self.dry_at):
+            self.dry_at = now + DRY[self.reason] * period
+        if math.isinf(self.stalled_at):
+            self.stalled_at = now + STALLED[self.reason] * period * (1.0 + random.random())
+
+    def wanted(self, period: float, now: float) -> None:
+        """Another peer asks for the model that is given up, and gets none of it."""
+        if not math.isinf(self.dry_at):
+            self.dry_at = min(self.dry_at, now + WANTED * period)
+
+    @property
+    def over_at(self) -> float:
+        """When the peer gives up, unless a model is coming."""
+        return min(self.dry_at, self.stalled_at)
 
 
 class Course:

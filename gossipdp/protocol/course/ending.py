@@ -20,8 +20,8 @@ from dataclasses import replace
 from typing import Final, NamedTuple
 
 from gossipdp.protocol.contribution import Contribution
-from gossipdp.protocol.course.age import Age, outdated, renewal, stale
-from gossipdp.protocol.course.facts import Facts
+from gossipdp.protocol.course.facts import Age, Facts
+from gossipdp.protocol.course.rules import outdated, renewal, stale
 from gossipdp.protocol.events import FinishBegan, Finished, FinishPhase, Notice
 from gossipdp.protocol.pairwise.averaging import Averaging
 from gossipdp.protocol.parts import Parts

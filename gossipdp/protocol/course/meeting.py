@@ -18,7 +18,9 @@ from __future__ import annotations
 import math
 from typing import Final
 
-from gossipdp.protocol.course.lines import NO_LINE, HeldLine, strength
+from msgspec.structs import replace
+
+from gossipdp.protocol.course.rules import NO_LINE, strength
 from gossipdp.protocol.course.sides import FREEZE, Sides
 from gossipdp.protocol.course.table import GAP, Action, Event, Gap
 from gossipdp.protocol.events import Notice
@@ -28,12 +30,48 @@ from gossipdp.protocol.outputs import Outputs
 from gossipdp.protocol.state_machine import next_state
 from gossipdp.protocol.wire.messages import Line
 
-__all__ = ["ALONE", "HEARING", "Meeting"]
+__all__ = ["ALONE", "HEARING", "LAST", "HeldLine", "Meeting"]
 
+LAST: Final = 0xFFFF_FFFF
+"""Greatest generation of a line: a larger one cannot be encoded."""
 HEARING: Final = 8
 """Periods from the first meeting to the verdict. A side's greatest line has reached its members by then."""
 ALONE: Final = 24
 """Periods after the verdict in which other members of this side may come back."""
+
+
+class HeldLine:
+    """The line that this peer holds.
+
+    Args:
+        maker: This peer's id.
+    """
+
+    def __init__(self, maker: bytes) -> None:
+        self._maker = maker
+        self.line = NO_LINE
+        self.since = -math.inf
+        """Time at which this peer took the line."""
+        self.hearsay = False
+        """This peer named the line because another said that it is apart. Such a line counts no members."""
+
+    def take(self, line: Line, now: float) -> None:
+        """Hold a line that another peer named."""
+        self.line, self.since, self.hearsay = line, now, False
+
+    def name(self, own: Own, now: float, *, members: int, trains: bool, hearsay: bool, corrects: bool) -> None:
+        """Name this peer's side by its own progress. `corrects`: keep the generation of the line held."""
+        generation = self.line.generation if corrects else self._next_generation()
+        self.line = Line(generation, members, own.clock, own.rounds, self._maker, trains)
+        self.since, self.hearsay = now, hearsay
+
+    def recount(self, members: int, now: float) -> None:
+        """Name the line anew with another number of members, at the same progress."""
+        self.take(replace(self.line, generation=self._next_generation(), members=members, maker=self._maker), now)
+
+    def _next_generation(self) -> int:
+        # A peer may claim the last generation. One more would make this peer's messages unreadable.
+        return min(self.line.generation + 1, LAST)
 
 
 class Meeting:

@@ -12,7 +12,7 @@ from typing import Final
 
 from gossipdp.protocol.state_machine import Table, diagram
 
-__all__ = ["COURSE", "GAP", "HAVE_MODEL", "Action", "Event", "Gap", "State", "course_diagram"]
+__all__ = ["COURSE", "GAP", "HAVE_MODEL", "SPARE", "Action", "Event", "Gap", "Reason", "State", "course_diagram"]
 
 
 class State(enum.Enum):
@@ -38,6 +38,23 @@ class State(enum.Enum):
 
 HAVE_MODEL: Final = frozenset({State.CURRENT, State.DOUBTING, State.REPLACING})
 """States of a peer that has a model."""
+
+
+class Reason(enum.StrEnum):
+    """Why a peer gives up its model for the network's. Events, the status and the checkpoint's job have the value."""
+
+    APART = "apart"
+    """Its side has met a greater one after a long partition."""
+    LAG = "lag"
+    """It was cut off and has fallen behind."""
+    IDLE = "idle"
+    """It has no training process, and its model is old."""
+    LATE = "late"
+    """A training process waits, and the model here is old."""
+
+
+SPARE: Final = (Reason.IDLE, Reason.LATE)
+"""Reasons of a peer that does not train."""
 
 
 class Gap(enum.Enum):

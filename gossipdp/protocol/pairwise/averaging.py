@@ -17,7 +17,7 @@ from typing import Final
 
 from gossipdp.protocol import jobs
 from gossipdp.protocol.contribution import Contribution
-from gossipdp.protocol.course.age import Age
+from gossipdp.protocol.course.facts import Age
 from gossipdp.protocol.events import Closeness, ExchangeStarted
 from gossipdp.protocol.model import Model
 from gossipdp.protocol.pairwise.initiator import Initiator

@@ -11,7 +11,7 @@ from typing import Final
 
 from gossipdp.protocol import jobs
 from gossipdp.protocol.contribution import Contribution
-from gossipdp.protocol.course.age import Age
+from gossipdp.protocol.course.facts import Age
 from gossipdp.protocol.events import Notice, OfferRefused
 from gossipdp.protocol.membership.view import LIVE
 from gossipdp.protocol.model import Model

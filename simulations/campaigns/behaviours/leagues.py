@@ -8,7 +8,7 @@ from typing import Final
 
 from msgspec.structs import replace
 
-from gossipdp.protocol.course.lines import NO_LINE
+from gossipdp.protocol.course.rules import NO_LINE
 from gossipdp.protocol.data.blocks import DataSet, pack
 from gossipdp.protocol.membership.signatures import Signer
 from gossipdp.protocol.outputs import Envelope

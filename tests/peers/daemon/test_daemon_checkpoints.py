@@ -6,8 +6,8 @@ import pytest
 
 from gossipdp.errors import DataError
 from gossipdp.protocol import jobs
-from gossipdp.protocol.course.reasons import Reason
-from gossipdp.protocol.course.replacement import Replacement
+from gossipdp.protocol.course.course import Replacement
+from gossipdp.protocol.course.table import Reason
 from gossipdp.protocol.events import CheckpointAhead
 from gossipdp.protocol.model import Model
 from gossipdp.protocol.schema import Schema

@@ -5,12 +5,11 @@ from dataclasses import replace
 from random import Random
 
 from gossipdp.protocol import jobs
-from gossipdp.protocol.course.absences import Absences
-from gossipdp.protocol.course.age import Age
 from gossipdp.protocol.course.course import Course
-from gossipdp.protocol.course.lines import NO_LINE
+from gossipdp.protocol.course.facts import Age
 from gossipdp.protocol.course.meeting import HEARING
-from gossipdp.protocol.course.sides import FREEZE, Sides
+from gossipdp.protocol.course.rules import NO_LINE
+from gossipdp.protocol.course.sides import FREEZE, Absences, Sides
 from gossipdp.protocol.course.table import Event, State
 from gossipdp.protocol.membership.config import LOCAL
 from gossipdp.protocol.membership.progress import Own, ProgressBoard

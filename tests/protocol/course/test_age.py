@@ -1,12 +1,12 @@
-"""When a peer that does not train fetches the model anew (`age`)."""
+"""When a peer that does not train fetches the model anew (`rules`)."""
 
 from dataclasses import replace
 
 import pytest
 
-from gossipdp.protocol.course.age import MOST_FETCHES, MOST_ROUNDS, SPARE_ROUNDS, Age, more_than_a_copy, renewal, stale
-from gossipdp.protocol.course.facts import Facts
-from gossipdp.protocol.course.reasons import Reason
+from gossipdp.protocol.course.facts import Age, Facts
+from gossipdp.protocol.course.rules import MOST_FETCHES, MOST_ROUNDS, SPARE_ROUNDS, more_than_a_copy, renewal, stale
+from gossipdp.protocol.course.table import Reason
 
 EVERY = 50
 FACTS = Facts(

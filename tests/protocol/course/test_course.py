@@ -8,11 +8,10 @@ from msgspec.structs import replace
 
 from gossipdp.errors import LocalProtocolError
 from gossipdp.protocol import jobs
+from gossipdp.protocol.course.course import WANTED
 from gossipdp.protocol.course.lag import ASKING, BEHIND, LISTEN
-from gossipdp.protocol.course.lines import NO_LINE
-from gossipdp.protocol.course.reasons import Reason
-from gossipdp.protocol.course.replacement import WANTED
-from gossipdp.protocol.course.table import COURSE, GAP, Action, Event, Gap, State, course_diagram
+from gossipdp.protocol.course.rules import NO_LINE
+from gossipdp.protocol.course.table import COURSE, GAP, Action, Event, Gap, Reason, State, course_diagram
 from gossipdp.protocol.events import ResyncBegan, ResyncEnded
 from gossipdp.protocol.membership.progress import Own
 from gossipdp.protocol.state_machine import next_state

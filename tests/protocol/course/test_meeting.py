@@ -4,8 +4,8 @@ import pytest
 from msgspec.structs import replace
 
 from gossipdp.protocol.course.lag import BEHIND
-from gossipdp.protocol.course.lines import NO_LINE
-from gossipdp.protocol.course.reasons import Reason
+from gossipdp.protocol.course.rules import NO_LINE
+from gossipdp.protocol.course.table import Reason
 from gossipdp.protocol.events import Notice, ResyncBegan
 from gossipdp.protocol.wire.messages import Line, State
 from tests.protocol.course.course_rig import GREATER, HEARD, MINE, PERIOD, A, B, C, D, E, Side, record

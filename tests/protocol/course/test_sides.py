@@ -5,9 +5,10 @@ from itertools import permutations
 import pytest
 from msgspec.structs import replace
 
-from gossipdp.protocol.course.lines import LAST, NO_LINE, strength
-from gossipdp.protocol.course.reasons import Reason
+from gossipdp.protocol.course.meeting import LAST
+from gossipdp.protocol.course.rules import NO_LINE, strength
 from gossipdp.protocol.course.sides import MAX_LIVES
+from gossipdp.protocol.course.table import Reason
 from gossipdp.protocol.membership.view import MAX_MEMBERS
 from gossipdp.protocol.wire import encoding as wire
 from gossipdp.protocol.wire.messages import Line, Progress, State

@@ -8,7 +8,7 @@ import numpy as np
 from msgspec.structs import replace
 
 from gossipdp.protocol import jobs
-from gossipdp.protocol.course.age import Age
+from gossipdp.protocol.course.facts import Age
 from gossipdp.protocol.events import ExchangeEnded
 from gossipdp.protocol.model import Model, Outer
 from gossipdp.protocol.outputs import Outputs

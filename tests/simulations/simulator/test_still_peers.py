@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from numpy.linalg import norm
 
-from gossipdp.protocol.course.age import SPARE_ROUNDS
+from gossipdp.protocol.course.rules import SPARE_ROUNDS
 from gossipdp.protocol.events import ExchangeStarted, ResyncEnded, StateJudged
 from simulations.simulator.cluster import Cluster, Plan
 from simulations.simulator.network import Conditions
