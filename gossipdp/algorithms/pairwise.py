@@ -38,6 +38,7 @@ from gossipdp.codecs import CODECS, moments
 from gossipdp.codecs.base import Buffer, ChunkCodec, PayloadError
 from gossipdp.codecs.blocks import Blocks
 from gossipdp.protocol import jobs
+from gossipdp.protocol.causes import Fault
 
 __all__ = ["Pairwise"]
 
@@ -324,7 +325,7 @@ class Pairwise:
         try:
             side.open(job.ranges)
         except PayloadError:
-            return self._refuse(job.key, "payload")
+            return self._refuse(job.key, Fault.PAYLOAD)
         return jobs.Turn((*own, *side.emit()), bound=self._bound(job.key.chunk))
 
     def _decode(self, key: jobs.ChunkKey, buffers: tuple[Buffer, ...], first: bool) -> jobs.Turn:
@@ -335,7 +336,7 @@ class Pairwise:
                 side.open(buffers[0])
             side.absorb(buffers[1:] if first else buffers)
         except PayloadError:
-            return self._refuse(key, "payload")
+            return self._refuse(key, Fault.PAYLOAD)
         # The acknowledgement is checked against this bound, even if the estimates change meanwhile.
         opened.told = self._bound(key.chunk)
         if self._widened is not None and side.complete and _share(opened.told, side.norm2()) < 1.0:
@@ -347,7 +348,7 @@ class Pairwise:
         try:
             side.absorb(job.buffers)
         except PayloadError:
-            return self._refuse(job.key, "payload")
+            return self._refuse(job.key, Fault.PAYLOAD)
         if not side.complete:
             return jobs.Turn(tuple(side.emit()), bound=self._bound(job.key.chunk))
         norm2 = side.norm2()
@@ -363,12 +364,12 @@ class Pairwise:
             if job.buffers:
                 side.absorb(job.buffers)
         except PayloadError:
-            return self._refuse(job.key, "payload")
+            return self._refuse(job.key, Fault.PAYLOAD)
         if not side.complete:
-            return self._refuse(job.key, "payload")
+            return self._refuse(job.key, Fault.PAYLOAD)
         norm2 = side.norm2()
         if math.isfinite(norm2) and job.share > _share(opened.told, norm2) * SHARE_TOLERANCE:
-            return self._refuse(job.key, "share")
+            return self._refuse(job.key, Fault.SHARE)
         return self._mix(job.key, opened, job.share, norm2, job)
 
     def _mix(
@@ -377,7 +378,7 @@ class Pairwise:
         ledger, chunk, span, blocks = self.ledger, key.chunk, self.ledger.span(key.chunk), self._blocks(key.chunk)
         side = opened.side
         if not math.isfinite(norm2):
-            return self._refuse(key, "nan")
+            return self._refuse(key, Fault.NAN)
         buffers = tuple(side.emit())
         # A clipped difference does not pull at v: a longer next step would widen the bound for a partner that lies.
         momentum = ledger.v[span] if job.pull and share >= 1.0 else None
@@ -418,9 +419,9 @@ class Pairwise:
         apart = min(distance, APART * usual)
         self._apart[chunk] = max(apart, _follow(self._apart[chunk], apart))
 
-    def _refuse(self, key: jobs.ChunkKey, reason: str) -> jobs.Turn:
+    def _refuse(self, key: jobs.ChunkKey, fault: Fault) -> jobs.Turn:
         self._open.pop(key, None)
-        return jobs.Turn(refused=reason)
+        return jobs.Turn(refused=fault)
 
 
 def _delta(side: ChunkCodec, size: int) -> NDArray[np.float32]:

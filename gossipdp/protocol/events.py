@@ -5,6 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from gossipdp.protocol.causes import Fault, Objection, Outcome, Unused
+from gossipdp.protocol.course.table import Reason
+from gossipdp.protocol.transfer.arrived import Origin
 from gossipdp.protocol.wire.messages import Decision, Member, Phase, Receipt, State
 
 __all__ = [
@@ -96,10 +99,7 @@ class UpdateRefused(Event):
     """Data of a peer was refused before a byte of it reached the anchor."""
 
     peer: bytes
-    reason: str
-    """Of an exchange: payload, nan, share. Of a state transfer: hash, manifest, schema, implausible, payload (of a
-    witness). Of moments: moments, manifest of moments, schema. Of membership: signature of a member record,
-    signature of a progress report. Of admission: signature of a decision."""
+    reason: Fault
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,8 +135,7 @@ class Struck(Event):
     """A proven fault of `peer` counts against it (`strikes`)."""
 
     peer: bytes
-    reason: str
-    """as in UpdateRefused, or garbled"""
+    reason: Fault
     strikes: int
     """strikes of the peer that have not expired, this one included"""
     pause: float
@@ -187,9 +186,7 @@ class ExchangeEnded(Event):
     partner: bytes
     exchange: int
     initiator: bool
-    result: str
-    """done, cut (ended early at a chunk boundary), slow (cut, because its chunks took far longer than usual), lost (the
-    partner went silent)"""
+    result: Outcome
     codec: str
     chunks: int
     of: int
@@ -210,7 +207,8 @@ class OfferRefused(Event):
     """A member refused the offer of an exchange."""
 
     partner: bytes
-    reason: str
+    reason: Objection | str
+    """a word of another version may be no `Objection`"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -228,8 +226,7 @@ class ChunksInDoubt(Event):
 class StateReady(Event):
     """This peer holds a model."""
 
-    origin: str
-    """founded, received, restored, or taken over (from a live training process)"""
+    origin: Origin
     clock: int
 
 
@@ -322,8 +319,7 @@ class SnapshotTaken(Event):
     """The snapshot area is free again."""
 
     snapshot: int
-    refused: str = ""
-    """"", nan, or session (of an older session, or not awaited)"""
+    refused: Unused | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -384,12 +380,11 @@ class StateJudged(Event):
 class ResyncBegan(Event):
     """This peer gives up its own state and fetches the network's."""
 
-    reason: str
-    """apart (`members` of its side have met `others` that trained without them for long), lag (it has fallen behind),
-    idle (it has no training process), late (a training
-    process waits)"""
+    reason: Reason
     members: int
+    """of its side, if the reason is APART"""
     others: int
+    """members that trained without them"""
     behind: int = 0
     """steps of the network's clock"""
 
@@ -398,7 +393,7 @@ class ResyncBegan(Event):
 class ResyncEnded(Event):
     """The fetch is over."""
 
-    reason: str
+    reason: Reason
     source: bytes
     complete: bool
     """this peer holds the model of `source`; False: no source was left, and it holds its own again"""

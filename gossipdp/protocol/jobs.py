@@ -12,6 +12,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final, Generic, NamedTuple, TypeAlias, TypeVar, cast
 
+from gossipdp.protocol.causes import Fault
+from gossipdp.protocol.course.table import Reason
 from gossipdp.protocol.wire.encoding import Buffer
 
 __all__ = [
@@ -255,8 +257,8 @@ class Turn:
     """blocks that needed more than the first stage, once complete"""
     escalation_bytes: int = 0
     """bytes received past the first stage, once complete"""
-    refused: str = ""
-    """why the partner's buffers were refused: payload, nan, share; "" if they were not"""
+    refused: Fault | None = None
+    """why the partner's buffers were refused; None if they were not"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -452,8 +454,8 @@ class CheckMoments(Job[Frozen | None]):
 class Keep(Job[None]):
     """Save a checkpoint before this peer follows others. The driver carries it out, perhaps after later jobs."""
 
-    reason: str
-    """apart (the operator decides about the checkpoint) or lag"""
+    reason: Reason
+    """if it is APART, the operator decides about the checkpoint"""
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,12 +7,14 @@ from collections.abc import Sequence
 
 from gossipdp.protocol import jobs
 from gossipdp.protocol.carried_state import Carried
+from gossipdp.protocol.causes import Unused
 from gossipdp.protocol.contribution import Contribution
 from gossipdp.protocol.course.attachment import Attachment, Process
 from gossipdp.protocol.course.course import Course, TransferJob
 from gossipdp.protocol.course.ending import Ending
 from gossipdp.protocol.course.facts import Age
 from gossipdp.protocol.course.sides import Absences, Sides
+from gossipdp.protocol.course.table import Reason
 from gossipdp.protocol.events import RoundSettled, SnapshotTaken
 from gossipdp.protocol.model import Model
 from gossipdp.protocol.pairwise.averaging import Averaging
@@ -118,7 +120,7 @@ class Replica:
         clock = self.contribution.own_clock + steps
         submitted = Snapshot(snapshot, applied, self.pacing.outer(), clock, steps, samples, state)
         if not self.rounds.submit(session, submitted):
-            self._outputs.emit(SnapshotTaken(snapshot, "session"))
+            self._outputs.emit(SnapshotTaken(snapshot, Unused.SESSION))
             return False
         self._unsettled = snapshot if self._sync else 0
         return True
@@ -261,9 +263,9 @@ class Replica:
         return self.course.held
 
     @property
-    def resyncing(self) -> str:
-        """Why this peer fetches the network's model anew right now: a `Reason`, or ""."""
-        return self.course.reason or ""
+    def resyncing(self) -> Reason | None:
+        """Why this peer fetches the network's model anew right now."""
+        return self.course.reason
 
     @property
     def fetched_in(self) -> int:

@@ -19,25 +19,25 @@ from dataclasses import dataclass
 from typing import Final
 
 from gossipdp.protocol.admission.register import Admission
+from gossipdp.protocol.causes import Fault
 from gossipdp.protocol.events import Event, MessageDropped, Struck, UpdateRefused
 from gossipdp.protocol.wire.messages import Member
 
 __all__ = ["EXCUSED", "GARBLED", "SIGNED", "Quarantine", "QuarantineConfig", "Strikes"]
 
-EXCUSED: Final = frozenset({"implausible", "schema"})
-"""Refusal reasons that prove nothing. The witness that denied a state may be the liar. If two sources have different
+EXCUSED: Final = frozenset({Fault.IMPLAUSIBLE, Fault.SCHEMA})
+"""Faults that prove nothing. The witness that denied a state may be the liar. If two sources have different
 models, either may be wrong."""
 SIGNED: Final = frozenset(
     {
-        "manifest",
-        "manifest of moments",
-        "signature",
-        "signature of a decision",
-        "signature of a member record",
-        "signature of a progress report",
+        Fault.MANIFEST,
+        Fault.MOMENTS_MANIFEST,
+        Fault.MEMBER_SIGNATURE,
+        Fault.PROGRESS_SIGNATURE,
+        Fault.DECISION_SIGNATURE,
     }
 )
-"""Refusal reasons that prove nothing against other software versions: the signature may cover an unknown field."""
+"""Faults that prove nothing against other software versions: the signature may cover an unknown field."""
 GARBLED: Final = 8
 """undecodable messages of one peer that make one fault"""
 
@@ -141,8 +141,8 @@ class Strikes:
                 struck.append(Struck(peer, reason, self._quarantine.count(peer, now), pause))
         return struck
 
-    def _fault(self, event: Event, members: Mapping[bytes, Member]) -> tuple[bytes, str]:
-        """The peer whose fault `event` proves, and the reason; "" if it proves none."""
+    def _fault(self, event: Event, members: Mapping[bytes, Member]) -> tuple[bytes, Fault | None]:
+        """The peer whose fault `event` proves, and the fault; None if it proves none."""
         match event:
             case UpdateRefused(peer, reason) if reason not in EXCUSED and (
                 reason not in SIGNED or self._akin(peer, members)
@@ -152,10 +152,10 @@ class Strikes:
                 self._garbled[peer] += 1
                 if self._garbled[peer] >= GARBLED:
                     del self._garbled[peer]
-                    return peer, "garbled"
+                    return peer, Fault.GARBLED
                 if len(self._garbled) > self._most:
                     self._garbled.clear()
-        return b"", ""
+        return b"", None
 
     def _akin(self, peer: bytes, members: Mapping[bytes, Member]) -> bool:
         """Whether that member runs the same software as this peer."""

@@ -21,6 +21,7 @@ from gossipdp.errors import (
     RefusedError,
     UnreachableError,
 )
+from gossipdp.protocol.causes import Unused
 from gossipdp.protocol.schema import OTHERS_EQUAL, Schema, chunk_spans
 from gossipdp.protocol.wire.encoding import Buffer
 from gossipdp.runtime import link as links
@@ -486,7 +487,7 @@ class Dialogue:
         self._moments.round_done()
         if refused:
             self.layout.carried.resend()
-        if refused == "session":
+        if refused == Unused.SESSION:
             return self._accounts.returned()
         self._accounts.taken(used=not refused)
         self._healing.judged(finite=not refused)

@@ -17,6 +17,7 @@ from functools import partial
 from multiprocessing import get_context
 from typing import Final
 
+from gossipdp.protocol.causes import Objection
 from gossipdp.protocol.events import Event, ExchangeEnded, MemberChanged, OfferRefused
 from gossipdp.protocol.membership.config import PRESETS
 from gossipdp.protocol.pairwise.matching import guests_per_round
@@ -55,7 +56,7 @@ class Behind(Cluster):
         match event:
             case MemberChanged(member) if member.state in (State.SUSPECT, State.FAILED):
                 self.failed.append((self.network.now, host.name, member.name, member.state.name))
-            case OfferRefused(partner, "silent"):
+            case OfferRefused(partner, Objection.SILENT):
                 self.silent.append((host.name, partner[:4].hex()))
             case ExchangeEnded(partner, chunks=chunks) if chunks:
                 self.matched[frozenset((host.id, partner))] += 1

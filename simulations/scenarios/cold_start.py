@@ -18,6 +18,7 @@ from functools import partial
 from random import Random
 
 from gossipdp.protocol.events import CheckpointAhead, Event, StateReady
+from gossipdp.protocol.transfer.arrived import Origin
 from simulations.simulator.cluster import Cluster, Plan
 from simulations.simulator.host import Host
 from simulations.simulator.network import Conditions
@@ -39,7 +40,7 @@ class ColdStart:
     loss: float
     latest: int
     """the host that held the latest checkpoint"""
-    origins: dict[int, str] = field(default_factory=dict)
+    origins: dict[int, Origin] = field(default_factory=dict)
     """host -> how it got its model"""
     clocks: dict[int, int] = field(default_factory=dict)
     """host -> clock of the model it went on from"""
@@ -55,7 +56,7 @@ class ColdStart:
     @property
     def restored(self) -> list[int]:
         """Hosts that restored their checkpoint."""
-        return sorted(host for host, origin in self.origins.items() if origin == "restored")
+        return sorted(host for host, origin in self.origins.items() if origin is Origin.RESTORED)
 
 
 def run(

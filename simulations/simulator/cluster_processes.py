@@ -21,6 +21,7 @@ from gossipdp.protocol.membership.config import PRESETS
 from gossipdp.protocol.outputs import Envelope
 from gossipdp.protocol.presets import SIMULATED
 from gossipdp.protocol.schema import Dtype, Kind, Schema
+from gossipdp.protocol.transfer.arrived import Origin
 from gossipdp.protocol.wire.messages import Message
 from simulations.simulator.host import Checkpoint, Host
 from simulations.simulator.invariants import Books
@@ -131,7 +132,7 @@ class ClusterProcesses:
         match event:
             case SessionOpened(_, kept) if not kept and self.network.links.whole_for > 1.0 and not host.running.leaving:
                 self.books.check_start(host)
-            case StateReady("founded"):
+            case StateReady(Origin.FOUNDED):
                 self.founded = True
             case CheckpointAhead(clock, rounds):
                 saved = host.checkpoint

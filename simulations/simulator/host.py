@@ -12,6 +12,7 @@ import numpy as np
 from gossipdp.algorithms.pairwise import Pairwise
 from gossipdp.codecs.base import Vector
 from gossipdp.protocol import jobs
+from gossipdp.protocol.course.table import Reason
 from gossipdp.protocol.peer import Peer, PeerConfig
 from gossipdp.protocol.schema import Schema, chunk_parameters
 from gossipdp.protocol.wire.messages import PROTOCOL_VERSION, Decision, Member
@@ -190,7 +191,7 @@ def perform(host: Host, job: jobs.Job[object]) -> object:
         case jobs.Restore():
             return _restore(host)
         case jobs.Keep(reason):
-            host.keep(pinned=reason == "apart")
+            host.keep(pinned=reason is Reason.APART)
             return None
     return host.algorithm.run(job)
 

@@ -15,6 +15,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 from gossipdp.protocol import events, jobs
+from gossipdp.protocol.course.table import Reason
 from gossipdp.protocol.wire import messages as said
 from gossipdp.protocol.wire.messages import Member, State
 from simulations.simulator.faults import FOREVER, Fault
@@ -204,7 +205,7 @@ class Reader:
                 verdict = "plausible" if plausible else "not plausible"
                 by = self.name(witness) if witness else "default, for there is no other peer"
                 return f"takes the state from {self.name(source)} for {verdict}, by {by}"
-            case events.ResyncBegan("apart", members, others):
+            case events.ResyncBegan(Reason.APART, members, others):
                 return f"follows {others} who were apart from this side of {members}, and fetches their model"
             case events.ResyncBegan():
                 return "has fallen behind, and fetches the model anew"

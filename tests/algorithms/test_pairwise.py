@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from gossipdp.algorithms.pairwise import NORM_SHARE, PLAUSIBLE
 from gossipdp.codecs import CODECS
 from gossipdp.protocol import jobs
+from gossipdp.protocol.causes import Fault
 from simulations.simulator.settings import pairwise
 from tests.algorithms.replicas import Replica, exchange, replicas
 from tests.algorithms.test_pairwise_bound import Trainee
@@ -189,8 +190,8 @@ def test_difference_without_a_finite_length_is_refused(measured, monkeypatch):
     turn = pair.opened("fp32")
     monkeypatch.setattr(type(pair.j._open[KEY].side), "norm2", lambda side: measured)
     before = pair.i.ledger.a.copy(), pair.j.ledger.a.copy()
-    assert pair.j.run(jobs.DecodeAndMix(KEY, turn.buffers, np.inf, 0.5, 0.0)).refused == "nan"
-    assert pair.i.run(jobs.Mix(KEY, (), 1.0, 0.5, 0.0)).refused == "nan"
+    assert pair.j.run(jobs.DecodeAndMix(KEY, turn.buffers, np.inf, 0.5, 0.0)).refused is Fault.NAN
+    assert pair.i.run(jobs.Mix(KEY, (), 1.0, 0.5, 0.0)).refused is Fault.NAN
     assert (pair.i.ledger.a == before[0]).all() and (pair.j.ledger.a == before[1]).all()
     assert not pair.i._open and not pair.j._open
 

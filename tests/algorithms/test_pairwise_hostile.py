@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from gossipdp.algorithms.pairwise import Pairwise
 from gossipdp.codecs import CODECS
 from gossipdp.protocol import jobs
+from gossipdp.protocol.causes import Fault
 from tests.algorithms.replicas import bounded, exchange, replicas
 
 
@@ -41,7 +42,7 @@ def test_hostile_responder_moves_the_initiator_by_at_most_gamma_tau(share):
     turn = j.run(jobs.Answer(key, "fp32", False, i.run(jobs.Begin(key, "fp32", True)).buffers[0]))
     i.run(jobs.Decode(key, turn.buffers, True))
     turn = i.run(jobs.Mix(key, (), share, 0.5, 0.0))
-    assert turn.refused == ("share" if share else "")
+    assert turn.refused is (Fault.SHARE if share else None)
     assert np.linalg.norm(i.a - before) <= 0.5 * tau
 
 
@@ -103,7 +104,7 @@ def test_payload_that_is_not_finite_is_refused(codec, poison):
     before = j.a
     j.run(jobs.Answer(key, codec, False, b""))
     turn = j.run(jobs.DecodeAndMix(key, (payload,), np.inf, 0.5, 0.0))
-    assert turn.refused == "payload" and (j.a == before).all() and not j.algorithm._open
+    assert turn.refused is Fault.PAYLOAD and (j.a == before).all() and not j.algorithm._open
 
 
 def test_clipped_exchange_still_conserves_the_sum():

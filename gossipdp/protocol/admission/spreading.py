@@ -16,6 +16,7 @@ from gossipdp.errors import RemoteProtocolError
 from gossipdp.protocol.admission.packing import pack, unpack
 from gossipdp.protocol.admission.register import Admission
 from gossipdp.protocol.budgets import Budgets, Checks
+from gossipdp.protocol.causes import Fault
 from gossipdp.protocol.events import Decided, MessageDropped, OperatorDiffers, ReceiptsTaken, UpdateRefused
 from gossipdp.protocol.membership.dissemination import transmit_limit
 from gossipdp.protocol.membership.membership import Membership
@@ -108,7 +109,7 @@ class Spreading:
         if checks.spent:
             return  # A later comparison brings the rest.
         if mine.unproven(told, receipts):
-            self._outputs.emit(UpdateRefused(source, "signature of a decision"))
+            self._outputs.emit(UpdateRefused(source, Fault.DECISION_SIGNATURE))
         elif message.digest and message.digest != mine.digest:
             self._answer(source, message, now)
 

@@ -405,7 +405,7 @@ class Course:
         self._averaging.ready(model)
         self._pacing.began(came.rounds, fresh=came.origin is not Origin.FOUNDED)
         self._contribution.report(self._rounds.rounds)
-        self._outputs.emit(StateReady(came.origin.value, at))
+        self._outputs.emit(StateReady(came.origin, at))
         self._pacing.set()
         self._meeting.begin(self._sides.said(came.giver), now)
         for member in self._remembered if came.own else ():
@@ -503,9 +503,9 @@ class Course:
         self._joiner = self._new_joiner(newer_than=newer_than)
         self._replacement = Replacement(reason, now, not keep)
         self._averaging.hold(True, now)
-        self._outputs.emit(ResyncBegan(reason.value, members, others, behind))
+        self._outputs.emit(ResyncBegan(reason, members, others, behind))
         if keep:
-            self._outputs.ask(jobs.Keep(reason.value))
+            self._outputs.ask(jobs.Keep(reason))
 
     def _replace(self, replacement: Replacement, joiner: Joiner, now: float) -> None:
         """Go on fetching from any live member that holds the model wanted, or end it."""
@@ -577,7 +577,7 @@ class Course:
         self._joiner = self._replacement = None
         for chunk in sorted(replacement.taken):
             self._outputs.ask(jobs.Conclude(chunk, not complete))
-        reason, source = replacement.reason.value, replacement.source
+        reason, source = replacement.reason, replacement.source
         self._outputs.emit(ResyncEnded(reason, source, complete, now - replacement.began))
         self._averaging.hold(False, now)
         for peer in self._sides.own()[:GREETED]:

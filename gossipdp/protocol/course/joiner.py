@@ -18,6 +18,7 @@ from typing import Final
 
 from gossipdp.protocol import jobs
 from gossipdp.protocol.carried_state import Carried
+from gossipdp.protocol.causes import Fault
 from gossipdp.protocol.events import Notice, TransferProgress, UpdateRefused
 from gossipdp.protocol.membership.membership import Membership
 from gossipdp.protocol.membership.progress import LARGEST, ProgressBoard
@@ -97,8 +98,8 @@ class Joiner:
         self.manifest: StateManifest | None = None
         self.schema: Schema | None = None
         self.schema_bytes = b""
-        self.refusals: dict[bytes, str] = {}
-        """Why each source was left: a `Refusal`, or the word that the source sent."""
+        self.refusals: dict[bytes, Refusal | Fault | str] = {}
+        """Why each source was left. A word that the source sent may be no `Refusal`."""
         self._hashes = b""
         self._first_piece = 0
         """Chunks of the vector. Pieces of what goes with it follow."""
@@ -215,17 +216,17 @@ class Joiner:
         if manifest.clock <= self._newer_than:
             return self._abandon(Refusal.OLD, now)
         contents = self._read(manifest, buffers, self.source)
-        if isinstance(contents, Refusal):
+        if isinstance(contents, Fault):
             return self._distrust(contents, now)
         if contents.schema.size > self._config.max_parameters:
             self._tell("GD-502", "the network's model does not fit this host's memory")
             return self._abandon(Refusal.SIZE, now)
         layout, before = contents.schema.digest, b"" if self.schema is None else self.schema.digest
         if layout != (self._layout or (before if self._layouts.agreed(before) else layout)):
-            return self._distrust(Refusal.SCHEMA, now)
+            return self._distrust(Fault.SCHEMA, now)
         self._layouts.shows(self.source, layout)
         if self._layouts.opinion(layout) is Opinion.DENIED:
-            return self._abandon(Refusal.SCHEMA, now)
+            return self._abandon(Fault.SCHEMA, now)
         if before not in (b"", layout):
             if self._working:
                 return self._abandon(Refusal.GONE, now)  # chunks of the layout before are being taken in
@@ -233,13 +234,13 @@ class Joiner:
             self.schema = self.manifest = None
         return self._accept(manifest, contents, now)
 
-    def _read(self, manifest: StateManifest, buffers: list[Buffer], source: bytes) -> Contents | Refusal:
+    def _read(self, manifest: StateManifest, buffers: list[Buffer], source: bytes) -> Contents | Fault:
         """The parts of a manifest that agree and that `source` has signed."""
         contents = read_manifest(manifest, buffers)
-        if isinstance(contents, Refusal):
+        if isinstance(contents, Fault):
             return contents
         signed = signed_part(manifest, contents.schema_bytes, contents.hashes)
-        return contents if self._verify(source, signed, contents.signature) else Refusal.MANIFEST
+        return contents if self._verify(source, signed, contents.signature) else Fault.MANIFEST
 
     def _second(self, message: Giving, buffers: list[Buffer], peer: bytes, now: float) -> None:
         """Another member shows its layout, or will not. Drop that of the source if two members show another one."""
@@ -248,8 +249,8 @@ class Joiner:
                 self._layouts.waits(chunks, now)
             case StateManifest() if message.settings == self._settings:
                 contents = self._read(message, buffers, peer)
-                if isinstance(contents, Refusal):
-                    self._outputs.emit(UpdateRefused(peer, contents.value))
+                if isinstance(contents, Fault):
+                    self._outputs.emit(UpdateRefused(peer, contents))
                     self._layouts.excused(peer)
                 else:
                     self._layouts.shows(peer, contents.schema.digest)
@@ -260,9 +261,9 @@ class Joiner:
     def _follow_layouts(self, now: float) -> None:
         """Drop the source's layout if two members show another one."""
         if self.schema is not None and self._layouts.opinion(self.schema.digest) is Opinion.DENIED:
-            self.refusals |= dict.fromkeys(self._layouts.showing(self.schema.digest), Refusal.SCHEMA)
+            self.refusals |= dict.fromkeys(self._layouts.showing(self.schema.digest), Fault.SCHEMA)
             self._drop()
-            self._abandon(Refusal.SCHEMA, now)
+            self._abandon(Fault.SCHEMA, now)
         self._settle(now)
 
     def _drop(self) -> None:
@@ -346,9 +347,9 @@ class Joiner:
             return
         if not result.finite:
             self._judge.lost(chunk)
-            self._outputs.emit(UpdateRefused(source, Refusal.HASH.value))
+            self._outputs.emit(UpdateRefused(source, Fault.HASH))
             if source == self.source:
-                self._abandon(Refusal.HASH, now)
+                self._abandon(Fault.HASH, now)
             else:
                 self._go_on(now)
             return
@@ -375,7 +376,7 @@ class Joiner:
             return
         refused = self._judge.sentence()
         for source, chunks in refused.items():
-            self.refusals[source] = Refusal.IMPLAUSIBLE
+            self.refusals[source] = Fault.IMPLAUSIBLE
             self._layouts.distrusts(source)
             lost = {*chunks, *(self._pieces if source == self._carrier else ())}
             self._missing |= lost
@@ -426,15 +427,15 @@ class Joiner:
         if peer == self.source and not self.done:
             self._abandon(Refusal.GONE, now)
 
-    def _distrust(self, reason: Refusal, now: float) -> None:
+    def _distrust(self, fault: Fault, now: float) -> None:
         """Leave the source, and count it as a refused update."""
         if self.source is not None:
-            self._outputs.emit(UpdateRefused(self.source, reason.value))
+            self._outputs.emit(UpdateRefused(self.source, fault))
             self._layouts.distrusts(self.source)
-            self._abandon(reason, now)
+            self._abandon(fault, now)
 
-    def _abandon(self, reason: str, now: float) -> None:
-        """Leave the source, and pause. `reason`: a `Refusal`, or the word that the source sent."""
+    def _abandon(self, reason: Refusal | Fault | str, now: float) -> None:
+        """Leave the source, and pause."""
         if self.source is not None:
             self.refusals[self.source] = reason
         self.source, self._fetching = None, False

@@ -14,6 +14,7 @@ from typing import Final
 from msgspec.structs import replace
 
 from gossipdp.protocol.admission.register import Admission
+from gossipdp.protocol.causes import Fault
 from gossipdp.protocol.events import Event, MemberChanged, UpdateRefused
 from gossipdp.protocol.membership.answers import Answers
 from gossipdp.protocol.membership.anti_entropy import AntiEntropy
@@ -96,7 +97,7 @@ class Merger:
         me, sender = self._view.me, _Sender(source, now, view, asked)
         for record in () if self._mistrusts(source, now) else records:
             if not self._merge(record, sender):
-                self._forged("member record", source, now)
+                self._forged(Fault.MEMBER_SIGNATURE, source, now)
                 break
         self._learn_progress(reports, source, now)
         # A member may not know yet that this peer has left, such as one that answers its dial.
@@ -243,16 +244,16 @@ class Merger:
         for report in () if self._mistrusts(source, now) else reports:
             if self._progress.news(report, source):
                 if not self._signer.verify_progress(report):
-                    self._forged("progress report", source, now)
+                    self._forged(Fault.PROGRESS_SIGNATURE, source, now)
                     return
                 if self._progress.take(report, self._view.members):
                     self._progress.believe(self._voices.clock(now))
 
-    def _forged(self, what: str, source: bytes, now: float) -> None:
+    def _forged(self, fault: Fault, source: bytes, now: float) -> None:
         self._forgers[source] = now + self._view.config.probe_timeout
         if len(self._forgers) > _FORGERS:
             del self._forgers[next(iter(self._forgers))]
-        self._events.append(UpdateRefused(source, f"signature of a {what}"))
+        self._events.append(UpdateRefused(source, fault))
 
     def _mistrusts(self, source: bytes, now: float) -> bool:
         """Whether `source` passed on a forged record within the last probe timeout."""

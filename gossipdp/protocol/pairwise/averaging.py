@@ -16,12 +16,12 @@ from collections.abc import Mapping, Sequence
 from typing import Final
 
 from gossipdp.protocol import jobs
+from gossipdp.protocol.causes import Ending, Objection, Outcome
 from gossipdp.protocol.contribution import Contribution
 from gossipdp.protocol.course.facts import Age
 from gossipdp.protocol.events import Closeness, ExchangeStarted
 from gossipdp.protocol.model import Model
 from gossipdp.protocol.pairwise.initiator import Initiator
-from gossipdp.protocol.pairwise.matching import BUSY
 from gossipdp.protocol.pairwise.offers import Offers
 from gossipdp.protocol.pairwise.responder import Responder
 from gossipdp.protocol.pairwise.schedule import Schedule
@@ -152,7 +152,7 @@ class Averaging:
             if isinstance(active, Initiator):
                 active.finish_early(now)
             else:
-                active.close("cut", now, "round")
+                active.close(Outcome.CUT, now, Ending.ROUND)
         self._offers.begin_round(exchanges, now, number, schedule, patience)
         self.step(now)
 
@@ -160,13 +160,13 @@ class Averaging:
         """Offer and accept no more exchanges. End the one under way at the next chunk boundary."""
         self._stopped = True
         self._offers.stop()
-        self._break_off(now, "leaving")
+        self._break_off(now, Objection.LEAVING)
         self.step(now)
 
     def hold(self, held: bool, now: float) -> bool:
         """While `held`, offer and accept nothing, and end the exchange under way. True once none is under way."""
         if held:
-            self._break_off(now, "joining")
+            self._break_off(now, Objection.JOINING)
         self._held = held
         self.step(now)
         return self._active is None
@@ -233,12 +233,12 @@ class Averaging:
             self._news.append(News.MIXED)
         self._terms.choose()
 
-    def _break_off(self, now: float, reason: str) -> None:
+    def _break_off(self, now: float, reason: Objection) -> None:
         self._offers.withdraw()
         if isinstance(self._active, Initiator):
             self._active.finish_early(now)
         elif self._active is not None:
-            self._active.close("cut", now, reason)
+            self._active.close(Outcome.CUT, now, reason)
 
     @property
     def partner(self) -> bytes | None:
@@ -306,7 +306,7 @@ class Averaging:
         if side is not None and side.terms.partner == source:
             side.receive(message, buffers, size, now)
         elif from_initiator and not isinstance(message, End):
-            self._outputs.send(source, End(exchange, False, "unknown"))
+            self._outputs.send(source, End(exchange, False, Ending.UNKNOWN))
 
     def _initiator(self, exchange: int) -> Initiator | None:
         if isinstance(self._active, Initiator) and self._active.terms.exchange == exchange:
@@ -386,16 +386,16 @@ class Averaging:
             self._retire(now)
             if log.mixing:
                 # If it were dropped now, a chunk that it leaves in doubt would not be counted.
-                return self._offers.refuse(offer, source, BUSY)
+                return self._offers.refuse(offer, source, Objection.BUSY)
         if objection := self._objection(offer, source, now):
             return self._offers.refuse(offer, source, objection)
         self._respond(offer, source, now)
 
-    def _objection(self, offer: Offer, source: bytes, now: float) -> str:
+    def _objection(self, offer: Offer, source: bytes, now: float) -> Objection | None:
         if self._stopped:
-            return "leaving"
+            return Objection.LEAVING
         if self._model is None or self._held:
-            return "joining"
+            return Objection.JOINING
         return self._offers.objection(offer, source, now, busy=self._active is not None)
 
     def _respond(self, offer: Offer, source: bytes, now: float) -> None:
@@ -450,8 +450,8 @@ class Averaging:
             side.give_up(now)
         elif side is not None:
             return
-        # "unwanted" settles an exchange of this incarnation. An earlier one's chunks in doubt stay in doubt.
-        reason = "lost" if exchange >> 32 < self._incarnation else "unwanted"
+        # UNWANTED settles an exchange of this incarnation. An earlier one's chunks in doubt stay in doubt.
+        reason = Ending.LOST if exchange >> 32 < self._incarnation else Ending.UNWANTED
         self._outputs.send(source, End(exchange, True, reason))
 
     def _start(self, side: Initiator | Responder, partner: bytes) -> None:
@@ -470,7 +470,8 @@ class Averaging:
             self._break_off(now, barred)
         self._retire(now)
         if self._free:
-            self._offers.make({side.terms.partner: "unsettled" for side in self._settling.values()}, now)
+            unsettled = {side.terms.partner: Objection.UNSETTLED for side in self._settling.values()}
+            self._offers.make(unsettled, now)
 
     @property
     def _free(self) -> bool:
@@ -525,4 +526,4 @@ class Averaging:
 
 def _lose(side: Initiator | Responder, now: float) -> None:
     """End `side`: its partner is gone."""
-    side.lose(now) if isinstance(side, Initiator) else side.close("lost", now)
+    side.lose(now) if isinstance(side, Initiator) else side.close(Outcome.LOST, now)

@@ -24,8 +24,8 @@ from collections.abc import Sequence, Set
 from random import Random
 from typing import Final
 
+from gossipdp.protocol.causes import Objection
 from gossipdp.protocol.events import Closeness
-from gossipdp.protocol.pairwise.matching import BUSY, DONE
 from gossipdp.protocol.pairwise.schedule import Schedule
 from gossipdp.protocol.wire.messages import Member
 
@@ -290,14 +290,14 @@ class Closing:
         """An exchange begins. No step is left out while it lasts: a large model takes minutes."""
         self._busy = True
 
-    def objection(self, source: bytes, now: float) -> str:
-        """Why an offer of `source` is refused, or ""."""
+    def objection(self, source: bytes, now: float) -> Objection | None:
+        """Why an offer of `source` is refused, or None."""
         if source not in self._others or self._exchanges >= 2 * self.most:
-            return DONE
+            return Objection.DONE
         if self._schedule is None or self._partner[0] in (b"", source):
-            return ""
+            return None
         wait = max(BEHIND, self._longest) if source in self._behind else self._wait
-        return "" if now >= self._since + wait else BUSY
+        return None if now >= self._since + wait else Objection.BUSY
 
     def refused(self, now: float) -> None:
         """The partner has no time. Without a schedule another one will do."""

@@ -24,6 +24,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from gossipdp.protocol import jobs
+from gossipdp.protocol.causes import Fault, Outcome
 from gossipdp.protocol.events import ExchangeEnded, UpdateRefused
 from gossipdp.protocol.outputs import Outputs
 from gossipdp.protocol.pairwise.block_layout import Named
@@ -201,7 +202,7 @@ class Side:
             return math.nan
         return math.sqrt(self.tally.parameters2 / max(1.0, self._size * self.tally.chunks / self._of))
 
-    def _end(self, result: str, now: float) -> None:
+    def _end(self, result: Outcome, now: float) -> None:
         self.ended = True
         tally = self.tally
         self._outputs.emit(
@@ -224,5 +225,5 @@ class Side:
             )
         )
 
-    def _refused(self, reason: str) -> None:
-        self._outputs.emit(UpdateRefused(self.terms.partner, reason))
+    def _refused(self, fault: Fault) -> None:
+        self._outputs.emit(UpdateRefused(self.terms.partner, fault))

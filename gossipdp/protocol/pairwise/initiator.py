@@ -10,6 +10,7 @@ import math
 from collections.abc import Iterator
 
 from gossipdp.protocol import jobs
+from gossipdp.protocol.causes import Ending, Outcome
 from gossipdp.protocol.events import ChunksInDoubt
 from gossipdp.protocol.outputs import Outputs
 from gossipdp.protocol.pairwise.exchange import MAX_TURNS, Deadlines, OpenChunk, Side, Terms
@@ -63,7 +64,7 @@ class Initiator(Side):
         self.next_first = first
         """the chunk that the next exchange begins with: the first that this one left out, or its own first chunk"""
         self._open: dict[int, OpenChunk] = {}
-        self._result = "done"
+        self._result = Outcome.DONE
         self._exhausted = False
         self._goodbye = False
         self.open_chunks(now)
@@ -101,7 +102,7 @@ class Initiator(Side):
         """When the agreed rate allows more than was sent so far."""
         return self.tally.started + self.tally.sent / self.terms.rate
 
-    def finish_early(self, now: float, result: str = "cut") -> None:
+    def finish_early(self, now: float, result: Outcome = Outcome.CUT) -> None:
         """End at the next chunk boundary: finish the open chunks and open no more."""
         if not self._exhausted:
             self._exhausted, self._result = True, result
@@ -216,18 +217,18 @@ class Initiator(Side):
                 self._send(Ask(self.terms.exchange, number, chunk.turn))
                 self._wait(chunk, now)
         if now >= self._slow_at():
-            self.finish_early(now, "slow")
+            self.finish_early(now, Outcome.SLOW)
         self.open_chunks(now)
 
     def lose(self, now: float) -> None:
         """The partner is silent or gone. Keep only the chunks in doubt, and ask about them later."""
-        self._exhausted, self._result = True, "lost"
+        self._exhausted, self._result = True, Outcome.LOST
         certain = [number for number, chunk in self._open.items() if not (chunk.doubtful or chunk.mixing)]
         self._drop(certain)
         self._end_if_done(now)
         if not self.ended:
-            self._send(End(self.terms.exchange, True, "lost"))
-            self._end("lost", now)
+            self._send(End(self.terms.exchange, True, Ending.LOST))
+            self._end(Outcome.LOST, now)
         for chunk in self._open.values():
             if not chunk.working:
                 # Unanswered questions tell how long the partner was away, not how long it will be.
@@ -243,8 +244,8 @@ class Initiator(Side):
         if doubts:
             self._outputs.emit(ChunksInDoubt(self.terms.partner, doubts))
 
-    def _ended_by_partner(self, reason: str, now: float) -> None:
-        if reason == "unknown":
+    def _ended_by_partner(self, reason: Ending | str, now: float) -> None:
+        if reason == Ending.UNKNOWN:
             self.give_up(now)
         elif not self.ended:
             self.finish_early(now)
@@ -273,7 +274,7 @@ class Initiator(Side):
 
     def _end_if_done(self, now: float) -> None:
         if self._exhausted and not self._open and not self._goodbye:
-            self._send(End(self.terms.exchange, True, "settled"))
+            self._send(End(self.terms.exchange, True, Ending.SETTLED))
             self._goodbye = True
             if not self.ended:
                 self._end(self._result, now)

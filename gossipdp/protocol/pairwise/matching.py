@@ -23,12 +23,10 @@ from dataclasses import dataclass
 from random import Random
 from typing import Final, Literal
 
+from gossipdp.protocol.causes import Objection
 from gossipdp.protocol.wire.messages import Member, short
 
 __all__ = [
-    "BUSY",
-    "DONE",
-    "IDLE",
     "Matching",
     "MatchingConfig",
     "choose_partner",
@@ -36,16 +34,10 @@ __all__ = [
     "out_of_reach",
 ]
 
-BUSY: Final = "busy"
-"""refusal of a peer that is in an exchange, or has an offer out"""
-DONE: Final = "done"
-"""refusal of a peer that has had all its exchanges until its next round begins"""
 EXCUSED: Final = 3
-"""rounds without a match in which a refusal with `DONE` restarts the wait for the notice GD-401"""
+"""rounds without a match in which a refusal with `Objection.DONE` restarts the wait for the notice GD-401"""
 UNPROVEN: Final = 0.125
 """share of the offers that any member may get. The others go to those that answered a ping, or mixed, while some did"""
-IDLE: Final = "idle"
-"""refusal of a peer without a training process"""
 MOST_GUESTS: Final = 4
 """guests of a round, at most; with its own exchange they move an anchor no further than an early round does"""
 
@@ -85,13 +77,13 @@ def guests_per_round(members: Iterable[Member]) -> tuple[int, int]:
     return min(MOST_GUESTS, each), max(1, -(-each // MOST_GUESTS))
 
 
-def out_of_reach(me: Member, members: Iterable[Member], linked: Callable[[bytes], bool]) -> dict[bytes, str]:
+def out_of_reach(me: Member, members: Iterable[Member], linked: Callable[[bytes], bool]) -> dict[bytes, Objection]:
     """Members that no offer can reach, and why: outbound-only ones that have opened no link to this peer.
 
     Two outbound-only peers never have a link, and are never matched.
     """
     return {
-        member.id: "outbound-only"
+        member.id: Objection.OUTBOUND
         for member in members
         if not member.address and not (me.address and linked(member.id))
     }
@@ -127,9 +119,9 @@ class Matching:
         self.guests = 0
         """guests accepted in this round"""
         self.offered: Offered | None = None
-        self.refusals: dict[bytes, str] = {}
+        self.refusals: dict[bytes, Objection | str] = {}
         """members not to be asked again for now, and why"""
-        self.reasons: dict[bytes, str] = {}
+        self.reasons: dict[bytes, Objection | str] = {}
         """each live member's last refusal since the last match"""
         self._refused = 0
         self._not_before = 0.0
@@ -186,7 +178,7 @@ class Matching:
     def candidate(
         self,
         alive: Sequence[Member],
-        excluded: Mapping[bytes, str],
+        excluded: Mapping[bytes, Objection],
         met: Collection[bytes],
         rtt: Callable[[bytes], float | None],
         now: float,
@@ -222,7 +214,9 @@ class Matching:
         last, lasted = self._last
         others = [peer for peer in possible if peer != last]
         # Wait for busy members only. One that cannot exchange at all, such as a joiner, is not waited for.
-        if now < self._sought_at + lasted and any(self.reasons.get(peer, BUSY) == BUSY for peer in others):
+        if now < self._sought_at + lasted and any(
+            self.reasons.get(peer, Objection.BUSY) == Objection.BUSY for peer in others
+        ):
             possible, self._lonely_since = others, now
         # Members that never answered a ping may not exist, and others may answer no offer.
         proven = [peer for peer in possible if rtt(peer) is not None]
@@ -276,13 +270,13 @@ class Matching:
         offered, self.offered = self.offered, None
         return offered
 
-    def refused(self, reason: str, now: float) -> None:
+    def refused(self, reason: Objection | str, now: float) -> None:
         """The offer that is out was refused, or got no answer."""
         offered = self.withdraw()
         if offered is not None:
             self.refusals[offered.partner] = self.reasons[offered.partner] = reason
             self.back_off(now)
-            if reason == DONE and self._unmet < EXCUSED:
+            if reason == Objection.DONE and self._unmet < EXCUSED:
                 # The partner accepts in its next round. Where rounds are long, that may take longer than `lonely`.
                 self._lonely_since = now
 
@@ -318,7 +312,7 @@ class Matching:
         if counted == "guest":
             self.guests = max(0, self.guests - 1)
             return
-        self.refusals[partner] = self.reasons[partner] = "nothing mixed"
+        self.refusals[partner] = self.reasons[partner] = Objection.NOTHING
         self._count(counted, +1)
         self.back_off(now)
 
@@ -347,9 +341,9 @@ class Matching:
         since = self._lonely_since
         return self.wanted > 0 and since is not None and now >= since + self._config.lonely
 
-    def loneliness(self, alive: Sequence[Member], excluded: Mapping[bytes, str]) -> str:
+    def loneliness(self, alive: Sequence[Member], excluded: Mapping[bytes, Objection]) -> str:
         """Why no partner is found, for the operator."""
-        reasons = {**{member.id: "not asked" for member in alive}, **self.reasons, **excluded}
+        reasons = {**{member.id: Objection.UNASKED for member in alive}, **self.reasons, **excluded}
         some = sorted(reasons.items())[:8]
         told = ", ".join(f"{short(peer)} {why}" for peer, why in some) or "no other live member"
         members = f"{len(alive)} member{'s' * (len(alive) != 1)}"

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
 from gossipdp.protocol import jobs
+from gossipdp.protocol.causes import Ending, Objection
 from gossipdp.protocol.contribution import Contribution
 from gossipdp.protocol.course.facts import Age
 from gossipdp.protocol.events import Notice, OfferRefused
@@ -18,7 +19,7 @@ from gossipdp.protocol.model import Model
 from gossipdp.protocol.pairwise.block_layout import Named
 from gossipdp.protocol.pairwise.closing import Closing
 from gossipdp.protocol.pairwise.exchange import Side, Terms, keeps_to
-from gossipdp.protocol.pairwise.matching import BUSY, DONE, IDLE, Matching, guests_per_round, out_of_reach
+from gossipdp.protocol.pairwise.matching import Matching, guests_per_round, out_of_reach
 from gossipdp.protocol.pairwise.partner_history import PartnerHistory
 from gossipdp.protocol.pairwise.schedule import Schedule, SchedulePosition
 from gossipdp.protocol.pairwise.terms import ExchangeTerms
@@ -108,7 +109,7 @@ class Offers:
     def withdraw(self) -> None:
         """Take back the offer that is out, if there is one."""
         if (offered := self._matching.withdraw()) is not None:
-            self._outputs.send(offered.partner, End(offered.exchange, True, "unwanted"))
+            self._outputs.send(offered.partner, End(offered.exchange, True, Ending.UNWANTED))
 
     @property
     def wants(self) -> bool:
@@ -120,28 +121,28 @@ class Offers:
         """The other live members, without those known to be idle and those whose training is over."""
         return {member.id for member in self._membership.alive() if not member.phase} - self._idle.keys()
 
-    def rests(self) -> str:
-        """Why this peer makes no exchanges, or "".
+    def rests(self) -> Objection | None:
+        """Why this peer makes no exchanges, or None.
 
         Without a training process it needs none once this round's are made, or while its model is old, unless it hands
         its last steps in. With mode sync the others wait for the first round of a training process that has begun.
         """
         if self._membership.me.phase:
-            return "" if self.closing.begun else IDLE
+            return None if self.closing.begun else Objection.IDLE
         seeks = self.wants and self._age.drift(self._contribution.clock) <= self._pacing.usual_every
         if self._rounds.trains or self._hands_in or seeks:
-            return ""
-        return BUSY if self._sync and self._rounds.open else IDLE
+            return None
+        return Objection.BUSY if self._sync and self._rounds.open else Objection.IDLE
 
-    def barred(self, peer: bytes, now: float) -> str:
-        """Why nothing is exchanged with this peer, or ""."""
+    def barred(self, peer: bytes, now: float) -> Objection | None:
+        """Why nothing is exchanged with this peer, or None."""
         if peer in self._apart:
-            return "apart"
-        return "aside" if self._shuns(peer, now) else ""
+            return Objection.APART
+        return Objection.ASIDE if self._shuns(peer, now) else None
 
     # -- own offers -------------------------------------------------------------------------------------------
 
-    def make(self, unsettled: Mapping[bytes, str], now: float) -> None:
+    def make(self, unsettled: Mapping[bytes, Objection], now: float) -> None:
         """Offer an exchange if a partner is wanted.
 
         Args:
@@ -162,10 +163,12 @@ class Offers:
         partner = self._matching.candidate(alive, excluded, met, known.rtt, now, scheduled, first)
         if partner is not None:
             self._offer(partner, now)
-        elif self._matching.lonely(now) and any(self._matching.reasons.get(peer) != IDLE for peer in self.company):
+        elif self._matching.lonely(now) and any(
+            self._matching.reasons.get(peer) != Objection.IDLE for peer in self.company
+        ):
             self._outputs.emit(Notice("GD-401", self._matching.loneliness(alive, excluded)))
 
-    def _make_closing(self, unsettled: Mapping[bytes, str], now: float) -> None:
+    def _make_closing(self, unsettled: Mapping[bytes, Objection], now: float) -> None:
         """Offer an exchange to the partner of the closing's step."""
         partner, _ = self.closing.partner
         if not partner:
@@ -200,14 +203,16 @@ class Offers:
         member = self._membership.members.get(partner)
         return OLDEST_VERSION if member is None else min(member.version, self._membership.me.version)
 
-    def _excluded(self, alive: Iterable[Member], unsettled: Mapping[bytes, str], now: float) -> dict[bytes, str]:
+    def _excluded(
+        self, alive: Iterable[Member], unsettled: Mapping[bytes, Objection], now: float
+    ) -> dict[bytes, Objection]:
         """Members that are not asked, and why."""
         alive = list(alive)
         excluded = out_of_reach(self._membership.me, alive, self._membership.linked) | dict(unsettled)
-        excluded |= {member.id: "finishing" for member in alive if member.phase}
-        excluded |= dict.fromkeys(self._idle, IDLE)
-        excluded |= dict.fromkeys(self._apart, "apart")
-        excluded |= {member.id: "aside" for member in alive if self._shuns(member.id, now)}
+        excluded |= {member.id: Objection.FINISHING for member in alive if member.phase}
+        excluded |= dict.fromkeys(self._idle, Objection.IDLE)
+        excluded |= dict.fromkeys(self._apart, Objection.APART)
+        excluded |= {member.id: Objection.ASIDE for member in alive if self._shuns(member.id, now)}
         rest = (member.id for member in alive if member.id not in excluded)
         return excluded | self._known.left_alone(rest, now, asks=True)
 
@@ -225,13 +230,13 @@ class Offers:
         named, weight = self._position.next()
         return share * self._config.weight * (2.0 * weight if partner == named else 1.0)
 
-    def refused(self, source: bytes, exchange: int, reason: str, now: float) -> None:
+    def refused(self, source: bytes, exchange: int, reason: Objection | str, now: float) -> None:
         """A partner has refused an offer."""
         if self.is_out(source, exchange):
             self._matching.refused(reason, now)
             self.closing.refused(now)
             self._outputs.emit(OfferRefused(source, reason))
-            if reason == IDLE:
+            if reason == Objection.IDLE:
                 self._idle[source] = now + IDLE_FOR
 
     def is_out(self, partner: bytes, exchange: int) -> bool:
@@ -247,8 +252,8 @@ class Offers:
             return None  # The partner has restarted, and may accept a copy of the offer on other terms.
         lawful = keeps_to(accept, self._out, self._config.fineness)
         if not lawful or self._model is None or self.barred(source, now):
-            self._matching.refused("terms", now)
-            self._outputs.send(source, End(accept.exchange, True, "unwanted"))
+            self._matching.refused(Objection.TERMS, now)
+            self._outputs.send(source, End(accept.exchange, True, Ending.UNWANTED))
             return None
         return terms
 
@@ -267,13 +272,13 @@ class Offers:
         """Whether this offer has been answered before."""
         return self._known.dealt_with(source, exchange)
 
-    def refuse(self, offer: Offer, source: bytes, reason: str) -> None:
+    def refuse(self, offer: Offer, source: bytes, reason: Objection) -> None:
         """Refuse an offer. A crossing offer needs no answer: the partner accepts this peer's own."""
-        if reason != "crossing":
+        if reason is not Objection.CROSSING:
             self._outputs.send(source, Refuse(offer.exchange, reason))
 
-    def objection(self, offer: Offer, source: bytes, now: float, *, busy: bool) -> str:
-        """Why an offer is refused, or "". busy: an exchange is under way."""
+    def objection(self, offer: Offer, source: bytes, now: float, *, busy: bool) -> Objection | None:
+        """Why an offer is refused, or None. busy: an exchange is under way."""
         assert self._model is not None
         if resting := self.rests():
             return resting
@@ -282,7 +287,7 @@ class Offers:
         member = self._membership.members.get(source)
         if member is not None and (member.state not in LIVE or member.incarnation > offer.exchange >> 32):
             # The offer is from an earlier incarnation, or the member is alive and will soon refute its suspicion.
-            return BUSY
+            return Objection.BUSY
         if unsuited := self._unsuited(offer, source):
             return unsuited
         if self.closing.begun:
@@ -290,33 +295,35 @@ class Offers:
                 return self._crossing(source)
             return self.closing.objection(source, now)
         if member is not None and member.phase:
-            return IDLE
+            return Objection.IDLE
         guests = self._guests(source)
         free = self._matching.accepts(source, self._position.serves(source), self._pacing.trains, guests)
         if busy or not free:
             if guests is None and member is not None and not self._leaves_alone(source, now):
                 self._matching.turned_away(source)
-            return BUSY if busy else DONE
+            return Objection.BUSY if busy else Objection.DONE
         if not self._matching.yields_to(source, self._me):
             return self._crossing(source)
-        return BUSY if self._matching.offered is None and self._leaves_alone(source, now) else ""
+        avoided = self._matching.offered is None and self._leaves_alone(source, now)
+        return Objection.BUSY if avoided else None
 
-    def _crossing(self, source: bytes) -> str:
+    def _crossing(self, source: bytes) -> Objection:
         """Why an offer is refused while another one is out. Of two crossing offers the lower id's holds."""
         offered = self._matching.offered
-        return "crossing" if offered is not None and offered.partner == source else BUSY
+        crosses = offered is not None and offered.partner == source
+        return Objection.CROSSING if crosses else Objection.BUSY
 
-    def _unsuited(self, offer: Offer, source: bytes) -> str:
-        """Why the two peers cannot exchange at all, or ""."""
+    def _unsuited(self, offer: Offer, source: bytes) -> Objection | None:
+        """Why the two peers cannot exchange at all, or None."""
         assert self._model is not None
         if offer.schema != self._model.schema.digest:
-            return "schema"
+            return Objection.SCHEMA
         if offer.settings != self._settings:
             if self._known.differs(source, self.round):
                 told = difference(f"member {short(source)}", self._settings, offer.settings, self._keys)
                 self._outputs.emit(Notice("GD-303", told))
-            return "settings"
-        return "" if Named.of(offer.codec).codec in self._config.fineness else "codec"
+            return Objection.SETTINGS
+        return None if Named.of(offer.codec).codec in self._config.fineness else Objection.CODEC
 
     def _leaves_alone(self, source: bytes, now: float) -> bool:
         """Whether this peer avoids `source` for now: it wasted time, and another member is available."""
@@ -414,7 +421,7 @@ class Offers:
         """`member` has failed or left. An offer to it is void."""
         offered = self._matching.offered
         if offered is not None and offered.partner == member.id:
-            self._matching.refused("gone", now)
+            self._matching.refused(Objection.GONE, now)
 
     def timer(self) -> float | None:
         """When to make, repeat or give up an offer. An offer that is out also expires while this peer rests."""
@@ -431,10 +438,10 @@ class Offers:
             return
         if now >= offered.expires:
             self._known.unanswered(offered.partner, 2.0 * (offered.expires - offered.repeat), now)
-            self._matching.refused("silent", now)
-            self._outputs.emit(OfferRefused(offered.partner, "silent"))
+            self._matching.refused(Objection.SILENT, now)
+            self._outputs.emit(OfferRefused(offered.partner, Objection.SILENT))
             # The partner's Accept may be on the way, or lost. The End spares it the wait.
-            self._outputs.send(offered.partner, End(offered.exchange, True, "unwanted"))
+            self._outputs.send(offered.partner, End(offered.exchange, True, Ending.UNWANTED))
         elif now >= offered.repeat and not offered.repeated:
             offered.repeated = True
             self._send(offered.partner)

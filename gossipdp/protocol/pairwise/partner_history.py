@@ -20,6 +20,8 @@ from collections import OrderedDict
 from collections.abc import Container, Iterable
 from typing import Final, NamedTuple
 
+from gossipdp.protocol.causes import Objection
+
 __all__ = ["PartnerHistory"]
 
 MOST = 4096
@@ -130,16 +132,18 @@ class PartnerHistory:
         """Whether `peer` is asked before strangers that may not answer."""
         return peer in self._familiar or not self._doubtful
 
-    def left_alone(self, possible: Iterable[bytes], now: float, *, asks: bool) -> dict[bytes, str]:
+    def left_alone(self, possible: Iterable[bytes], now: float, *, asks: bool) -> dict[bytes, Objection]:
         """Members to leave alone now, and why. None if that would be all of `possible`.
 
         Args:
             asks: this peer makes the offer. Those that did not answer the last one are left alone, too.
         """
         there = list(possible)
-        waiting = {peer: "slow" for peer in there if peer in self._wasted and now < self._wasted[peer].until}
+        waiting = {peer: Objection.SLOW for peer in there if peer in self._wasted and now < self._wasted[peer].until}
         if asks:
-            waiting |= {peer: "silent" for peer in there if peer in self._silent and now < self._silent[peer].until}
+            waiting |= {
+                peer: Objection.SILENT for peer in there if peer in self._silent and now < self._silent[peer].until
+            }
         return waiting if len(waiting) < len(there) else {}
 
 

@@ -10,6 +10,7 @@ import math
 from dataclasses import dataclass, field
 
 from gossipdp.protocol import jobs
+from gossipdp.protocol.causes import Ending, Objection, Outcome
 from gossipdp.protocol.events import ChunksInDoubt
 from gossipdp.protocol.outputs import Outputs
 from gossipdp.protocol.pairwise.exchange import MAX_TURNS, Deadlines, OpenChunk, Side, Terms
@@ -165,8 +166,8 @@ class Responder(Side):
     def _disown(self, now: float) -> None:
         """The message concerns an earlier incarnation of this peer. This one cannot know what that one mixed."""
         self._settled = True
-        self.close("lost", now)
-        self._send(End(self.terms.exchange, False, "unknown"))
+        self.close(Outcome.LOST, now)
+        self._send(End(self.terms.exchange, False, Ending.UNKNOWN))
 
     def job_done(self, job: jobs.Job[object], turn: jobs.Turn, now: float) -> None:
         """The result of an Answer or DecodeAndMix of this exchange."""
@@ -191,7 +192,7 @@ class Responder(Side):
                 self._count_doubts()
             if len(self._mixed) == self._of and not self.ended:
                 # All chunks are mixed. Do not wait for the End, which may be lost.
-                self._end("done", now)
+                self._end(Outcome.DONE, now)
         elif self.ended or said > MAX_TURNS or not turn.buffers:
             self._make_void([number])
             self._send(Void(self.terms.exchange, number))
@@ -210,7 +211,7 @@ class Responder(Side):
     def handle_timer(self, now: float) -> None:
         """End the exchange if the initiator is silent. Give up the log if its time is over."""
         if not self.ended and now >= self._silent_at():
-            self.close("lost", now)
+            self.close(Outcome.LOST, now)
         if now >= self._give_up_at and not self._settled:
             self.give_up(now)
 
@@ -218,12 +219,12 @@ class Responder(Side):
         # At a low rate the initiator may rightly be silent for as long as its largest message takes.
         return self.heard_at + self._deadlines.silence + MAX_BUFFER / self.terms.rate
 
-    def close(self, result: str, now: float, reason: str = "") -> None:
+    def close(self, result: Outcome, now: float, reason: Ending | Objection | None = None) -> None:
         """Mix no more chunks. A chunk whose mixing job runs still counts.
 
         Args:
             result: for the event.
-            reason: sent to the partner; "": send nothing.
+            reason: sent to the partner; None: send nothing.
         """
         if self.ended:
             return
@@ -241,7 +242,7 @@ class Responder(Side):
         A peer that leaves has usually settled, but its End may arrive after the news, on another lane. Without an End,
         the acknowledgements that it may have missed are counted soon.
         """
-        self.close("cut", now)
+        self.close(Outcome.CUT, now)
         self._give_up_at = min(self._give_up_at, now + self._deadlines.doubt)
 
     def give_up(self, now: float) -> None:
@@ -249,7 +250,7 @@ class Responder(Side):
 
         A chunk whose job still runs is counted once it turns out to be mixed.
         """
-        self.close("lost", now)
+        self.close(Outcome.LOST, now)
         if not self._settled:
             self._settled = self._over = True
             self._count_doubts()
@@ -276,11 +277,12 @@ class Responder(Side):
 
     def supersede(self, now: float) -> None:
         """The initiator has made a new offer. It does so only when nothing of this exchange is in doubt."""
-        self._ended_by_partner("settled", now)
+        self._ended_by_partner(Ending.SETTLED, now)
 
-    def _ended_by_partner(self, reason: str, now: float) -> None:
-        self._settled = self._settled or reason in ("settled", "unwanted")
-        self.close("lost" if reason == "lost" else "done" if self.tally.chunks == self._of else "cut", now)
+    def _ended_by_partner(self, reason: Ending | str, now: float) -> None:
+        self._settled = self._settled or reason in (Ending.SETTLED, Ending.UNWANTED)
+        whole = Outcome.DONE if self.tally.chunks == self._of else Outcome.CUT
+        self.close(Outcome.LOST if reason == Ending.LOST else whole, now)
 
     def _make_void(self, numbers: list[int]) -> None:
         if numbers:

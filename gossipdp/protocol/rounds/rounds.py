@@ -16,6 +16,7 @@ from typing import Final, Literal, NamedTuple
 
 from gossipdp.protocol import jobs
 from gossipdp.protocol.carried_state import NOTHING, Carried
+from gossipdp.protocol.causes import Unused
 from gossipdp.protocol.events import RoundDone, SessionOpened, SessionRefused, SlotSealed, SnapshotTaken
 from gossipdp.protocol.model import Outer
 from gossipdp.protocol.outputs import Outputs
@@ -348,7 +349,7 @@ class Rounds:
             case Action.REFUSE if process.keeps is None:
                 outputs.emit(SessionRefused("GD-402", "the model to found the network with has NaN or Inf"))
             case Action.DROP:
-                outputs.emit(SnapshotTaken(self.snapshot.number, "nan"))
+                outputs.emit(SnapshotTaken(self.snapshot.number, Unused.NAN))
             case Action.TAKE:
                 self.made += 1
                 outputs.emit(SnapshotTaken(self.snapshot.number))

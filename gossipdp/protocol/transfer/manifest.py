@@ -11,8 +11,8 @@ import msgpack
 
 from gossipdp.errors import RemoteProtocolError
 from gossipdp.protocol.carried_state import pieces, reference_digest
+from gossipdp.protocol.causes import Fault
 from gossipdp.protocol.schema import Schema, chunk_parameters
-from gossipdp.protocol.transfer.refusals import Refusal
 from gossipdp.protocol.wire.encoding import Buffer
 from gossipdp.protocol.wire.messages import StateManifest
 
@@ -73,7 +73,7 @@ class Contents:
         return len(self.hashes) // HASH
 
 
-def read_manifest(manifest: StateManifest, buffers: Sequence[Buffer]) -> Contents | Refusal:
+def read_manifest(manifest: StateManifest, buffers: Sequence[Buffer]) -> Contents | Fault:
     """Check that the parts of a manifest agree.
 
     Args:
@@ -86,7 +86,7 @@ def read_manifest(manifest: StateManifest, buffers: Sequence[Buffer]) -> Content
     try:
         schema = Schema.from_bytes(schema_bytes)
     except (ValueError, RemoteProtocolError):
-        return Refusal.SCHEMA
+        return Fault.SCHEMA
     width, spans = chunk_parameters(schema.size), schema.spans()
     chunks, reference = len(spans), pieces(manifest.reference)
     agrees = (
@@ -97,7 +97,7 @@ def read_manifest(manifest: StateManifest, buffers: Sequence[Buffer]) -> Content
         and schema.reference == reference_digest(hashes[HASH * chunks : HASH * (chunks + reference)])
     )
     if not agrees:
-        return Refusal.MANIFEST
+        return Fault.MANIFEST
     return Contents(
         schema=schema,
         schema_bytes=schema_bytes,

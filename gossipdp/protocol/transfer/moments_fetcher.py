@@ -14,12 +14,12 @@ from random import Random
 from typing import Final
 
 from gossipdp.protocol import jobs
+from gossipdp.protocol.causes import Fault
 from gossipdp.protocol.events import MomentsProgress, UpdateRefused
 from gossipdp.protocol.outputs import Outputs
 from gossipdp.protocol.schema import Schema, chunk_parameters
 from gossipdp.protocol.transfer.manifest import HASH, hash_of
 from gossipdp.protocol.transfer.moments import Given, Moments, chunk_sizes, signed_moments
-from gossipdp.protocol.transfer.refusals import Refusal
 from gossipdp.protocol.transfer.requests import Requests
 from gossipdp.protocol.transfer.source import TransferConfig
 from gossipdp.protocol.wire.encoding import Buffer
@@ -118,7 +118,7 @@ class MomentsFetcher:
 
     def _begin(self, manifest: MomentsManifest, hashes: Buffer, signature: Buffer, now: float) -> None:
         if manifest.schema != self._schema.digest:
-            self._outputs.emit(UpdateRefused(self.source, Refusal.SCHEMA.value))
+            self._outputs.emit(UpdateRefused(self.source, Fault.SCHEMA))
             return self._next(now)
         sound = (
             manifest.parameters == self._schema.trainable
@@ -127,7 +127,7 @@ class MomentsFetcher:
             and self._verify(self.source, signed_moments(manifest, hashes), bytes(signature))
         )
         if not sound:
-            self._outputs.emit(UpdateRefused(self.source, "manifest of moments"))
+            self._outputs.emit(UpdateRefused(self.source, Fault.MOMENTS_MANIFEST))
             return self._next(now)
         self._hashes, self._number, self._claimed = bytes(hashes), manifest.number, manifest.steps
         self._fetching = True
@@ -147,7 +147,7 @@ class MomentsFetcher:
             return
         source, steps = self._working.pop(job.chunk)
         if result is None:
-            self._outputs.emit(UpdateRefused(source, "moments"))
+            self._outputs.emit(UpdateRefused(source, Fault.MOMENTS))
             if source == self.source:
                 return self._next(now)
         else:

@@ -61,7 +61,7 @@ class MomentsSource:
         kept = self._kept.get(message.number if isinstance(message, MomentsAsk) else self._numbers)
         if kept is None or schema is None:
             reason = Refusal.GONE if isinstance(message, MomentsAsk) else Refusal.NONE
-            self._outputs.send(source, MomentsRefuse(message.transfer, reason.value))
+            self._outputs.send(source, MomentsRefuse(message.transfer, reason))
             return
         kept.used = now
         chunks = kept.moments.chunks

@@ -19,6 +19,7 @@ from random import Random
 from typing import Final
 
 from gossipdp.protocol import jobs
+from gossipdp.protocol.causes import Fault
 from gossipdp.protocol.events import StateJudged, UpdateRefused
 from gossipdp.protocol.outputs import Outputs
 from gossipdp.protocol.transfer.refusals import Refusal
@@ -83,7 +84,7 @@ class Witness:
             sketches: `source` speaks a protocol version that has them.
         """
         if len(self._waiting) >= QUEUE or max(message.starts) >= size:
-            self._outputs.send(source, StateRefuse(message.transfer, Refusal.BUSY.value))
+            self._outputs.send(source, StateRefuse(message.transfer, Refusal.BUSY))
             return
         self._waiting.append((source, message.transfer, sketches))
         self._outputs.ask(jobs.Sample(message.starts))
@@ -94,7 +95,7 @@ class Witness:
         if math.isnan(result.step):
             # It has not stepped yet and cannot know how far others get in a round. With the source of its own state it
             # may have exchanged at no distance at all.
-            self._outputs.send(peer, StateRefuse(transfer, Refusal.NEW.value))
+            self._outputs.send(peer, StateRefuse(transfer, Refusal.NEW))
             return
         # A peer that has not exchanged does not know how far apart such anchors are.
         distance = APART * result.step if math.isnan(result.distance) else result.distance
@@ -226,7 +227,7 @@ class Judge:
         assert self._comparing is not None
         (part, witness, sample), self._comparing = self._comparing, None
         if result is None:
-            self._outputs.emit(UpdateRefused(witness, "payload"))
+            self._outputs.emit(UpdateRefused(witness, Fault.PAYLOAD))
             return
         rounds = AGE + abs(sample.clock - part.manifest.clock) * sample.rounds / max(1, sample.clock)
         whole = (result.distance, _bound(sample.distance, sample.step, rounds, result.scale))
@@ -250,7 +251,7 @@ class Judge:
         refused: dict[bytes, set[int]] = {}
         for part in self._parts.values():
             if part.chunks and part.denied and not part.vouched:
-                self._outputs.emit(UpdateRefused(part.source, Refusal.IMPLAUSIBLE.value))
+                self._outputs.emit(UpdateRefused(part.source, Fault.IMPLAUSIBLE))
                 refused.setdefault(part.source, set()).update(part.chunks)
             elif part.chunks and not part.vouched:
                 self._outputs.emit(StateJudged(part.source, b"", True, math.nan, math.nan))

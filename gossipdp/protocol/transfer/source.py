@@ -111,7 +111,7 @@ class Source:
             sketches: `source` speaks a protocol version that has `StateSketches`.
         """
         if model is None:
-            self._outputs.send(source, StateRefuse(message.transfer, Refusal.JOINING.value))
+            self._outputs.send(source, StateRefuse(message.transfer, Refusal.JOINING))
             return
         match message:
             case StateRequest(transfer):
@@ -203,7 +203,7 @@ class Source:
     def _serve(self, message: StateAsk, source: bytes, now: float) -> None:
         snapshot = self._snapshot
         if snapshot is None or snapshot.number != message.snapshot:
-            self._outputs.send(source, StateRefuse(message.transfer, Refusal.GONE.value))
+            self._outputs.send(source, StateRefuse(message.transfer, Refusal.GONE))
             return
         snapshot.used = now
         for chunk in message.chunks:

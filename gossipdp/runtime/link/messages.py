@@ -297,7 +297,7 @@ class Slot(_Message, frozen=True, tag="slot"):
 
 
 class Taken(_Message, frozen=True, tag="taken"):
-    """The snapshot is read. refused: "", nan, or session (its steps do not count)."""
+    """The snapshot is read. refused: "", or why it is not used, an `Unused`."""
 
     snapshot: Count
     refused: Annotated[str, Meta(max_length=80)] = ""

@@ -9,6 +9,8 @@ from pathlib import Path
 
 from gossipdp.errors import DataError, GossipdpError
 from gossipdp.protocol import events, jobs
+from gossipdp.protocol.course.table import Reason
+from gossipdp.protocol.transfer.arrived import Origin
 from gossipdp.runtime.compute import Call
 from gossipdp.runtime.link.data_server import DataServer
 from gossipdp.runtime.node.context import NodeContext
@@ -100,9 +102,9 @@ class Checkpoints:
         """This peer's checkpoint is later than the network's model; see `PinnedCheckpoints.ahead`."""
         self._pinned.ahead(clock, network, now)
 
-    def model_ready(self, origin: str, now: float) -> None:
+    def model_ready(self, origin: Origin, now: float) -> None:
         """A model is here. Save a new one at once: a run lost before its first checkpoint cannot start again."""
-        self.due = now + (self._config.checkpoint_every if origin == "restored" else 0.0)
+        self.due = now + (self._config.checkpoint_every if origin is Origin.RESTORED else 0.0)
 
     def stop(self) -> None:
         """Begin no more checkpoints by time."""
@@ -183,7 +185,7 @@ class Checkpoints:
             self._save_for_keep()
             return
         self._keep, self._keeping = None, False
-        if isinstance(outcome, Path) and job.reason == "apart":
+        if isinstance(outcome, Path) and job.reason is Reason.APART:
             self._pinned.given_up(outcome, now)
         self._kept(job)
 

@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from gossipdp.algorithms.ledger import Keep
 from gossipdp.protocol import events
 from gossipdp.protocol.carried_state import NOTHING
+from gossipdp.protocol.course.table import Reason
 from gossipdp.protocol.transfer.claims import Live
 from gossipdp.protocol.transfer.moments import Moments
 from gossipdp.protocol.wire.messages import short
@@ -204,12 +205,12 @@ class TrainingSessions:
             case events.RoundSettled(snapshot):
                 send(link.Settled(snapshot))
             case events.SnapshotTaken(snapshot, refused):
-                send(link.Taken(snapshot, refused))
+                send(link.Taken(snapshot, refused or ""))
                 self._region.free.done("snapshot")
             case events.TransferProgress(source, chunks, of):
                 if chunks % max(1, of // 10) == 0:
                     send(link.Waiting(f"model from {short(source)}", chunks / of))
-            case events.ResyncBegan("late", behind=behind):
+            case events.ResyncBegan(Reason.LATE, behind=behind):
                 send(link.Waiting(f"the model here is {behind} steps old, it is fetched anew", 0.0))
             case events.MomentsProgress(source, chunks, of):
                 if chunks % max(1, of // 10) == 0:

@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
+from gossipdp.protocol.course.table import Reason
 from gossipdp.protocol.rounds.consensus_ratio import FARTHEST
 
 __all__ = ["GONE", "STATES", "WIDE", "Kind", "Signs", "Silent", "Verdict", "agreement", "facts", "judge", "spoken"]
@@ -41,8 +42,8 @@ LONELY: Final = 300.0
 REFUSALS: Final = frozenset({"GD-201", "GD-202", "GD-203", "GD-204", "GD-302"})
 """codes of failed dials with which the other side, or this one, refuses the link"""
 RESYNCS: Final = {
-    "apart": "this side follows the members that trained apart from it",
-    "lag": "this peer has fallen behind",
+    Reason.APART: "this side follows the members that trained apart from it",
+    Reason.LAG: "this peer has fallen behind",
 }
 """why a peer that trains fetches the model again"""
 
@@ -125,7 +126,7 @@ class Signs:
     """addresses that do not answer"""
     transfer: str = ""
     """how much of the model has come, while one is fetched"""
-    resyncing: str = ""
+    resyncing: Reason | None = None
     """why the model is fetched again"""
     resumes: int | None = None
     """step of this host's newest checkpoint, while this peer looks for the network"""

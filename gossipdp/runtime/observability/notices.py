@@ -11,6 +11,8 @@ from collections import Counter
 
 from gossipdp.error_codes import ADVICE
 from gossipdp.protocol import events
+from gossipdp.protocol.causes import Outcome
+from gossipdp.protocol.course.table import Reason
 from gossipdp.protocol.peer import Peer
 from gossipdp.protocol.wire.messages import Decision, Member, Phase, Receipt, State, Verdict, short
 from gossipdp.runtime.observability.join_progress import Reminder
@@ -195,16 +197,16 @@ class Notices:
                 self._status.forget(self._reminded)
             case events.StateJudged():
                 self._verdict(event, logging.DEBUG if self._renews else logging.INFO)
-            case events.ResyncBegan("apart", members, others):
+            case events.ResyncBegan(Reason.APART, members, others):
                 log.warning("%d members are back that trained apart from the %d of this side", others, members)
-            case events.ResyncBegan("idle" | "late" as reason, behind=behind):
-                self._renews = reason == "idle"
-                why = "training starts" if reason == "late" else "no training process makes rounds here"
+            case events.ResyncBegan(Reason.IDLE | Reason.LATE as reason, behind=behind):
+                self._renews = reason is Reason.IDLE
+                why = "training starts" if reason is Reason.LATE else "no training process makes rounds here"
                 text = "%s, and the model here is %d steps old: fetching the newer one, as usual then"
-                log.log(logging.INFO if reason == "late" else logging.DEBUG, text, why, behind)
-            case events.ResyncEnded("idle" | "late" as reason, source, complete, seconds):
+                log.log(logging.INFO if reason is Reason.LATE else logging.DEBUG, text, why, behind)
+            case events.ResyncEnded(Reason.IDLE | Reason.LATE as reason, source, complete, seconds):
                 self._renews = False
-                level = logging.INFO if reason == "late" else logging.DEBUG
+                level = logging.INFO if reason is Reason.LATE else logging.DEBUG
                 if complete:
                     log.log(level, "received a newer model from %s in %.1f s", self._name(source), seconds)
                 else:
@@ -308,7 +310,7 @@ class Notices:
         )
 
     def _exchange(self, event: events.ExchangeEnded) -> None:
-        quiet = event.result == "done" or event.chunks == 0  # the verdict counts exchanges that mixed nothing
+        quiet = event.result is Outcome.DONE or event.chunks == 0  # the verdict counts exchanges that mixed nothing
         log.log(
             logging.DEBUG if quiet else logging.INFO,
             "exchange %d with %s: %s, %d of %d chunks mixed, %s, %.2f s",

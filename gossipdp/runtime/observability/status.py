@@ -318,7 +318,7 @@ class Status:
             "log": self.log,
             "state": state,
             "transfer": self.transfer,
-            "resyncing": peer.replica.resyncing,
+            "resyncing": peer.replica.resyncing or "",
             "resyncs": dict(self.resyncs),
             "apart": len(peer.replica.apart),
             "set_aside": [other.hex() for other in peer.strikes.aside(time.monotonic())],

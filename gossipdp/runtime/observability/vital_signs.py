@@ -10,6 +10,7 @@ from collections import Counter, deque
 from typing import Final
 
 from gossipdp.protocol import events
+from gossipdp.protocol.causes import Outcome, Unused
 from gossipdp.protocol.peer import Peer
 from gossipdp.protocol.wire.messages import State, short
 from gossipdp.runtime.observability.health import WIDE, Signs, Silent
@@ -86,11 +87,11 @@ class VitalSigns:
                         self._distances.pop(partner, None)
                         self._unseen += 1
                 else:
-                    self._fruitless["no chunk averaged" if result == "done" else result] += 1
+                    self._fruitless["no chunk averaged" if result is Outcome.DONE else result] += 1
             case events.OfferRefused(_, reason):
                 self._fruitless[reason] += 1
-            case events.SnapshotTaken(_, refused) if refused != "session":
-                self._refused = (refused, self._refused[1] + 1 if refused else 0)
+            case events.SnapshotTaken(_, refused) if refused is not Unused.SESSION:
+                self._refused = (refused or "", self._refused[1] + 1 if refused else 0)
 
     def _mixed(self, now: float) -> None:
         self._exchanged_at = self._quiet_since = now

@@ -10,6 +10,7 @@ import pytest
 
 from gossipdp.errors import RETRY, ConfigError, DataError, HardwareError, RefusedError
 from gossipdp.protocol import jobs
+from gossipdp.protocol.course.table import Reason
 from gossipdp.protocol.events import ResyncBegan, ResyncEnded
 from gossipdp.protocol.schema import Schema
 from gossipdp.runtime import files
@@ -238,8 +239,8 @@ def test_newcomer_turned_away_by_every_seed_ends__one_that_has_met_the_network_g
 def test_resyncs_are_counted_and_shown(where: Path, start: Start) -> None:
     files.save_run(where / "run", RUN)
     node = start()
-    node._act(ResyncBegan("lag", 4, 0), 0.0)
-    node._act(ResyncEnded("lag", b"p" * 32, True, 3.0), 0.0)
+    node._act(ResyncBegan(Reason.LAG, 4, 0), 0.0)
+    node._act(ResyncEnded(Reason.LAG, b"p" * 32, True, 3.0), 0.0)
     shown = node.status.describe()
     assert (shown["resyncs"], shown["resyncing"], shown["apart"]) == ({"lag": 1}, "", 0)
     assert shown["consensus_ratio"] is None

@@ -69,7 +69,7 @@ def test_checkpoint_that_could_not_be_written_is_told_counted_and_tried_again_so
     assert node._checkpoints.due == now + node._checkpoints._config.checkpoint_every
 
 
-@pytest.mark.parametrize("reason", ["apart", "lag"])
+@pytest.mark.parametrize("reason", [Reason.APART, Reason.LAG])
 def test_peer_that_gives_its_model_up_goes_on_once_that_is_saved_and_pinned(
     where: Path, start: Start, monkeypatch: pytest.MonkeyPatch, reason: str
 ) -> None:
@@ -90,7 +90,7 @@ def test_peer_that_gives_its_model_up_goes_on_once_that_is_saved_and_pinned(
     path = save(where, 100)
     node._checkpoints.saved(path)
     assert done == [jobs.Keep(reason)]
-    pinned = reason == "apart"
+    pinned = reason is Reason.APART
     assert Store.pinned(path) == pinned and noticed(node) == {"GD-604": 1.0, **({"GD-607": 1.0} if pinned else {})}
     node._checkpoints.saved(save(where, 110))
     assert len(done) == 1
@@ -104,9 +104,9 @@ def test_peer_whose_model_cannot_be_saved_follows_all_the_same(
     done: list[jobs.Job] = []
     monkeypatch.setattr(node._checkpoints, "save", lambda: True)
     monkeypatch.setattr(node.peer, "job_done", lambda job, result, now: done.append(job))
-    node._checkpoints.keep(jobs.Keep("apart"))
+    node._checkpoints.keep(jobs.Keep(Reason.APART))
     node._checkpoints.saved(DataError("GD-602", "checkpoint-00000001 could not be written", seen="No space left"))
-    assert done == [jobs.Keep("apart")] and noticed(node) == {"GD-604": 1.0, "GD-602": 1.0}
+    assert done == [jobs.Keep(Reason.APART)] and noticed(node) == {"GD-604": 1.0, "GD-602": 1.0}
 
 
 def test_of_a_model_that_is_half_another_s_no_checkpoint_is_made(

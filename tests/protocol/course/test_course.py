@@ -38,7 +38,7 @@ from tests.protocol.course.course_rig import (
 
 def test_loser_saves_first_and_fetches_only_when_no_exchange_is_under_way():
     b = loser()
-    assert list(b.outputs.jobs) == [jobs.Keep("apart")] and b.held[-1]
+    assert list(b.outputs.jobs) == [jobs.Keep(Reason.APART)] and b.held[-1]
     assert not b.joiners[-1].sought
     b.quiet = False
     b.keep()

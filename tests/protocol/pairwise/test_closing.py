@@ -5,8 +5,8 @@ from random import Random
 
 import pytest
 
+from gossipdp.protocol.causes import Objection
 from gossipdp.protocol.pairwise.closing import BEHIND, CYCLES, FINER, LONGER, MORE, TOLERANCE, Closing
-from gossipdp.protocol.pairwise.matching import BUSY, DONE
 from tests.protocol.pairwise.averaging_rig import A, B, C, D, member
 
 SEED = b"a seed"
@@ -57,16 +57,16 @@ def test_the_partner_of_a_step_that_was_left_out_is_let_in_soon_because_it_may_b
     machine.handle_timer(now)
     partner, _ = machine.partner
     (other,) = {B.id, C.id, D.id} - {behind, partner}
-    assert machine.objection(partner, now) == ""
-    assert machine.objection(behind, now + 0.9 * BEHIND) == BUSY
-    assert machine.objection(behind, now + BEHIND) == "" and machine.objection(other, now + BEHIND) == BUSY
+    assert machine.objection(partner, now) is None
+    assert machine.objection(behind, now + 0.9 * BEHIND) == Objection.BUSY
+    assert machine.objection(behind, now + BEHIND) is None and machine.objection(other, now + BEHIND) == Objection.BUSY
 
 
 def test_the_partner_of_a_step_that_was_made_waits_for_the_next_one_in_its_order():
     """Members that came a step early made the cycle inexact: of 24 peers some made 61 exchanges and never agreed."""
     machine = closing(A, B, C, D)
     (met,) = walk(machine, [FAR])
-    assert machine.objection(met, 0.99 * PATIENCE) == BUSY and machine.objection(met, PATIENCE) == ""
+    assert machine.objection(met, 0.99 * PATIENCE) == Objection.BUSY and machine.objection(met, PATIENCE) is None
 
 
 def test_the_usual_distance_of_a_short_run_is_the_largest_of_the_first_cycle():
@@ -158,9 +158,9 @@ def test_only_the_partner_of_the_step_is_accepted_until_patience_ends():
     machine = closing(A, B, C, D)
     partner, _ = machine.partner
     other = next(one.id for one in (B, C, D) if one.id != partner)
-    assert machine.objection(partner, 1.0) == "" and machine.objection(other, 1.0) == BUSY
-    assert machine.objection(other, PATIENCE) == ""
-    assert machine.objection(b"s" * 32, 100.0) == DONE, "no member of the closing"
+    assert machine.objection(partner, 1.0) is None and machine.objection(other, 1.0) == Objection.BUSY
+    assert machine.objection(other, PATIENCE) is None
+    assert machine.objection(b"s" * 32, 100.0) == Objection.DONE, "no member of the closing"
 
 
 def test_an_exchange_with_another_member_is_no_step_and_its_distance_counts():
@@ -227,7 +227,7 @@ def test_peers_that_never_come_near_stop_after_a_bounded_number_of_steps():
     walk(machine, [FAR] * machine.most)
     assert machine.closeness.over and not machine.closeness.agrees and machine.partner == (b"", 0.0)
     walk_on = [machine.met(B.id, FAR, FAR, 1.0, 0.0) for _ in range(machine.most)]
-    assert len(walk_on) == machine.most and machine.objection(B.id, 0.0) == DONE
+    assert len(walk_on) == machine.most and machine.objection(B.id, 0.0) == Objection.DONE
 
 
 def test_silent_partners_cost_a_bounded_time():
@@ -273,7 +273,7 @@ def test_two_outbound_only_members_make_random_partners_of_those_that_can_meet()
     machine = closing(x, y, A, B)
     partners = set(walk(machine, [FAR] * 20))
     assert partners == {A.id, B.id}, "never the other outbound-only peer"
-    assert machine.objection(A.id, 0.0) == "", "any partner will do"
+    assert machine.objection(A.id, 0.0) is None, "any partner will do"
     while not machine.closeness.over:
         walk(machine, [NEAR])
     assert machine.closeness.agrees

@@ -6,7 +6,8 @@ from random import Random
 import pytest
 from msgspec.structs import replace
 
-from gossipdp.protocol.pairwise.matching import BUSY, DONE, MOST_GUESTS, choose_partner, guests_per_round, out_of_reach
+from gossipdp.protocol.causes import Objection
+from gossipdp.protocol.pairwise.matching import MOST_GUESTS, choose_partner, guests_per_round, out_of_reach
 from gossipdp.protocol.pairwise.timetable import exchanges_per_round
 from gossipdp.protocol.wire.messages import Member, State
 from tests.protocol.pairwise.matching_rig import ALIVE, IDS, matching
@@ -95,7 +96,7 @@ def test_refused_peer_asks_soon_again_in_its_next_round_even_if_that_is_short():
     machine.want(1, now)
     for number in range(8):
         machine.offer(IDS[0], number, None, now)
-        machine.refused(DONE, now)
+        machine.refused(Objection.DONE, now)
         now, before = machine.timer(), now
     assert now > before + 2.0
     now = before + 0.3
@@ -104,7 +105,7 @@ def test_refused_peer_asks_soon_again_in_its_next_round_even_if_that_is_short():
         assert machine.timer() <= now + 0.1
         now = machine.timer()
         machine.offer(IDS[0], number, None, now)
-        machine.refused(DONE, now)
+        machine.refused(Objection.DONE, now)
         now += 0.3
 
 
@@ -153,7 +154,7 @@ def test_last_partner_is_asked_again_only_after_the_time_that_exchange_took():
 
     assert {asked(10.0 + 0.1 * tick) for tick in range(29)} == {b}
     machine.offer(b, 1, None, 12.9)
-    machine.refused(BUSY, 12.9)
+    machine.refused(Objection.BUSY, 12.9)
     assert not machine.lonely(12.95), "by its own choice"
     assert asked(13.1) == a, "no other member is free"
     machine.matched()
@@ -165,7 +166,7 @@ def test_last_partner_is_asked_again_only_after_the_time_that_exchange_took():
     assert asked(20.0, ALIVE[:1]) == a, "there is no other member"
 
 
-@pytest.mark.parametrize("reason", ["joining", DONE, "silent", "settings"])
+@pytest.mark.parametrize("reason", [Objection.JOINING, Objection.DONE, Objection.SILENT, "a word of another version"])
 def test_last_partner_is_asked_again_at_once_when_all_others_have_refused_for_long(reason):
     machine = matching()
     a, b = IDS[:2]
@@ -212,7 +213,7 @@ def test_peer_refused_with_done_for_ever_is_lonely():
     for number in range(6):
         machine.want(1, 20.0 * number)
         machine.offer(IDS[0], number, None, 20.0 * number)
-        machine.refused(DONE, 20.0 * number + 9.0)
+        machine.refused(Objection.DONE, 20.0 * number + 9.0)
         told.append(machine.lonely(20.0 * number + 18.0))
     assert told == [False, False, False, True, True, True]
 
@@ -223,7 +224,7 @@ def test_peer_refused_with_done_is_not_lonely_before_the_next_round():
     machine.want(1, 0.0)
     for now in (4.0, 12.0, 21.0):
         machine.offer(IDS[0], 1, None, now)
-        machine.refused(DONE, now)
+        machine.refused(Objection.DONE, now)
     assert not machine.lonely(30.9) and machine.lonely(31.0)
 
 

@@ -1,7 +1,8 @@
 """Members that get no offers: set aside, wasting time, or without rounds of their own."""
 
+from gossipdp.protocol.causes import Objection
 from gossipdp.protocol.events import ExchangeEnded, ExchangeStarted, Notice
-from gossipdp.protocol.pairwise.matching import BUSY, IDLE, MatchingConfig
+from gossipdp.protocol.pairwise.matching import MatchingConfig
 from gossipdp.protocol.pairwise.offers import IDLE_FOR
 from gossipdp.protocol.wire.messages import Accept, End, Offer, Refuse
 from tests.protocol.pairwise.averaging_rig import A, B, C, Node, an_offer, configured, network, pump
@@ -105,29 +106,29 @@ def wanting_one_that_rests(why):
 
 
 def test_idle_member__refuses_an_offer_and_is_not_asked_again_until_it_offers_one_itself():
-    nodes, a, b = wanting_one_that_rests(IDLE)
+    nodes, a, b = wanting_one_that_rests(Objection.IDLE)
     assert [type(message) for message in pump(nodes)] == [Offer, Refuse]
     assert not a.company and a.satisfied, "a round in mode sync does not wait for it"
     a.want(1, 1.0)
     a.handle_timer(2.0)
     assert pump(nodes, 2.0) == []
-    b._offers.rests = lambda: ""
+    b._offers.rests = lambda: None
     b.want(1, 3.0)
     pump(nodes, 3.0)
     assert [event.result for event in nodes[A.id].of(ExchangeEnded)] == ["done"] and a.company == {B.id}
 
 
 def test_idle_member__is_asked_again_after_a_while():
-    nodes, a, b = wanting_one_that_rests(IDLE)
+    nodes, a, b = wanting_one_that_rests(Objection.IDLE)
     pump(nodes)
-    b._offers.rests = lambda: ""
+    b._offers.rests = lambda: None
     a.handle_timer(IDLE_FOR + 1.0)
     pump(nodes, IDLE_FOR + 1.0)
     assert nodes[A.id].ended == [3]
 
 
 def test_where_all_others_are_idle__no_notice_about_missing_partners_is_given():
-    nodes, a, _ = wanting_one_that_rests(IDLE)
+    nodes, a, _ = wanting_one_that_rests(Objection.IDLE)
     for now in range(0, 120, 2):
         a.handle_timer(float(now))
         pump(nodes, float(now))
@@ -135,7 +136,7 @@ def test_where_all_others_are_idle__no_notice_about_missing_partners_is_given():
 
 
 def test_idle_member_whose_mark_runs_out_during_a_pause__gives_no_notice_either():
-    nodes, a, _ = wanting_one_that_rests(IDLE)
+    nodes, a, _ = wanting_one_that_rests(Objection.IDLE)
     now = 0.0
     while now < 25.0:
         a.handle_timer(now)
@@ -152,17 +153,17 @@ def test_idle_member__that_still_wants_an_exchange__has_no_timer_until_it_trains
     a = network(A)[A.id].averaging
     a.want(1, 0.0)
     assert a.timer() is not None
-    a._offers.rests = lambda: IDLE
+    a._offers.rests = lambda: Objection.IDLE
     assert a.timer() is None
-    a._offers.rests = lambda: ""
+    a._offers.rests = lambda: None
     assert a.timer() is not None
 
 
 def test_member_that_makes_its_first_round_in_mode_sync__is_waited_for():
-    nodes, a, b = wanting_one_that_rests(BUSY)
+    nodes, a, b = wanting_one_that_rests(Objection.BUSY)
     pump(nodes)
     assert a.company == {B.id} and not a.satisfied
-    b._offers.rests = lambda: ""
+    b._offers.rests = lambda: None
     now = a.timer()
     a.handle_timer(now)
     pump(nodes, now)

@@ -6,6 +6,9 @@ import types
 from typing import Any
 
 from gossipdp.protocol import events
+from gossipdp.protocol.causes import Fault, Objection, Outcome, Unused
+from gossipdp.protocol.course.table import Reason
+from gossipdp.protocol.transfer.arrived import Origin
 from gossipdp.protocol.wire.messages import Decision, Lane, Member, Phase, Receipt, State, Verdict
 from gossipdp.runtime.network.events import LinkStatus, TransportCounters
 from gossipdp.runtime.observability.metrics import Metrics
@@ -23,7 +26,7 @@ def member(peer: bytes = PARTNER, state: State = State.ALIVE) -> Member:
 
 def exchange(**changed: Any) -> events.ExchangeEnded:
     usual = events.ExchangeEnded(
-        PARTNER, 7, True, "done", "modulo4", chunks=16, of=16, distance=0.02, clipped=1, blocks=160, escalated=12,
+        PARTNER, 7, True, Outcome.DONE, "modulo4", chunks=16, of=16, distance=0.02, clipped=1, blocks=160, escalated=12,
         escalation_bytes=90, sent=500, received=600, duration=0.7,
     )  # fmt: skip
     return dataclasses.replace(usual, **changed)
@@ -36,7 +39,7 @@ def outer_step(number: int) -> events.RoundDone:
 EVENTS: list[events.Event] = [
     events.MemberChanged(member(), None),
     events.Joined(PARTNER),
-    events.StateReady("received", 1200),
+    events.StateReady(Origin.RECEIVED, 1200),
     events.StateRenewed(),
     events.TookOver(clock=875, steps=405, before=0),
     events.WeightsLoaded(kept=False),
@@ -46,17 +49,17 @@ EVENTS: list[events.Event] = [
     events.Pace(50),
     events.SlotSealed(3, (0, 1)),
     events.SnapshotTaken(4),
-    events.SnapshotTaken(5, "nan"),
+    events.SnapshotTaken(5, Unused.NAN),
     outer_step(3),
     events.ExchangeStarted(PARTNER, 7, True, "modulo4"),
     exchange(),
     events.Decided((Decision(1, Verdict.BANNED, PARTNER),)),
     events.ReceiptsTaken((Receipt(b"secret", 1, PARTNER),)),
     events.OperatorDiffers(PARTNER, b"o" * 32),
-    events.OfferRefused(PARTNER, "busy"),
+    events.OfferRefused(PARTNER, Objection.BUSY),
     events.ChunksInDoubt(PARTNER, 2),
-    events.UpdateRefused(PARTNER, "nan"),
-    events.Struck(PARTNER, "nan", 3, 60.0),
+    events.UpdateRefused(PARTNER, Fault.NAN),
+    events.Struck(PARTNER, Fault.NAN, 3, 60.0),
     events.MessageDropped(PARTNER, "malformed"),
     events.OverBudget(PARTNER, "Offer"),
     events.MessageFailed(PARTNER, "Ping", "ValueError in take, line 3: no"),
@@ -66,8 +69,8 @@ EVENTS: list[events.Event] = [
     events.StateJudged(PARTNER, b"", True, math.nan, math.nan),
     events.RoundSettled(7),
     events.CheckpointAhead(500, 20, 300),
-    events.ResyncBegan("apart", 3, 5),
-    events.ResyncEnded("apart", PARTNER, True, 4.0),
+    events.ResyncBegan(Reason.APART, 3, 5),
+    events.ResyncEnded(Reason.APART, PARTNER, True, 4.0),
     events.DataKnown(bytes(16)),
     events.DataCovered("data", 3, 42, 100, 4, 2, 5),
     events.FinishBegan(PARTNER, calls=True),

@@ -1,6 +1,7 @@
 """What a daemon says of a fetch that lasts."""
 
 from gossipdp.protocol import events
+from gossipdp.protocol.transfer.arrived import Origin
 from gossipdp.runtime.observability.fetch_lines import FetchLines
 
 SOURCE = b"s" * 32
@@ -37,7 +38,7 @@ def test_moments_and_a_later_fetch_are_told_by_themselves() -> None:
     lines = said(
         (0.0, model(1)),
         (5.0, model(501)),
-        (6.0, events.StateReady("received", 7)),
+        (6.0, events.StateReady(Origin.RECEIVED, 7)),
         (7.0, events.MomentsProgress(SOURCE, 1, 10)),
         (12.0, events.MomentsProgress(SOURCE, 6, 10)),
         (20.0, model(1)),

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from gossipdp.error_codes import EXITS
+from gossipdp.protocol.course.table import Reason
 from gossipdp.runtime.observability.health import STATES, Signs, Silent, agreement, judge, spoken
 
 HEALTHY = Signs(
@@ -87,7 +88,7 @@ BANNED = Silent("1.2.3.4:4710", "GD-204", "does not let this peer in")
         ),
         (replace(HEALTHY, refused=("nan", 2)), "degraded: training's last 2 snapshots were not used: nan"),
         (
-            replace(HEALTHY, resyncing="lag", transfer="3 of 12 chunks from ab"),
+            replace(HEALTHY, resyncing=Reason.LAG, transfer="3 of 12 chunks from ab"),
             "degraded: the model is fetched again, because this peer has fallen behind: 3 of 12 chunks from ab",
         ),
         (

@@ -11,6 +11,9 @@ from msgspec.structs import replace
 
 from gossipdp.error_codes import ADVICE
 from gossipdp.protocol import events
+from gossipdp.protocol.causes import Fault, Outcome, Unused
+from gossipdp.protocol.course.table import Reason
+from gossipdp.protocol.transfer.arrived import Origin
 from gossipdp.protocol.wire.messages import Member, Phase, State, Verdict, short
 from gossipdp.runtime.observability.join_progress import Reminder
 from gossipdp.runtime.observability.metrics import Metrics
@@ -118,7 +121,7 @@ def test_reminder_of_a_join_is_shown_until_the_model_is_here(listeners: Listener
     notices.notice("GD-102", "another", 0.0)
     notices.remind(Reminder("GD-101", "not in the network after 30 s", "wait"))
     assert list(status.notices) == ["GD-102 another", "GD-101 not in the network after 30 s"]
-    notices.observe(events.StateReady("received", 50), 40.0)
+    notices.observe(events.StateReady(Origin.RECEIVED, 50), 40.0)
     assert list(status.notices) == ["GD-102 another"]
 
 
@@ -139,7 +142,7 @@ def test_newer_model_for_a_training_that_starts__said_to_be_usual(
     listeners: Listeners, caplog: pytest.LogCaptureFixture
 ) -> None:
     notices, _, _ = listeners
-    for reason in ("late", "idle"):
+    for reason in (Reason.LATE, Reason.IDLE):
         notices.observe(events.ResyncBegan(reason, 0, 0, behind=200), 0.0)
     assert caplog.messages == [
         "training starts, and the model here is 200 steps old: fetching the newer one, as usual then"
@@ -152,7 +155,7 @@ def test_model_that_an_idle_peer_fetches_anew__said_at_debug_level_alone(
     """The peer has ended the fetch when its events are read."""
     notices, _, _ = listeners
     judged = events.StateJudged(SOURCE, SOURCE, True, 0.1, 0.5)
-    for reason in ("idle", "late"):
+    for reason in (Reason.IDLE, Reason.LATE):
         notices.observe(events.ResyncBegan(reason, 0, 0, behind=200), 0.0)
         notices.observe(judged, 0.0)
         notices.observe(events.ResyncEnded(reason, SOURCE, True, 0.1), 0.0)
@@ -219,13 +222,13 @@ def test_texts_of_one_code_past_the_limit_of_a_minute__counted_and_not_logged(
     ("event", "notice"),
     [
         (events.Notice("GD-401", "no partner in 60 s"), "GD-401 no partner in 60 s"),
-        (events.UpdateRefused(SOURCE, "nan"), f"GD-402 update of {short(SOURCE)} refused: nan"),
+        (events.UpdateRefused(SOURCE, Fault.NAN), f"GD-402 update of {short(SOURCE)} refused: nan"),
         (
             events.OverBudget(SOURCE, "Offer"),
             f"GD-402 {short(SOURCE)} sends more than its budget allows: Offer dropped",
         ),
         (
-            events.Struck(SOURCE, "nan", 3, 60.0),
+            events.Struck(SOURCE, Fault.NAN, 3, 60.0),
             f"GD-402 {short(SOURCE)} is set aside for 60 s after 3 strikes, the last: nan",
         ),
     ],
@@ -271,7 +274,7 @@ def test_advice__logged_once_a_code_and_shown_in_status(listeners: Listeners, ca
 def test_snapshot_refused__a_notice_and_counted() -> None:
     peer: Any = None
     status, metrics = Status(peer, peer, "network"), Metrics("0.1.0")
-    Notices(peer, status, metrics).observe(events.SnapshotTaken(7, "nan"), 0.0)
+    Notices(peer, status, metrics).observe(events.SnapshotTaken(7, Unused.NAN), 0.0)
     assert list(status.notices) == ["GD-402 a snapshot of this host's training was not used: nan"]
     assert metrics.registry.get_sample_value("gossipdp_notices_total", {"code": "GD-402"}) == 1.0
 
@@ -283,7 +286,7 @@ def test_line_of_an_exchange__names_the_partner_and_the_initiator(
     caplog.set_level(logging.DEBUG, "gossipdp.node")
     me, peer, listener = PEER.id, cast(Any, PEER), cast(Any, Listener())
     ended = events.ExchangeEnded(
-        SOURCE, 7, initiator, "done", "modulo4", chunks=16, of=16, distance=0.0, clipped=0, blocks=0, escalated=0,
+        SOURCE, 7, initiator, Outcome.DONE, "modulo4", chunks=16, of=16, distance=0.0, clipped=0, blocks=0, escalated=0,
         escalation_bytes=0, sent=1, received=1, duration=0.1,
     )  # fmt: skip
     Notices(peer, listener, listener).observe(ended, 0.0)
@@ -296,7 +299,12 @@ def test_line_of_an_exchange__names_the_partner_and_the_initiator(
 
 @pytest.mark.parametrize(
     ("result", "chunks", "level"),
-    [("done", 16, "DEBUG"), ("cut", 0, "DEBUG"), ("lost", 0, "DEBUG"), ("cut", 3, "INFO")],
+    [
+        (Outcome.DONE, 16, "DEBUG"),
+        (Outcome.CUT, 0, "DEBUG"),
+        (Outcome.LOST, 0, "DEBUG"),
+        (Outcome.CUT, 3, "INFO"),
+    ],
 )
 def test_exchanges_that_mixed_nothing_are_counted_and_not_logged(
     result: str, chunks: int, level: str, caplog: pytest.LogCaptureFixture
@@ -331,7 +339,7 @@ def test_end_of_a_resync__names_the_source_of_the_model(
     listeners: Listeners, caplog: pytest.LogCaptureFixture, complete: bool, outcome: str
 ) -> None:
     notices, status, metrics = listeners
-    event = events.ResyncEnded("apart", SOURCE, complete, 3.0)
+    event = events.ResyncEnded(Reason.APART, SOURCE, complete, 3.0)
     notices.observe(event, 0.0)
     assert status.heard == metrics.heard == [event]
     assert caplog.messages == [f"re-sync (apart) ended after 3.0 s: {outcome}"]
@@ -342,7 +350,7 @@ def test_strike__logged__and_a_member_set_aside_is_a_notice(
 ) -> None:
     notices, status, _ = listeners
     notices.observe(events.Struck(SOURCE, "payload", 2, 0.0), 0.0)
-    notices.observe(events.Struck(SOURCE, "nan", 3, 60.0), 1.0)
+    notices.observe(events.Struck(SOURCE, Fault.NAN, 3, 60.0), 1.0)
     aside = f"GD-402 {short(SOURCE)} is set aside for 60 s after 3 strikes, the last: nan"
     assert caplog.messages == [f"strike 2 against {NAME}: payload", f"{aside}; do: {ADVICE['GD-402']}"]
     assert list(status.notices) == [aside]

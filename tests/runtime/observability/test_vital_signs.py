@@ -8,6 +8,8 @@ import pytest
 from msgspec.structs import replace
 
 from gossipdp.protocol import events
+from gossipdp.protocol.causes import Objection, Outcome, Unused
+from gossipdp.protocol.course.table import Reason
 from gossipdp.protocol.wire.messages import State
 from gossipdp.runtime.observability.health import Signs, judge
 from gossipdp.runtime.observability.unanswered import KEPT, Unanswered, without_passed
@@ -36,7 +38,7 @@ class Watched:
                 runaway=SimpleNamespace(active=False),
             ),
             admission=self.admission,
-            replica=SimpleNamespace(ready=True, founds=False, resyncing="", resumes=None),
+            replica=SimpleNamespace(ready=True, founds=False, resyncing=None, resumes=None),
             membership=SimpleNamespace(
                 alive=lambda: self.others,
                 training=lambda: self.trainers,
@@ -66,8 +68,8 @@ def watched() -> Watched:
 def test_quiet_counts_from_the_session_and_from_each_exchange(watched: Watched) -> None:
     assert watched.at(150.0).quiet == 50.0 and watched.at(150.0).exchanged == math.inf
     watched.observe(exchange(), 160.0)
-    watched.observe(exchange(chunks=0, result="lost"), 170.0)
-    watched.observe(events.OfferRefused(PARTNER, "busy"), 171.0)
+    watched.observe(exchange(chunks=0, result=Outcome.LOST), 170.0)
+    watched.observe(events.OfferRefused(PARTNER, Objection.BUSY), 171.0)
     signs = watched.at(190.0)
     assert (signs.quiet, signs.exchanged, signs.partner) == (30.0, 30.0, "host")
     assert signs.fruitless == (("lost", 1), ("busy", 1)) and signs.patience == 4 * 10.0 + 20.0
@@ -99,15 +101,15 @@ def test_quiet_does_not_count_while_no_exchange_is_possible(watched: Watched, wh
     elif why == "no one trains":
         watched.trainers = []
     elif why == "fetching":
-        watched.peer.replica.resyncing = "lag"
+        watched.peer.replica.resyncing = Reason.LAG
     assert watched.at(500.0, training=why != "no training here").quiet == 0.0
-    watched.others, watched.trainers, watched.peer.replica.resyncing = [watched.partner], [PARTNER], ""
+    watched.others, watched.trainers, watched.peer.replica.resyncing = [watched.partner], [PARTNER], None
     assert watched.at(530.0).quiet == 30.0
 
 
 def test_round_and_snapshots_of_training(watched: Watched) -> None:
     watched.observe(outer_step(1), 130.0)
-    for refused in ("nan", "session", "nan"):
+    for refused in (Unused.NAN, Unused.SESSION, Unused.NAN):
         watched.observe(events.SnapshotTaken(1, refused), 140.0)
     assert (watched.at(150.0).still, watched.at(150.0).refused) == (20.0, ("nan", 2))
     watched.observe(events.SnapshotTaken(2), 150.0)
