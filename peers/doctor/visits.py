@@ -15,7 +15,7 @@ from typing import Final, NamedTuple
 
 from gossipdp.errors import ConfigError
 from gossipdp.protocol.wire.messages import Lane
-from gossipdp.runtime.network.dial_causes import SPEAKS_ZMTP, Cause, look, unreachable, unresolved
+from gossipdp.runtime.network.dial_causes import Cause, DialFault, foremost, look, unreachable
 from gossipdp.runtime.network.events import DialFailed, LinkUp
 from gossipdp.runtime.network.host_port import split_address
 from gossipdp.runtime.network.identity import Identity
@@ -30,13 +30,13 @@ SLOW_HANDSHAKE: Final = 0.9
 LARGE: Final = 64 << 10
 """bytes of one message that takes packets of full size"""
 BROKEN_BY: Final = {
-    "GD-201": "wrong-secret",
-    "GD-202": "wrong-key",
-    "GD-203": "other-network",
-    "GD-204": "not-allowed",
-    "GD-205": "copied-home",
-    "GD-208": "old-secret",
-    "GD-302": "other-version",
+    "GD-201": DialFault.WRONG_SECRET,
+    "GD-202": DialFault.WRONG_KEY,
+    "GD-203": DialFault.OTHER_NETWORK,
+    "GD-204": DialFault.NOT_ALLOWED,
+    "GD-205": DialFault.COPIED_HOME,
+    "GD-208": DialFault.OLD_SECRET,
+    "GD-302": DialFault.OTHER_VERSION,
 }
 
 
@@ -104,10 +104,10 @@ def _greeted(address: str) -> Visit:
     try:
         host, port = split_address(address)
     except ConfigError as error:
-        return Visit(address, cause=Cause(error.code, "is not host:port", error.do, "not-an-address"))
+        return Visit(address, cause=Cause(error.code, "is not host:port", do=error.do, fault=DialFault.NOT_AN_ADDRESS))
     targets = looked_up(host, port)
-    if isinstance(targets, str):
-        return Visit(address, cause=unresolved(targets))
+    if isinstance(targets, Cause):
+        return Visit(address, cause=targets)
     best = Visit(address, "name", unreachable("no route"))
     for target in targets:
         tried = _target_greeted(address, target)
@@ -125,9 +125,9 @@ def _target_greeted(address: str, target: Target) -> Visit:
     if not target.routable:
         return Visit(address, "name", unreachable("this host has no route to it"), target=target.text)
     cause = look(target.text, True, LIMITS.connect)
-    if cause.fault == SPEAKS_ZMTP:
+    if cause.fault is DialFault.SPEAKS:
         return Visit(address, "greeting", target=target.text, packet=_packet(target.text))
-    reached = "tcp" if cause.fault in ("silent", "another-service", "proxy") else "route"
+    reached = "tcp" if cause.fault in (DialFault.SILENT, DialFault.ANOTHER_SERVICE, DialFault.PROXY) else "route"
     return Visit(address, reached, cause, target=target.text)
 
 
@@ -160,15 +160,14 @@ def _met(found: Visit, network: Network, identity: Identity, *, fast: bool, wall
 
 def _refused(event: DialFailed | None, elapsed: float) -> Cause:
     if event is None:
-        return Cause("GD-101", "does not complete the handshake", "see whether the peer there hangs", "silent")
+        do = "see whether the peer there hangs"
+        return Cause("GD-101", "does not complete the handshake", "", do, DialFault.SILENT)
     if event.code == "GD-201" and elapsed >= SLOW_HANDSHAKE:
-        said = (
-            f"the encrypted handshake broke off after {elapsed:.1f} s: the link is slow or full, or the secret differs"
-        )
+        said = f"the encrypted handshake broke off after {elapsed:.1f} s"
+        detail = "the link is slow or full, or the secret differs"
         do = "see what else uses the link; if it is fast, compare the fingerprints that `gossipdp keys show` prints"
-        return Cause(event.code, said, do, "slow-handshake")
-    text = event.reason.partition(" ")[2] or event.reason
-    return Cause(event.code, text, event.do, BROKEN_BY.get(event.code, "silent"))
+        return Cause(event.code, said, detail, do, DialFault.SLOW_HANDSHAKE)
+    return foremost(event.causes)._replace(fault=BROKEN_BY.get(event.code, DialFault.SILENT))
 
 
 def _measured(met: Visit, talk: Talk, *, fast: bool, wall: Callable[[], float]) -> Visit:

@@ -8,6 +8,7 @@ from typing import Final
 
 from gossipdp.error_codes import ADVICE
 from gossipdp.protocol.wire.messages import printable, short
+from gossipdp.runtime.network.dial_causes import DialFault
 from peers.doctor.findings import Finding, Light, fine, grey, red, yellow
 from peers.doctor.passing import Passing
 from peers.doctor.visits import Speed, Visit
@@ -35,11 +36,11 @@ def _way(visit: Visit, reached: bool) -> Finding:
     if visit.cause is None:
         return grey(about, "a peer answers; an invite (@FILE) tells whether it lets this host in")
     do, text = visit.cause.do or ADVICE.get(visit.cause.code, ""), visit.cause.text
-    if visit.cause.fault == "silent":
+    if visit.cause.fault is DialFault.SILENT:
         do = "run `gossipdp doctor` on that host; if no peer runs there, correct address and port"
         text = "the other side says nothing: a peer that is stopped or hangs, or another program"
     step = f"{visit.reached} ok, then " if visit.reached else ""
-    return (yellow if reached else red)(about, visit.cause.fault, f"{step}{text}", do)
+    return (yellow if reached else red)(about, visit.cause.fault or "", f"{step}{text}", do)
 
 
 def clock(visits: Sequence[Visit]) -> Finding:

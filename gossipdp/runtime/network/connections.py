@@ -171,11 +171,13 @@ class Dial:
         self.refusal = ""
         """why it did not take that"""
         self.failures: list[Cause] = []
-        """one for each IP address tried; its text begins with the address"""
+        """one for each IP address tried"""
         self.began = -math.inf
         """when the present attempt began"""
         self.opened = False
         """CURVE is complete on one connection of the present attempt"""
+        self.led_back = False
+        """the present attempt has met this peer itself"""
         self.look = ""
         """key of the second look at the address, while one is under way"""
         self.ours = False
@@ -205,7 +207,7 @@ class Dial:
             self._tried, self.generation, self.refusal = target, None, ""
         self.target, self.nonce, self.began = target.text, nonce, now
         self.deadline = min(now + patience + handshake, self._until)
-        self.opened, self.look, self.patience = False, "", patience
+        self.opened, self.led_back, self.look, self.patience = False, False, "", patience
         self.tried += 1
         self.link = Link(self.place, target.host, inbound=False, now=now, dial=self)
         return self.link
@@ -231,6 +233,10 @@ class Dial:
     def open(self, deadline: float) -> None:
         """CURVE is complete on one connection; the hello must be over at `deadline`."""
         self.opened, self.deadline = True, min(deadline, self._until)
+
+    def lead_back(self) -> None:
+        """The present attempt has met this peer itself."""
+        self.led_back = True
 
     def end_attempt(self) -> None:
         self.link = None

@@ -1,4 +1,4 @@
-"""Why a dialled address does not answer, as text for the operator, and what to do about it.
+"""Why a dialled address does not answer, and what to do about it: a value to decide on, and text for the operator.
 
 libzmq reports only that a connection was not made or broke off. `look` makes one more connection, sends the start of a
 greeting, and reads the answer of the system and of the other side. It blocks: call it in a thread. No zmq socket may
@@ -10,6 +10,8 @@ from __future__ import annotations
 import errno
 import secrets
 import socket
+from collections.abc import Sequence
+from enum import StrEnum
 from functools import partial
 from typing import Final, NamedTuple
 
@@ -19,12 +21,12 @@ from gossipdp.runtime.network.host_port import split_address
 
 __all__ = [
     "LEADS_BACK",
-    "LISTENS",
     "SILENT",
-    "SPEAKS_ZMTP",
     "Cause",
+    "DialFault",
     "Looks",
     "dial_text",
+    "foremost",
     "look",
     "timed_out",
     "unreachable",
@@ -41,46 +43,89 @@ SPEAKS: Final = 2.0
 SHOWN: Final = 24
 """bytes shown of a greeting that no peer sent"""
 SILENT: Final = "see whether the peer there hangs, or another program answers at that address"
-SPEAKS_ZMTP: Final = "speaks"
-"""the fault of an address that answered with a greeting of ZeroMQ: whatever is wrong comes after it"""
+LEADS_BACK: Final = "this address leads back to the dialler itself"
+"""what a peer answers to its own hello"""
 _LOST: Final = frozenset(
     {errno.EHOSTUNREACH, errno.ENETUNREACH, errno.EHOSTDOWN, errno.ENETDOWN, errno.EACCES, errno.EPERM}
 )
 
 
+class DialFault(StrEnum):
+    """What is wrong with an address. The value is its name for scripts."""
+
+    NOT_AN_ADDRESS = "not-an-address"
+    NAME_UNKNOWN = "name-unknown"
+    NO_ROUTE = "no-route"
+    DROPPED = "dropped"
+    REFUSED = "refused"
+    PROXY = "proxy"
+    SILENT = "silent"
+    ANOTHER_SERVICE = "another-service"
+    LISTENS = "listens"
+    """It was refused, and has passed: a peer there has started meanwhile."""
+    SPEAKS = "speaks"
+    """The address answered with a greeting of ZeroMQ: whatever is wrong comes after it."""
+    LEADS_BACK = "leads-back"
+    """The address is the dialler's own. It is harmless if another address of the peer works."""
+    SLOW_HANDSHAKE = "slow-handshake"
+    WRONG_SECRET = "wrong-secret"
+    WRONG_KEY = "wrong-key"
+    OTHER_NETWORK = "other-network"
+    NOT_ALLOWED = "not-allowed"
+    COPIED_HOME = "copied-home"
+    OLD_SECRET = "old-secret"
+    OTHER_VERSION = "other-version"
+
+
 class Cause(NamedTuple):
-    """Code, text, what to do, and a name for scripts. `do` is empty where the advice for the code is enough."""
+    """Why an address did not answer."""
 
     code: str
-    text: str
+    brief: str
+    detail: str = ""
     do: str = ""
-    fault: str = ""
+    """empty where the advice for the code is enough"""
+    fault: DialFault | None = None
+    address: str = ""
+    """that was tried"""
 
     def at(self, address: str) -> Cause:
-        """The same cause, with `address` in front of its text."""
-        return self._replace(text=f"{address} {self.text}")
+        """The same cause, of `address`."""
+        return self._replace(address=address)
+
+    @property
+    def text(self) -> str:
+        """The cause in words."""
+        return f"{self.brief}: {self.detail}" if self.detail else self.brief
+
+    def told(self, known: str = "") -> str:
+        """The cause in words, with the address that was tried, unless that is `known`."""
+        return self.text if self.address in ("", known) else f"{self.address} {self.text}"
 
 
-def dial_text(dialled: str, reason: str, cause: str = "") -> str:
-    """Why a dial failed, with each address once. `reason` begins with the address that was tried."""
-    return f"{dialled}: {cause}{reason.removeprefix(f'{dialled} ')}"
+def foremost(causes: Sequence[Cause]) -> Cause:
+    """The cause that says most of a dial: the first other than that no peer answers."""
+    return min(causes, key=lambda cause: cause.code == "GD-101", default=Cause("GD-101", ""))
+
+
+def dial_text(dialled: str, causes: Sequence[Cause], prefix: str = "") -> str:
+    """Why a dial failed, with each address once."""
+    return f"{dialled}: {prefix}{'; '.join(cause.told(dialled) for cause in causes)}"
 
 
 _CLOSED: Final = Cause(
     "GD-101",
-    "connected, then closed without a word: a proxy, or a tunnel, whose peer is not up",
+    "connected, then closed without a word",
+    "a proxy, or a tunnel, whose peer is not up",
     "start the peer behind the proxy, tunnel or balancer that answers there, or dial the peer itself",
-    "proxy",
+    DialFault.PROXY,
 )
-LEADS_BACK: Final = "this address leads back to the dialler itself"
-"""text of a cause. It is harmless if another address of the peer works."""
-LISTENS: Final = "refused, and listens since"
-"""the text of a cause that has passed: a peer there has started meanwhile"""
-_LISTENS: Final = Cause("GD-101", LISTENS)
+_LISTENS: Final = Cause("GD-101", "refused, and listens since", fault=DialFault.LISTENS)
 _ANOTHER_SECRET: Final = Cause(
     "GD-201",
-    "a peer that broke off the encrypted handshake: the network secret differs, or host or link are too slow",
-    fault=SPEAKS_ZMTP,
+    "a peer that broke off the encrypted handshake",
+    "the network secret differs, or host or link are too slow",
+    fault=DialFault.SPEAKS,
 )
 
 
@@ -88,17 +133,18 @@ def timed_out(address: str, patience: float) -> Cause:
     """No answer came from ``IP:port`` in `patience` seconds."""
     port = address.rpartition(":")[2]
     do = f"open TCP port {port} of that host in its firewall, security group and router; check that the host is up"
-    return Cause("GD-101", f"timed out: no answer in {patience:g} s, as behind a firewall that drops", do, "dropped")
+    detail = f"no answer in {patience:g} s, as behind a firewall that drops"
+    return Cause("GD-101", "timed out", detail, do, DialFault.DROPPED)
 
 
 def unreachable(seen: str) -> Cause:
     do = "check the network between the two hosts and the address: no route leads there"
-    return Cause("GD-101", f"unreachable: {seen}", do, "no-route")
+    return Cause("GD-101", "unreachable", seen, do, DialFault.NO_ROUTE)
 
 
-def unresolved(seen: str) -> Cause:
+def unresolved(seen: str, detail: str = "") -> Cause:
     do = "check the name: it must be in DNS, or in /etc/hosts of this host"
-    return Cause("GD-101", seen, do, "name-unknown")
+    return Cause("GD-101", seen, detail, do, DialFault.NAME_UNKNOWN)
 
 
 def look(address: str, broke_off: bool, patience: float) -> Cause:
@@ -114,7 +160,7 @@ def look(address: str, broke_off: bool, patience: float) -> Cause:
         with spare():
             connection = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET, socket.SOCK_STREAM)
     except OSError as error:
-        return Cause("GD-104", f"no socket here: {error.strerror}")
+        return Cause("GD-104", "no socket here", error.strerror or "")
     with connection:
         connection.settimeout(patience)
         try:
@@ -123,31 +169,31 @@ def look(address: str, broke_off: bool, patience: float) -> Cause:
             return timed_out(address, patience)
         except ConnectionRefusedError:
             do = f"start a peer there, or correct the address: no program of that host listens on port {port}"
-            return Cause("GD-101", "refused", do, "refused")
+            return Cause("GD-101", "refused", "", do, DialFault.REFUSED)
         except ConnectionResetError:
             return _CLOSED
         except OSError as error:
             if error.errno in _LOST:
                 return unreachable(str(error.strerror))
-            return Cause("GD-101", f"no connection: {error.strerror}")
+            return Cause("GD-101", "no connection", error.strerror or "")
         connection.settimeout(SPEAKS)
         try:
             connection.sendall(SIGNATURE)  # the kernel may tell a listener only of connections that have sent data
             said = connection.recv(SHOWN)
         except TimeoutError:
-            return _no_peer("answers no greeting", "silent") if broke_off else _LISTENS
+            return _no_peer("answers no greeting", DialFault.SILENT) if broke_off else _LISTENS
         except OSError:
             return _CLOSED
     if not said:
         return _CLOSED
-    if not said.startswith(SIGNATURE[:1]):
-        return _no_peer(f"answered {said.decode('latin-1')!a}", "another-service")
+    if said[0] != SIGNATURE[0]:
+        return _no_peer(f"answered {said.decode('latin-1')!a}", DialFault.ANOTHER_SERVICE)
     return _ANOTHER_SECRET if broke_off else _LISTENS
 
 
-def _no_peer(seen: str, fault: str) -> Cause:
+def _no_peer(seen: str, fault: DialFault) -> Cause:
     do = "correct address and port: another program than a peer answers there"
-    return Cause("GD-101", f"{seen}: no gossipdp peer", do, fault)
+    return Cause("GD-101", seen, "no gossipdp peer", do, fault)
 
 
 class Looks:

@@ -18,7 +18,7 @@ from gossipdp.protocol.wire.messages import Lane, printable, short
 from gossipdp.runtime.network import signed_hello
 from gossipdp.runtime.network.connections import Connection, Dial, Link
 from gossipdp.runtime.network.context import LinksContext, LinkTable
-from gossipdp.runtime.network.dial_causes import SILENT, Cause, Looks, timed_out, unreachable, unresolved
+from gossipdp.runtime.network.dial_causes import SILENT, Cause, DialFault, Looks, timed_out, unreachable
 from gossipdp.runtime.network.events import CopyMet, DialFailed
 from gossipdp.runtime.network.host_port import split_address
 from gossipdp.runtime.network.reach import Reach
@@ -89,6 +89,7 @@ class Dialling:
         """Whether this peer itself sent the hello with this `nonce`. Then the dialled address leads back to it."""
         own = [dial for dial in self._dials.values() if dial.nonce == nonce]
         for dial in own:
+            dial.lead_back()
             if dial.place in self._own or len(self._own) < MAX_OWN:
                 self._own[dial.place] = self._turn.now
         return bool(own)
@@ -125,17 +126,17 @@ class Dialling:
         try:
             host, port = split_address(place)
         except ConfigError as error:
-            dial.failures.append(Cause(error.code, f"{place} is not host:port"))
+            dial.failures.append(Cause(error.code, "is not host:port").at(place))
             return
         found = self._resolver.look_up(place, host, port)
         dial.await_name(found is None)
         if found is not None:
             self._resolved(dial, found)
 
-    def _resolved(self, dial: Dial, found: list[Target] | str) -> None:
+    def _resolved(self, dial: Dial, found: list[Target] | Cause) -> None:
         dial.await_name(False)
-        if isinstance(found, str):
-            dial.failures.append(unresolved(found).at(dial.place))
+        if isinstance(found, Cause):
+            dial.failures.append(found.at(dial.place))
         else:
             dial.targets.extend(target for target in found if dial.asked in ("", target.host))
 
@@ -160,7 +161,7 @@ class Dialling:
                     self._open(link, lane, target.endpoint, dial)
             except OSError as error:
                 self._links.close_connections(link)
-                dial.failures.append(Cause("GD-104", f"{target.text} no socket here: {error.strerror}"))
+                dial.failures.append(Cause("GD-104", "no socket here", error.strerror or "").at(target.text))
                 continue
             return
         self._give_up(dial)
@@ -177,10 +178,8 @@ class Dialling:
         if not dial.asked:
             # A member that names many addresses is dialled less often.
             self._failed[dial.address] = self._turn.now + self._limits.redial * max(1, dial.tried)
-        first = min(dial.failures, key=lambda cause: cause.code == "GD-101", default=Cause("GD-101", ""))
-        reason = "; ".join(cause.text for cause in dial.failures)
-        failed = [DialFailed(to, dial.address, reason, first.code, dial.ours, first.do) for to in sorted(dial.wanted)]
-        self._turn.tell(*failed)
+        causes = tuple(dial.failures)
+        self._turn.tell(*(DialFailed(to, dial.address, causes, dial.ours) for to in sorted(dial.wanted)))
         self._context.drop("unreachable", len(dial.queue))
         for asker in sorted(dial.askers):
             self._links.dialled_back(asker, dial.address, met=False, tried=dial.tried > 0)
@@ -194,7 +193,7 @@ class Dialling:
             dial.open(self._turn.now + self._limits.hello)
             self._queues.write(connection, connection.hello.hello())
 
-    def failed(self, dial: Dial, code: str, reason: str, result: str = "") -> None:
+    def failed(self, dial: Dial, cause: Cause, result: str = "") -> None:
         """The present attempt failed. `result` is the label of the count; without one the code is."""
         assert dial.link is not None
         hellos = [connection.hello for connection in dial.link.connections.values()]
@@ -203,12 +202,12 @@ class Dialling:
         self._turn.tell(*(CopyMet(dial.target, x.incarnation, x.start) for x in copies[:1]))
         self._links.close_connections(dial.link)
         dial.end_attempt()
-        found: Cause | str = Cause(code, reason, SILENT if result == "timeout" else "")
+        found: Cause | str = cause
         unmade, broke_off = result == "unreachable", result in ("GD-201", "broken") and not dial.opened
         # Members that only ask to be dialled back do not hear the cause.
         if dial.wanted and (unmade or broke_off):
             elapsed = self._turn.now - dial.began
-            found = self._looks.begin(dial.target, Cause(code, reason), broke_off, elapsed, self._turn.now)
+            found = self._looks.begin(dial.target, cause, broke_off, elapsed, self._turn.now)
         if isinstance(found, Cause):
             self._failed_for(dial, found, result)
         else:
@@ -243,16 +242,17 @@ class Dialling:
                     self._dial_next(dial)
                     return
                 reason = dial.refusal if message.code == "GD-208" and dial.refusal else message.reason
-                self.failed(dial, message.code, f"said no: {printable(reason)}")
+                fault = DialFault.LEADS_BACK if dial.led_back else None
+                self.failed(dial, Cause(message.code, "said no", printable(reason), fault=fault))
             else:
                 raise RemoteProtocolError("not an answer to a hello")
         except GossipdpError as error:
             if error.code in ("GD-204", "GD-208"):
                 dial.exclude()
-            self.failed(dial, error.code, error.cause)
+            self.failed(dial, Cause(error.code, error.cause))
         except RemoteProtocolError as error:
             self._context.drop("malformed")
-            self.failed(dial, "GD-101", f"answered out of order: {error}", "broken")
+            self.failed(dial, Cause("GD-101", "answered out of order", str(error)), "broken")
 
     def _dialled_back(self, dial: Dial, peer: bytes) -> None:
         """`peer` has proven itself to a dial that members asked for. Without this side's proof no link comes up."""
@@ -275,7 +275,7 @@ class Dialling:
             # Another network may have the same private numbers.
             self._links.bring_up(link)
             dial.end_attempt()
-            dial.failures.append(Cause("GD-101", f"{dial.target} is another peer, {short(link.peer)}"))
+            dial.failures.append(Cause("GD-101", f"is another peer, {short(link.peer)}").at(dial.target))
             self._dial_next(dial)
             return
         del self._dials[dial.key]
@@ -284,8 +284,8 @@ class Dialling:
         self._links.seen_at(first.seen)
         stays = self._links.bring_up(link)
         others = dial.wanted - {link.peer, b""}
-        reason = f"{dial.target} is another peer now, {short(link.peer)}"
-        self._turn.tell(*(DialFailed(to, dial.address, reason, "GD-101") for to in sorted(others)))
+        cause = Cause("GD-101", f"is another peer now, {short(link.peer)}").at(dial.target)
+        self._turn.tell(*(DialFailed(to, dial.address, (cause,)) for to in sorted(others)))
         for to, lane, frames, size in dial.queue:
             if to in others:
                 self._context.drop("unreachable")
@@ -328,12 +328,12 @@ class Dialling:
 
     def _timed_out(self, dial: Dial, link: Link) -> None:
         if any(connection.proof_sent for connection in link.connections.values()):
-            reason = f"no welcome in {self._limits.hello:g} s"
+            cause = Cause("GD-101", f"no welcome in {self._limits.hello:g} s")
         elif dial.opened:
-            reason = f"connected, then silent for {self._limits.hello:g} s"
+            cause = Cause("GD-101", f"connected, then silent for {self._limits.hello:g} s")
         else:
-            reason = timed_out(dial.target, dial.patience).text
-        self.failed(dial, "GD-101", reason, "timeout")
+            cause = timed_out(dial.target, dial.patience)
+        self.failed(dial, cause._replace(do=SILENT), "timeout")
 
     def sweep(self) -> None:
         now = self._turn.now

@@ -8,6 +8,7 @@ from typing import Final
 
 from gossipdp.protocol.wire.encoding import Buffer
 from gossipdp.protocol.wire.messages import Decision, Lane, Receipt, short
+from gossipdp.runtime.network.dial_causes import Cause, foremost
 
 MAX_COUNTED_PEERS: Final = 4096
 """the traffic of peers past this number is counted under b"", so that new identities cost no memory here"""
@@ -50,7 +51,7 @@ class DialFailed(TransportEvent):
     """A dial failed at every address of its name.
 
     peer: b"" if only the address was known.
-    reason: each address tried and what came of it (texts of `dial_causes`).
+    causes: what came of each address tried.
     code: GD-101 no answer; GD-104 no socket left here; GD-201 wrong network secret, or a proxy without its peer;
         GD-202 an identity was not proven; GD-203 another network or run; GD-204 one side's lists exclude the other;
         GD-205 this identity is live there; GD-208 not the network's present secret; GD-302 another protocol version.
@@ -58,12 +59,23 @@ class DialFailed(TransportEvent):
 
     peer: bytes
     address: str
-    reason: str
-    code: str
+    causes: tuple[Cause, ...]
     ours: bool = False
     """this peer's own lists exclude the other (GD-204)"""
-    do: str = field(default="", compare=False)
-    """what to do, where the advice for the code is not enough"""
+
+    @property
+    def code(self) -> str:
+        return foremost(self.causes).code
+
+    @property
+    def do(self) -> str:
+        """What to do, where the advice for the code is not enough."""
+        return foremost(self.causes).do
+
+    @property
+    def reason(self) -> str:
+        """Each address tried and what came of it, in words."""
+        return "; ".join(cause.told() for cause in self.causes)
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,6 +17,7 @@ from gossipdp.runtime.network import signed_hello
 from gossipdp.runtime.network.connections import Connection, Link
 from gossipdp.runtime.network.context import LinksContext
 from gossipdp.runtime.network.dial_backs import DialBacks, Examining
+from gossipdp.runtime.network.dial_causes import Cause
 from gossipdp.runtime.network.dialling import Dialling
 from gossipdp.runtime.network.events import Flooded, InviteShown, LinkDown, LinkStatus, LinkUp, Received, RunLearned
 from gossipdp.runtime.network.listening import Listening
@@ -136,9 +137,9 @@ class Links:
                 self._listening.arrived(event)
             case Opened(connection):
                 self._dialling.opened(connection)
-            case Failed(connection, code, reason, result):
+            case Failed(connection, cause, result):
                 if connection.link is not None and connection.link.dial is not None:
-                    self._dialling.failed(connection.link.dial, code, reason, result)
+                    self._dialling.failed(connection.link.dial, cause, result)
             case Ended(connection):
                 self._ended(connection)
             case Gone(descriptor):
@@ -163,7 +164,7 @@ class Links:
         if link.dial is None:
             self._close_link(link, "closed by the other side")
         else:
-            self._dialling.failed(link.dial, "GD-101", "closed the connection during the hello", "broken")
+            self._dialling.failed(link.dial, Cause("GD-101", "closed the connection during the hello"), "broken")
 
     def _overflowed(self, over: bytes | Connection, unread: int) -> None:
         self._context.drop("flood", unread)
@@ -172,7 +173,7 @@ class Links:
         if link is None:
             return
         if link.dial is not None:
-            self._dialling.failed(link.dial, "GD-101", "sent more than a hello", "broken")
+            self._dialling.failed(link.dial, Cause("GD-101", "sent more than a hello"), "broken")
         elif self._is_open(link):
             self._shunned[link.peer] = self._turn.now + self._limits.shun
             self._turn.tell(Flooded(link.peer, unread))

@@ -14,7 +14,7 @@ from gossipdp.errors import GossipdpError, RefusedError, RemoteProtocolError, Un
 from gossipdp.protocol.admission.statements import receipt
 from gossipdp.protocol.wire.messages import PROTOCOL_VERSION, printable
 from gossipdp.runtime.network import signed_hello
-from gossipdp.runtime.network.dial_causes import LISTENS, look, unresolved
+from gossipdp.runtime.network.dial_causes import Cause, DialFault, look
 from gossipdp.runtime.network.host_port import split_address
 from gossipdp.runtime.network.identity import CurveKeys, Identity, NetworkSecret, digest_of
 from gossipdp.runtime.network.invite import HostInvite
@@ -58,8 +58,8 @@ def redeem(
         causes = [] if invite.seeds else ["the invite names no address"]
         for seed in invite.seeds:
             for found in _targets(seed):
-                if isinstance(found, str):
-                    causes.append(found)
+                if isinstance(found, Cause):
+                    causes.append(found.told())
                     continue
                 try:
                     return _ask(invite, identity, found)
@@ -76,11 +76,11 @@ def redeem(
         wait(PAUSE)
 
 
-def _targets(seed: str) -> Iterator[Target | str]:
+def _targets(seed: str) -> Iterator[Target | Cause]:
     """The IP addresses of a seed, or why there is none."""
     found = looked_up(*split_address(seed))
-    if isinstance(found, str):
-        yield unresolved(found).at(seed).text
+    if isinstance(found, Cause):
+        yield found.at(seed)
     else:
         yield from found
 
@@ -89,8 +89,8 @@ def _ask(invite: HostInvite, identity: Identity, target: Target) -> NetworkSecre
     """The secret, from the member at `target`."""
     limits = TransportLimits()
     cause = look(target.text, False, limits.connect)
-    if cause.text != LISTENS:
-        raise UnreachableError("GD-101", cause.at(target.text).text)
+    if cause.fault is not DialFault.LISTENS:
+        raise UnreachableError("GD-101", cause.at(target.text).told())
     proof = receipt(invite.decision, identity.id, invite.network, Identity(invite.key).sign).signature
     question = signed_hello.Redeem(PROTOCOL_VERSION, identity.id, invite.network, invite.decision, proof)
     sockets = Sockets(limits, CurveKeys(invite.curve, b""), identity.curve)
@@ -98,7 +98,7 @@ def _ask(invite: HostInvite, identity: Identity, target: Target) -> NetworkSecre
         frames = sockets.ask(target.endpoint, signed_hello.pack(question), ANSWER)
         if not frames:
             cause = look(target.text, True, limits.connect)
-            raise UnreachableError("GD-101", cause.at(target.text).text)
+            raise UnreachableError("GD-101", cause.at(target.text).told())
         answer = signed_hello.unpack(frames)
     except RemoteProtocolError as error:
         raise UnreachableError("GD-101", f"{target.text} answered out of order: {error}") from None

@@ -13,6 +13,7 @@ from typing import Final, NamedTuple
 
 from gossipdp.runtime.background import BackgroundCalls
 from gossipdp.runtime.descriptors import spare
+from gossipdp.runtime.network.dial_causes import Cause, unresolved
 from gossipdp.runtime.network.host_port import plain_ip, split_address
 
 MAX_TARGETS: Final = 4
@@ -33,38 +34,38 @@ class Target(NamedTuple):
 
 class Resolver:
     def __init__(self) -> None:
-        self._calls: BackgroundCalls[list[Target] | str] = BackgroundCalls("gossipdp-resolver")
+        self._calls: BackgroundCalls[list[Target] | Cause] = BackgroundCalls("gossipdp-resolver")
 
     @property
     def pending(self) -> int:
         """Number of names that are being looked up."""
         return self._calls.pending
 
-    def look_up(self, key: str, host: str, port: int) -> list[Target] | str | None:
+    def look_up(self, key: str, host: str, port: int) -> list[Target] | Cause | None:
         """Targets for `host:port`, or why there are none. None: `collect` returns the answer later, under `key`."""
         try:
             return _resolve(host, port, socket.AI_NUMERICHOST)
         except UnicodeError:  # the idna codec refuses labels that are empty or too long
-            return "is not a name"
+            return unresolved("is not a name")
         except OSError:
             pass
         if self._calls.start(key, lambda: looked_up(host, port)):
             return None
-        return "too many names are being looked up"
+        return unresolved("too many names are being looked up")
 
-    def collect(self) -> list[tuple[str, list[Target] | str]]:
+    def collect(self) -> list[tuple[str, list[Target] | Cause]]:
         """What was resolved since the last call."""
         return self._calls.collect()
 
 
-def looked_up(host: str, port: int) -> list[Target] | str:
+def looked_up(host: str, port: int) -> list[Target] | Cause:
     """Targets for `host:port`, or why there are none. It blocks as long as the system's resolver does."""
     try:
         return _resolve(host, port, 0)
     except UnicodeError:
-        return "is not a name"
+        return unresolved("is not a name")
     except OSError as error:
-        return f"name not resolved: {error.strerror}"
+        return unresolved("name not resolved", error.strerror or "")
 
 
 def _resolve(host: str, port: int, flags: int) -> list[Target]:

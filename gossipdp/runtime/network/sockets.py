@@ -22,6 +22,7 @@ import zmq
 from gossipdp.protocol.wire.encoding import Buffer
 from gossipdp.protocol.wire.messages import MAX_BUFFER
 from gossipdp.runtime.cores import threads_for, usable_cores
+from gossipdp.runtime.network.dial_causes import SILENT, Cause
 from gossipdp.runtime.network.host_port import plain_ip
 from gossipdp.runtime.network.identity import CurveKeys
 from gossipdp.runtime.network.limits import TransportLimits
@@ -196,18 +197,18 @@ def monitor_events(monitor: Socket) -> Iterator[tuple[int, int]]:
         yield event, value
 
 
-def dial_failure(event: int, value: int, patience: float) -> tuple[str, str, str]:
-    """Code, reason and label of the count for a dialled connection that was not made."""
+def dial_failure(event: int, value: int, patience: float) -> tuple[Cause, str]:
+    """Cause and label of the count for a dialled connection that was not made."""
     if event == zmq.EVENT_CLOSED:
-        return "GD-101", "refused, or no way there", "unreachable"
+        return Cause("GD-101", "refused, or no way there"), "unreachable"
     if event == zmq.EVENT_HANDSHAKE_FAILED_AUTH:
-        return "GD-204", "refused this peer's key: it is banned there, or not among those allowed", "GD-204"
+        return Cause("GD-204", "refused this peer's key", "it is banned there, or not among those allowed"), "GD-204"
     if event == zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL:
-        return "GD-101", "answered, but is no gossipdp peer", "mechanism"
+        return Cause("GD-101", "answered, but is no gossipdp peer"), "mechanism"
     if value == errno.EAGAIN:
-        return "GD-101", f"connected, then silent for {patience:g} s", "timeout"
-    reason = "broke off the encrypted handshake: the network secret differs, or it is no gossipdp peer, or none yet"
-    return "GD-201", reason, "GD-201"
+        return Cause("GD-101", f"connected, then silent for {patience:g} s", do=SILENT), "timeout"
+    detail = "the network secret differs, or it is no gossipdp peer, or none yet"
+    return Cause("GD-201", "broke off the encrypted handshake", detail), "GD-201"
 
 
 def buffers(frames: list[zmq.Frame]) -> list[Buffer]:

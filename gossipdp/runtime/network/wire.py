@@ -8,6 +8,7 @@ from typing import Protocol, TypeAlias
 
 from gossipdp.protocol.wire.encoding import Buffer
 from gossipdp.runtime.network.connections import Connection
+from gossipdp.runtime.network.dial_causes import Cause
 
 __all__ = ["Answered", "Arrived", "Ended", "Failed", "Gone", "Opened", "Overflowed", "Refused", "Wire", "WireEvent"]
 
@@ -62,8 +63,7 @@ class Failed:
     """A dialled connection was not made. `result` is the label of the count."""
 
     connection: Connection
-    code: str
-    reason: str
+    cause: Cause
     result: str
 
 

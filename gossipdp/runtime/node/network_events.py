@@ -9,7 +9,7 @@ from typing import Final
 from gossipdp.error_codes import ADVICE
 from gossipdp.protocol.wire.messages import short
 from gossipdp.runtime.network import events as network
-from gossipdp.runtime.network.dial_causes import LEADS_BACK, LISTENS, dial_text
+from gossipdp.runtime.network.dial_causes import DialFault, dial_text
 from gossipdp.runtime.network.duplicate_identity import judge
 from gossipdp.runtime.network.refusals import Refusals
 from gossipdp.runtime.node.context import NodeContext
@@ -98,17 +98,17 @@ class NetworkEvents:
 
     def _dial_failed(self, event: network.DialFailed, now: float) -> None:
         code, dialled = event.code, event.address or short(event.peer)
-        cause = "no peer met there: " if code == "GD-101" else ""
-        do = event.do or ADVICE.get(code, "")
-        if event.reason.endswith(LISTENS):
+        faults, do = [cause.fault for cause in event.causes], event.do or ADVICE.get(code, "")
+        no_peer = "no peer met there: " if code == "GD-101" else ""
+        if faults[-1:] == [DialFault.LISTENS]:
             log.info("%s: no peer listened there yet, and one does now; it is dialled again soon", dialled)
         elif not (code == "GD-101" and self._peer.membership.left(event.address)):
-            again = self._unanswered.failed(dialled, code, event.reason, do, now)
-            own = not event.peer and event.reason.endswith(LEADS_BACK) and "; " not in event.reason
+            again = self._unanswered.failed(dialled, event.causes, do, now)
+            own = not event.peer and faults == [DialFault.LEADS_BACK]
             if not (code == "GD-101" and (own or self._may_restart(event.address, now))):
-                self._notices.notice(code, dial_text(dialled, event.reason, cause), now, event.do)
+                self._notices.notice(code, dial_text(dialled, event.causes, no_peer), now, event.do)
             elif not again:
-                log.info("%s; it is dialled again", dial_text(dialled, event.reason, "no member there now: "))
+                log.info("%s; it is dialled again", dial_text(dialled, event.causes, "no member there now: "))
         if event.peer:
             self._peer.link_down(event.peer, event.reason, now)
         if (error := self._refusals.failed(event.address, code, event.reason, ours=event.ours)) is not None:

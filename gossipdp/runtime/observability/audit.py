@@ -80,7 +80,7 @@ class Audit:
         match event:
             case HandshakeRefused(address, code, reason):
                 self._refused("refused", address, code, reason)
-            case DialFailed(_, address, reason, code) if code in REFUSED:
+            case DialFailed(address=address, code=code, reason=reason) if code in REFUSED:
                 self._refused("refused by", address, code, reason)
 
     def close(self) -> None:

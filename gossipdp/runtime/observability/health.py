@@ -14,6 +14,7 @@ from typing import Final, NamedTuple
 
 from gossipdp.protocol.course.table import Reason
 from gossipdp.protocol.rounds.consensus_ratio import FARTHEST
+from gossipdp.runtime.network.dial_causes import Cause
 
 __all__ = ["GONE", "STATES", "WIDE", "Kind", "Signs", "Silent", "Verdict", "agreement", "facts", "judge", "spoken"]
 
@@ -52,17 +53,15 @@ class Silent(NamedTuple):
     """An address at which the last dial failed."""
 
     address: str
-    code: str
-    reason: str
-    """without the address, such as "timed out: no answer in 8 s" """
+    cause: Cause
     do: str = ""
     """what to do about it; may be empty"""
 
     @property
     def text(self) -> str:
-        if self.code == "GD-101":
-            return f"no peer answers at {self.address} ({self.reason.partition(':')[0]})"
-        return f"{self.code} {self.address}: {self.reason}"
+        if self.cause.code == "GD-101":
+            return f"no peer answers at {self.address} ({self.cause.brief})"
+        return f"{self.cause.code} {self.address}: {self.cause.text}"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -198,7 +197,7 @@ def _finishing(signs: Signs) -> list[str]:
 def _refused(signs: Signs) -> list[str]:
     if signs.banned:
         return [f"{signs.banned}; training goes on alone, and nobody exchanges with this peer"]
-    refusals = [each.text for each in signs.silent if each.code in REFUSALS]
+    refusals = [each.text for each in signs.silent if each.cause.code in REFUSALS]
     return refusals[:SHOWN] if signs.live <= 1 else []
 
 

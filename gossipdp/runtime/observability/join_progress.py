@@ -9,7 +9,7 @@ import math
 from typing import Final, NamedTuple
 
 from gossipdp.protocol.peer import Peer
-from gossipdp.runtime.network.dial_causes import dial_text
+from gossipdp.runtime.network.dial_causes import dial_text, foremost
 from gossipdp.runtime.observability.unanswered import Unanswered
 
 __all__ = ["EVERY", "JoinProgress", "Reminder"]
@@ -78,6 +78,6 @@ class JoinProgress:
             do = "name a member: --seed HOST:PORT, or join with its invite"
             return Reminder("GD-101", f"{since}: no address of a member is known, or none has answered yet", do)
         last = list(failed.items())[-SHOWN:]
-        told = "; ".join(dial_text(address, failure.reason) for address, failure in last)
+        told = "; ".join(dial_text(address, failure.causes) for address, failure in last)
         do = next((failure.do for _, failure in reversed(last) if failure.do), "see what is said of each address")
-        return Reminder(last[-1][1].code, f"{since}: {told}", do)
+        return Reminder(foremost(last[-1][1].causes).code, f"{since}: {told}", do)

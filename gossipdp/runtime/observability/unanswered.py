@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Collection, Iterable
 from typing import Final, NamedTuple
+
+from gossipdp.runtime.network.dial_causes import Cause
 
 __all__ = ["FailedDial", "Unanswered", "without_passed"]
 
@@ -17,16 +18,10 @@ MOST: Final = 64
 class FailedDial(NamedTuple):
     at: float
     """when it failed"""
-    code: str
-    reason: str
-    """each address tried and what came of it, as in `DialFailed`"""
+    causes: tuple[Cause, ...]
+    """what came of each address tried, as in `DialFailed`"""
     do: str
     """what to do; may be empty"""
-
-    @property
-    def why(self) -> str:
-        """What came of the first address tried, without that address."""
-        return re.sub(r"^\S+:\d+ ", "", self.reason.partition("; ")[0])
 
 
 def without_passed(notices: Iterable[str], reached: Collection[str]) -> list[str]:
@@ -43,11 +38,11 @@ class Unanswered:
         self._since: dict[str, float] = {}
         """when the first dial failed of those in a row"""
 
-    def failed(self, address: str, code: str, reason: str, do: str, now: float) -> bool:
+    def failed(self, address: str, causes: tuple[Cause, ...], do: str, now: float) -> bool:
         """A dial of `address` failed. Returns whether the one before had failed too."""
         again = self._failed.pop(address, None) is not None
         if len(self._failed) < MOST:
-            self._failed[address] = FailedDial(now, code, reason, do)
+            self._failed[address] = FailedDial(now, causes, do)
             self._since.setdefault(address, now)
         return again
 

@@ -13,6 +13,7 @@ from gossipdp.protocol import events
 from gossipdp.protocol.causes import Outcome, Unused
 from gossipdp.protocol.peer import Peer
 from gossipdp.protocol.wire.messages import State, short
+from gossipdp.runtime.network.dial_causes import foremost
 from gossipdp.runtime.observability.health import WIDE, Signs, Silent
 from gossipdp.runtime.observability.unanswered import Unanswered
 
@@ -229,4 +230,4 @@ class VitalSigns:
     def _silent(self, now: float) -> tuple[Silent, ...]:
         """Addresses that do not answer, except those of members that this peer reaches in another way."""
         reached, failed = self.reached(), self._unanswered.recent(now).items()
-        return tuple(Silent(at, dial.code, dial.why, dial.do) for at, dial in failed if at not in reached)
+        return tuple(Silent(at, foremost(dial.causes), dial.do) for at, dial in failed if at not in reached)

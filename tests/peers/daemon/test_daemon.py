@@ -15,6 +15,7 @@ from gossipdp.protocol.events import ResyncBegan, ResyncEnded
 from gossipdp.protocol.schema import Schema
 from gossipdp.runtime import files
 from gossipdp.runtime.link import Link, Report
+from gossipdp.runtime.network.dial_causes import Cause
 from gossipdp.runtime.network.events import DialFailed, LinkUp
 from gossipdp.runtime.network.identity import OPERATOR_FILE, Identity, NetworkSecret
 from gossipdp.runtime.network.invite import Invite
@@ -229,7 +230,7 @@ def test_newcomer_turned_away_by_every_seed_ends__one_that_has_met_the_network_g
     node = start()
     if met == "link":
         node._network.handle(LinkUp(b"b" * 32, seed, False, 1), 0.0)
-    refused = DialFailed(b"", seed, f"{seed} refused this peer's key", "GD-204")
+    refused = DialFailed(b"", seed, (Cause("GD-204", "refused this peer's key").at(seed),))
     for now in (1.0, 2.0):
         node._network.handle(refused, now)
     with pytest.raises(RefusedError, match="GD-204 every address") if met is None else nullcontext():

@@ -15,6 +15,7 @@ from gossipdp.protocol.model import Model
 from gossipdp.protocol.schema import Schema
 from gossipdp.protocol.wire.messages import Member, Ping, State
 from gossipdp.runtime import files
+from gossipdp.runtime.network.dial_causes import Cause
 from gossipdp.runtime.network.events import DialFailed
 from gossipdp.runtime.network.identity import Identity
 from gossipdp.runtime.node import Node
@@ -76,7 +77,7 @@ def test_address_that_does_not_answer_is_told_unless_its_member_has_left(start: 
     word = Signer(other.sign, Identity.verify).sign_member(word)
     node.peer.membership.receive(Ping(1, (word,)), other.id, 0.0)
     for address in ("127.0.0.1:9", "127.0.0.1:11"):
-        node._network.handle(DialFailed(b"", address, "refused", "GD-101"), 1.0)
+        node._network.handle(DialFailed(b"", address, (Cause("GD-101", "refused"),)), 1.0)
     assert [notice.split(":")[:2] for notice in node.status.notices] == [["GD-101 127.0.0.1", "11"]]
 
 

@@ -43,7 +43,7 @@ def test_clock(ahead: list[float], light: Light, words: str) -> None:
 
 
 def test_clock_without_a_member() -> None:
-    assert ways.clock([Visit("h:1", cause=Cause("GD-101", "refused", "", "refused"))]).light is Light.GREY
+    assert ways.clock([Visit("h:1", cause=Cause("GD-101", "refused"))]).light is Light.GREY
 
 
 @pytest.mark.parametrize(

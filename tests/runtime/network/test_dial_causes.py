@@ -118,5 +118,6 @@ def test_background_calls_past_the_limit_are_not_started() -> None:
 
 
 def test_failed_dial_is_told_with_each_address_once() -> None:
-    assert dial_text("10.0.0.1:7005", "10.0.0.1:7005 refused", "no peer: ") == "10.0.0.1:7005: no peer: refused"
-    assert dial_text("gpu.example:7005", "10.0.0.1:7005 refused") == "gpu.example:7005: 10.0.0.1:7005 refused"
+    refused = [Cause("GD-101", "refused").at("10.0.0.1:7005")]
+    assert dial_text("10.0.0.1:7005", refused, "no peer: ") == "10.0.0.1:7005: no peer: refused"
+    assert dial_text("gpu.example:7005", refused) == "gpu.example:7005: 10.0.0.1:7005 refused"

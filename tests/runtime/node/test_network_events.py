@@ -6,13 +6,17 @@ from typing import Any
 
 import pytest
 
-from gossipdp.runtime.network.dial_causes import LEADS_BACK, LISTENS
+from gossipdp.runtime.network.dial_causes import LEADS_BACK, Cause, DialFault
 from gossipdp.runtime.network.events import Dialable, DialFailed, LinkUp, RunLearned
 from gossipdp.runtime.network.refusals import Refusals
 from gossipdp.runtime.node.network_events import NetworkEvents
 from gossipdp.runtime.observability.unanswered import Unanswered
 
 HERE, PRIVATE = "203.0.113.7:4710", "10.0.0.4:4710"
+REFUSED = Cause("GD-101", "refused").at(HERE)
+SAYS_SO = Cause("GD-101", "said no", LEADS_BACK).at(HERE)
+OWN = SAYS_SO._replace(detail="in other words", fault=DialFault.LEADS_BACK)
+LISTENS = Cause("GD-101", "in other words", fault=DialFault.LISTENS).at(HERE)
 
 
 @pytest.mark.parametrize(
@@ -98,7 +102,7 @@ def test_dials_in_vain_at_a_member_are_told_once_it_is_out_of_reach_for_longer_t
 ) -> None:
     member = SimpleNamespace(id=peer, name="b", addresses=(PRIVATE, HERE))
     found, seen = Found({peer: member}), []
-    failed, up = DialFailed(b"", HERE, f"{HERE} refused", "GD-101"), LinkUp(peer, HERE, False, 1)
+    failed, up = DialFailed(b"", HERE, (REFUSED,)), LinkUp(peer, HERE, False, 1)
     for event, now in [(failed, 0.0), (failed, 10.0), (failed, 59.0), (failed, 60.0), (up, 65.0), (failed, 70.0)]:
         found.events.handle(event, now)
         seen.append(len(found.notices))
@@ -106,27 +110,28 @@ def test_dials_in_vain_at_a_member_are_told_once_it_is_out_of_reach_for_longer_t
     assert seen == told
 
 
-@pytest.mark.parametrize(("cause", "told"), [("refused", ["GD-101"]), (LISTENS, [])])
-def test_peer_that_began_to_listen_just_now_is_no_trouble(cause: str, told: list[str]) -> None:
+@pytest.mark.parametrize(("cause", "told"), [(REFUSED, ["GD-101"]), (LISTENS, [])])
+def test_peer_that_began_to_listen_just_now_is_no_trouble(cause: Cause, told: list[str]) -> None:
     found = Found()
-    found.events.handle(DialFailed(b"", HERE, f"{HERE} {cause}", "GD-101"), 1.0)
+    found.events.handle(DialFailed(b"", HERE, (cause,)), 1.0)
     assert found.notices == told
 
 
 @pytest.mark.parametrize(
-    ("peer", "reason", "told"),
+    ("peer", "causes", "told"),
     [
-        pytest.param(b"", f"{HERE} said no: {LEADS_BACK}", [], id="an address of an invite is this peer's own"),
-        pytest.param(b"b", f"{HERE} said no: {LEADS_BACK}", ["GD-101"], id="a member cannot be dialled from here"),
-        pytest.param(b"", f"{HERE} refused; {HERE} said no: {LEADS_BACK}", ["GD-101"], id="another one is silent"),
+        pytest.param(b"", (OWN,), [], id="an address of an invite is this peer's own"),
+        pytest.param(b"b", (OWN,), ["GD-101"], id="a member cannot be dialled from here"),
+        pytest.param(b"", (REFUSED, OWN), ["GD-101"], id="another one is silent"),
+        pytest.param(b"", (SAYS_SO,), ["GD-101"], id="another host only says so"),
     ],
 )
 def test_address_that_leads_back_is_a_notice_if_a_member_is_out_of_reach(
-    peer: bytes, reason: str, told: list[str]
+    peer: bytes, causes: tuple[Cause, ...], told: list[str]
 ) -> None:
     found = Found()
-    found.events.handle(DialFailed(peer, HERE, reason, "GD-101"), 1.0)
+    found.events.handle(DialFailed(peer, HERE, causes), 1.0)
     assert found.notices == told
-    assert [dial.reason for dial in found.unanswered.recent(1.0).values()] == [reason], (
+    assert [dial.causes for dial in found.unanswered.recent(1.0).values()] == [causes], (
         "a joiner without others is told"
     )

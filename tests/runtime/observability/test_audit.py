@@ -8,6 +8,7 @@ from msgspec.structs import replace
 
 from gossipdp.protocol.events import Decided, MemberChanged, OperatorDiffers, ReceiptsTaken
 from gossipdp.protocol.wire.messages import Decision, Member, Receipt, State, Verdict
+from gossipdp.runtime.network.dial_causes import Cause
 from gossipdp.runtime.network.events import DialFailed, HandshakeRefused
 from gossipdp.runtime.observability.audit import AGAIN, CHANGES, LOGGER, RECEIPTS, REFUSALS, Audit
 
@@ -69,8 +70,8 @@ def test_refusals_that_repeat_are_counted(book: Book) -> None:
     audit = Audit(lambda: now[0])
     for port in range(100):
         audit.hear(HandshakeRefused(f"10.0.0.9:{port}", "GD-204", "banned"))
-    audit.hear(DialFailed(b"", "10.0.0.3:4710", "refused", "GD-204"))
-    audit.hear(DialFailed(b"", "10.0.0.3:4710", "no answer", "GD-101"))
+    audit.hear(DialFailed(b"", "10.0.0.3:4710", (Cause("GD-204", "refused"),)))
+    audit.hear(DialFailed(b"", "10.0.0.3:4710", (Cause("GD-101", "no answer"),)))
     assert book.kinds() == ["refused", "refused by"]
     now[0] = AGAIN
     audit.hear(HandshakeRefused("10.0.0.9:1", "GD-204", "banned"))

@@ -8,6 +8,7 @@ import pytest
 
 from gossipdp.error_codes import EXITS
 from gossipdp.protocol.course.table import Reason
+from gossipdp.runtime.network.dial_causes import Cause
 from gossipdp.runtime.observability.health import STATES, Signs, Silent, agreement, judge, spoken
 
 HEALTHY = Signs(
@@ -15,10 +16,12 @@ HEALTHY = Signs(
     round_seconds=30.0, ratio=1.5, stall=0.003,
 )  # fmt: skip
 FIREWALL = "open TCP port 4710 of that host in its firewall"
-DROPS = Silent("1.2.3.4:4710", "GD-101", "timed out: no answer in 8 s, as behind a firewall that drops", FIREWALL)
-REFUSES = Silent("1.2.3.5:4710", "GD-101", "refused", "start a peer there")
-TIMED_OUT = Silent("1.2.3.4:4710", "GD-101", "timed out: no answer in 8 s, as behind a firewall that drops")
-BANNED = Silent("1.2.3.4:4710", "GD-204", "does not let this peer in")
+DROPS = Silent(
+    "1.2.3.4:4710", Cause("GD-101", "timed out", "no answer in 8 s, as behind a firewall that drops"), FIREWALL
+)
+REFUSES = Silent("1.2.3.5:4710", Cause("GD-101", "refused"), "start a peer there")
+TIMED_OUT = Silent("1.2.3.4:4710", DROPS.cause)
+BANNED = Silent("1.2.3.4:4710", Cause("GD-204", "does not let this peer in"))
 
 
 @pytest.mark.parametrize(

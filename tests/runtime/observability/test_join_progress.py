@@ -6,6 +6,7 @@ from typing import Any, cast
 import pytest
 
 from gossipdp.protocol.peer import Peer
+from gossipdp.runtime.network.dial_causes import Cause
 from gossipdp.runtime.observability.join_progress import EVERY, FOUNDER_STARTS, JoinProgress, Reminder
 from gossipdp.runtime.observability.unanswered import Unanswered
 
@@ -30,8 +31,8 @@ class Joining:
 
 def test_no_member_answers__reminder_every_half_minute_with_addresses_and_advice() -> None:
     joining = Joining()
-    joining.unanswered.failed("a:1", "GD-101", "10.0.0.1:1 refused", "start a peer there", 1000.0)
-    joining.unanswered.failed("b:2", "GD-101", "10.0.0.2:2 timed out", "open TCP port 2", 1000.0)
+    joining.unanswered.failed("a:1", (Cause("GD-101", "refused").at("10.0.0.1:1"),), "start a peer there", 1000.0)
+    joining.unanswered.failed("b:2", (Cause("GD-101", "timed out").at("10.0.0.2:2"),), "open TCP port 2", 1000.0)
     assert joining.wait(EVERY - 1) == []
     first, second = joining.wait(EVERY + 2)
     text = "not in the network after 30 s: a:1: 10.0.0.1:1 refused; b:2: 10.0.0.2:2 timed out"

@@ -11,6 +11,7 @@ from gossipdp.protocol import events
 from gossipdp.protocol.causes import Objection, Outcome, Unused
 from gossipdp.protocol.course.table import Reason
 from gossipdp.protocol.wire.messages import State
+from gossipdp.runtime.network.dial_causes import Cause
 from gossipdp.runtime.observability.health import Signs, judge
 from gossipdp.runtime.observability.unanswered import KEPT, Unanswered, without_passed
 from gossipdp.runtime.observability.vital_signs import STARTS, VitalSigns
@@ -142,11 +143,12 @@ def test_training_process_that_loads_and_one_that_is_gone(watched: Watched) -> N
 
 
 def test_addresses_that_do_not_answer__until_they_do_or_for_two_minutes(watched: Watched) -> None:
-    watched.unanswered.failed("c:1", "GD-101", "10.0.0.3:1 timed out: no answer; [::3]:1 refused", "", 100.0)
-    watched.unanswered.failed("d:2", "GD-101", "refused", "", 110.0)
-    watched.unanswered.failed(watched.partner.address, "GD-101", "refused", "", 110.0)
+    late, refused = Cause("GD-101", "timed out", "no answer"), Cause("GD-101", "refused")
+    watched.unanswered.failed("c:1", (late, refused), "", 100.0)
+    watched.unanswered.failed("d:2", (refused,), "", 110.0)
+    watched.unanswered.failed(watched.partner.address, (refused,), "", 110.0)
     silent = watched.at(111.0).silent
-    assert [(each.address, each.reason) for each in silent] == [("c:1", "timed out: no answer"), ("d:2", "refused")]
+    assert [(each.address, each.cause) for each in silent] == [("c:1", late), ("d:2", refused)]
     assert silent[0].text == "no peer answers at c:1 (timed out)"
     watched.unanswered.answered("d:2")
     assert [each.address for each in watched.at(112.0).silent] == ["c:1"]
@@ -170,7 +172,7 @@ def test_notices_of_dials_in_vain_pass_once_their_member_is_linked(watched: Watc
 
 
 def test_advice_of_a_failed_dial_reaches_the_verdict(watched: Watched) -> None:
-    watched.unanswered.failed("c:1", "GD-101", "refused", "start a peer there", 100.0)
+    watched.unanswered.failed("c:1", (Cause("GD-101", "refused"),), "start a peer there", 100.0)
     assert [each.do for each in watched.at(101.0).silent] == ["start a peer there"]
 
 
