@@ -155,7 +155,7 @@ def test_progress_is_believed_if_its_own_peer_signed_it() -> None:
     peer.board.report(clock=1, steps=1, samples=1, rounds=1)
     forged = replace(report(2, 10), clock=1 << 20)
     mine = Progress(peer_id(0), 1 << 20, 1 << 20, 1, 1, bytes(64))
-    assert peer.hear(Ping(1, (signed(1),), (report(2, 10), forged, report(3, 11))), 1, 0.0)[-2:-1] == [
+    assert peer.hear(Ping(1, (signed(1), signed(2)), (report(2, 10), forged, report(3, 11))), 1, 0.0)[-2:-1] == [
         UpdateRefused(peer_id(1), "signature of a progress report")
     ]
     assert peer.board.clock() == 10
