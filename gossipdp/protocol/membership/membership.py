@@ -80,7 +80,7 @@ class Membership:
         self._random = random
         self._joined = False
         events = self.events = deque[Event]()
-        """events that nobody has taken yet"""
+        """events that wait for `Peer`"""
         view = self._view = View(config, signer.sign_member(me), admission)
         told = self._dissemination = Dissemination(
             view, random=random, outputs=outputs, progress=progress, speed=speed, now=now

@@ -36,7 +36,7 @@ MOST_COUNTED = 1 << 56
 """largest number of steps, or samples, of one peer"""
 SOME: Final = 2
 """most steps counted from a standing clock, as a multiple of those of the report before"""
-NOBODY: Final[Mapping[bytes, Member]] = MappingProxyType({})
+NO_MEMBERS: Final[Mapping[bytes, Member]] = MappingProxyType({})
 _U63 = (1 << 63) - 1
 _U32 = 0xFFFF_FFFF
 
@@ -159,12 +159,12 @@ class ProgressBoard:
         return False
 
     def merge(self, reports: Iterable[Progress]) -> None:
-        """Merge reports whose clocks are believed at once, such as that of an earlier life of this peer."""
+        """Merge reports whose clocks are believed at once, such as the own one of an earlier start."""
         for report in reports:
             if self.take(report):
                 self.believe(report.clock)
 
-    def take(self, report: Progress, members: Mapping[bytes, Member] = NOBODY) -> bool:
+    def take(self, report: Progress, members: Mapping[bytes, Member] = NO_MEMBERS) -> bool:
         """Merge a report whose signature has been checked.
 
         Args:
