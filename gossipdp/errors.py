@@ -54,7 +54,12 @@ class GossipdpError(Exception):
         super().__init__(code, cause, seen, do)
 
     def __str__(self) -> str:
-        text = f"{self.code} {self.cause}"
+        return f"{self.code} {self.text}"
+
+    @property
+    def text(self) -> str:
+        """All but the code."""
+        text = self.cause
         if self.seen:
             text += f"\n  seen: {self.seen}"
         if self.do:

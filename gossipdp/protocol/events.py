@@ -68,6 +68,9 @@ class Notice(Event):
     """GD-nnn"""
     text: str
 
+    def __str__(self) -> str:
+        return f"{self.code} {self.text}"
+
 
 # -- members -------------------------------------------------------------------------------------------------------
 

@@ -228,7 +228,7 @@ def _newest(store: Store) -> Checkpoint:
     """The newest checkpoint that is whole. Says which newer ones are damaged."""
     newest, notices = store.latest(say=_say)
     for notice in notices:
-        click.echo(notice, err=True)
+        click.echo(str(notice), err=True)
     if newest is None:
         raise _nothing_to("export", store)
     return newest

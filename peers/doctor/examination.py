@@ -177,7 +177,7 @@ def _told_by(daemon: Daemon) -> Finding:
     addresses, why = daemon.status.get("addresses") or [], daemon.status.get("address_why") or ""
     if addresses:
         told = f"others are told to dial {', '.join(addresses)}" + (f" ({why})" if why else "")
-        if "have dialled it" in why:
+        if daemon.status.get("dialled"):
             return fine(dial_back.ABOUT, told)
         name = daemon.status.get("name") or "this peer"
         return grey(dial_back.ABOUT, f"{told}; `gossipdp doctor --peer {name}` on another host tells whether they can")

@@ -154,9 +154,10 @@ class Checkpoints:
         """The checkpoint under way is over."""
         if isinstance(outcome, GossipdpError):
             log.error("%s", outcome, extra={"code": outcome.code})
-            self._status.note(str(outcome).splitlines()[0])
+            notice = events.Notice(outcome.code, outcome.cause)
+            self._status.note(notice)
             self._status.checkpoint_failed(outcome.seen or outcome.cause)
-            self._metrics.observe(events.Notice(outcome.code, outcome.cause))
+            self._metrics.observe(notice)
             self.due = min(self.due, self._clock() + RETRY * self._config.checkpoint_every)
         else:
             log.info("checkpoint %s", outcome.name)

@@ -106,7 +106,7 @@ class NetworkEvents:
             again = self._unanswered.failed(dialled, event.causes, do, now)
             own = not event.peer and faults == [DialFault.LEADS_BACK]
             if not (code == "GD-101" and (own or self._may_restart(event.address, now))):
-                self._notices.notice(code, dial_text(dialled, event.causes, no_peer), now, event.do)
+                self._notices.notice(code, dial_text(dialled, event.causes, no_peer), now, event.do, address=dialled)
             elif not again:
                 log.info("%s; it is dialled again", dial_text(dialled, event.causes, "no member there now: "))
         if event.peer:
@@ -125,10 +125,10 @@ class NetworkEvents:
         if event.found:
             found = ", ".join(event.found)
             log.info("members see this peer come from %s, and can dial it there: it is advertised from now on", found)
-            self._status.choose("where members see it come from, and have dialled it")
+            self._status.choose("where members see it come from, and have dialled it", dialled=True)
         elif not event.dropped:
             log.info("members can dial this peer at %s again", usable)
-            self._status.choose("members have dialled it there")
+            self._status.choose("members have dialled it there", dialled=True)
         if event.dropped:
             self._status.choose(f"members tried {dropped} in vain")
         if event.dropped and event.addresses:

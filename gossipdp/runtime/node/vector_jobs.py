@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from gossipdp.algorithms.pairwise import Pairwise
 from gossipdp.errors import HardwareError
 from gossipdp.protocol import jobs
+from gossipdp.protocol.events import Notice
 from gossipdp.protocol.schema import Schema, chunk_parameters
 from gossipdp.runtime.compute import Compute
 from gossipdp.runtime.link import FreeBuffer, Region
@@ -182,7 +183,7 @@ class VectorJobs:
         # The ledger exists only once an earlier job has allocated it.
         self._algorithm.ledger.bind(region.buffers)
 
-    def restore(self) -> tuple[jobs.Restored | None, Sequence[str]]:
+    def restore(self) -> tuple[jobs.Restored | None, Sequence[Notice]]:
         """Read the newest checkpoint into the vectors. Returns it, if there is one, and notices about damaged ones."""
         read: dict[str, NDArray[Any]] = {}
 
@@ -206,11 +207,10 @@ class VectorJobs:
         beside = [read[name].data if name in read else b"" for name in BESIDE]
         return jobs.Restored(checkpoint.schema, checkpoint.meta.clock, checkpoint.meta.round, *beside), notices
 
-    def restored(self, job: jobs.Restore, found: tuple[jobs.Restored | None, Sequence[str]]) -> None:
+    def restored(self, job: jobs.Restore, found: tuple[jobs.Restored | None, Sequence[Notice]]) -> None:
         result, notices = found
-        for notice in notices:  # each begins with its code
-            code, _, text = notice.partition(" ")
-            self._notice(code, text)
+        for notice in notices:
+            self._notice(notice.code, notice.text)
         self._done(job, result)
 
 

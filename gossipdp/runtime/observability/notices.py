@@ -109,17 +109,18 @@ class Notices:
         """an idle peer fetches the model anew; when its events are read, the peer may have ended that"""
         self._changes, self._changes_since = 0, -math.inf
         """changes of members, and since when they are counted"""
-        self._reminded = ""
+        self._reminded: events.Notice | None = None
 
-    def notice(self, code: str, text: str, now: float, do: str = "", **about: str) -> None:
+    def notice(self, code: str, text: str, now: float, do: str = "", address: str = "", **about: str) -> None:
         """A notice that no event of the peer carries. It is counted each time, and logged once in `AGAIN` seconds.
 
         Args:
             do: what to do; the advice for `code` by default. The first notice with it says it.
+            address: where the dial failed that it tells of.
             about: further fields of the log record.
         """
-        self._metrics.observe(events.Notice(code, text))
-        self._say(code, text, now, do, **about)
+        self._metrics.observe(notice := events.Notice(code, text))
+        self._say(notice, now, do, address, **about)
 
     def remind(self, reminder: Reminder | None) -> None:
         """Log a reminder again, always with what to do. In `status` it replaces the reminder before."""
@@ -128,13 +129,13 @@ class Notices:
         if not reminder.code:
             log.info("%s; do: %s", reminder.text, reminder.do)
             return
-        self._metrics.observe(events.Notice(reminder.code, reminder.text))
+        self._metrics.observe(notice := events.Notice(reminder.code, reminder.text))
         log.warning("%s %s; do: %s", *reminder, extra={"code": reminder.code})
-        notice = f"{reminder.code} {reminder.text}"
         self._status.note(notice, reminder.do, instead_of=self._reminded)
         self._reminded = notice
 
-    def _say(self, code: str, text: str, now: float, do: str = "", **about: str) -> None:
+    def _say(self, notice: events.Notice, now: float, do: str = "", address: str = "", **about: str) -> None:
+        code, text = notice.code, notice.text
         last = self._told.get((code, text), -math.inf)
         if now - last < AGAIN or self._is_too_much(code, now):
             return
@@ -148,7 +149,7 @@ class Notices:
             self._advised.clear()
         self._advised.add((code, do))
         log.warning("%s %s%s", code, text, advice, extra={"code": code, **about})
-        self._status.note(f"{code} {text}", do)
+        self._status.note(notice, do, address=address)
 
     def _is_too_much(self, code: str, now: float) -> bool:
         """Count one warning. Returns whether no line is left for its code now: remotes can cause any number of them."""
@@ -217,8 +218,8 @@ class Notices:
                 alone = "no member left to fetch the model from, this peer goes on with its own"
                 outcome = f"model fetched from {self._name(source)}" if complete else alone
                 log.warning("re-sync (%s) ended after %.1f s: %s", reason, seconds, outcome)
-            case events.Notice(code, text):
-                self._say(code, text, now)
+            case events.Notice():
+                self._say(event, now)
             case events.UpdateRefused(peer, reason):
                 self.notice("GD-402", f"update of {short(peer)} refused: {reason}", now)
             case events.OverBudget(peer, kind):

@@ -6,7 +6,6 @@ vector.
 
 from __future__ import annotations
 
-import contextlib
 import math
 import time
 from collections import Counter, deque
@@ -24,7 +23,7 @@ from gossipdp.runtime.observability.lags import Lags
 from gossipdp.runtime.observability.member_rows import Met, finite, rows_of, versions_of
 from gossipdp.runtime.observability.sample_rates import SampleRates
 from gossipdp.runtime.observability.status_lines import Totals
-from gossipdp.runtime.observability.unanswered import Unanswered, without_passed
+from gossipdp.runtime.observability.unanswered import Shown, Unanswered, without_passed
 from gossipdp.runtime.observability.vital_signs import VitalSigns
 
 __all__ = ["Status", "left_behind", "secret_state"]
@@ -59,6 +58,8 @@ class Status:
     home: str = ""
     log: str = ""
     address_why: str = ""
+    dialled: bool = False
+    """members have dialled the advertised addresses"""
     trains: bool = False
     exchanges: Counter[str] = field(default_factory=Counter)
     resyncs: Counter[str] = field(default_factory=Counter)
@@ -92,10 +93,8 @@ class Status:
     leaving: bool = False
     transfer: str = ""
     """text on how much of the fetched model has arrived"""
-    notices: deque[str] = field(default_factory=lambda: deque(maxlen=16))
+    notices: deque[Shown] = field(default_factory=lambda: deque(maxlen=16))
     """the latest notices, and of one code at most `OF_ONE_CODE`"""
-    noted: dict[str, float] = field(default_factory=dict)
-    """notice -> when it was given"""
     advice: dict[str, str] = field(default_factory=dict)
     """code -> what to do, for notices"""
     _met: dict[bytes, Met] = field(default_factory=dict)
@@ -129,9 +128,9 @@ class Status:
 
     # -- what no event tells ----------------------------------------------------------------------------------
 
-    def choose(self, why: str) -> None:
-        """The advertised addresses have changed, for this reason."""
-        self.address_why = why
+    def choose(self, why: str, *, dialled: bool = False) -> None:
+        """The advertised addresses have changed, for this reason. dialled: members have dialled them."""
+        self.address_why, self.dialled = why, dialled
 
     def attached(self, pid: int) -> None:
         """The training process `pid` has attached."""
@@ -176,23 +175,26 @@ class Status:
         """The last checkpoint is not written, for this reason."""
         self._signs.checkpoint_ended(why)
 
-    def note(self, notice: str, do: str = "", *, instead_of: str = "") -> None:
-        """Show a notice that begins with its code, in place of an earlier one if given, and what to do about it."""
+    def note(
+        self, notice: events.Notice, do: str = "", *, address: str = "", instead_of: events.Notice | None = None
+    ) -> None:
+        """Show a notice, in place of an earlier one if given, and what to do about it.
+
+        Args:
+            address: where the dial failed that the notice tells of.
+        """
         self.forget(instead_of)
-        code = notice.partition(" ")[0]
-        alike = [each for each in self.notices if each.partition(" ")[0] == code]
+        alike = [each for each in self.notices if each.notice.code == notice.code]
         for oldest in alike[: max(0, len(alike) + 1 - OF_ONE_CODE)]:
             self.notices.remove(oldest)
-        self.notices.append(notice)
-        kept = {each: at for each, at in self.noted.items() if each in self.notices}
-        self.noted = {**kept, notice: time.monotonic()}
+        self.notices.append(Shown(notice, time.monotonic(), address))
         if do:
-            self.advice[notice.partition(" ")[0]] = do
+            self.advice[notice.code] = do
 
-    def forget(self, notice: str) -> None:
+    def forget(self, notice: events.Notice | None) -> None:
         """Show this notice no longer."""
-        with contextlib.suppress(ValueError):
-            self.notices.remove(notice)
+        for shown in [each for each in self.notices if each.notice == notice]:
+            self.notices.remove(shown)
 
     # -- events -----------------------------------------------------------------------------------------------
 
@@ -299,7 +301,7 @@ class Status:
         peer, counters = self.peer, self.transport.counters
         own_rate, network_rate = self.samples_per_second()
         signs = self.signs(saving=saving, finishing=finishing)
-        shares, notices = sorted(self._shares), without_passed(self.notices, self._signs.reached())
+        shares, shown = sorted(self._shares), without_passed(self.notices, self._signs.reached())
         state = "finishing" if finishing else "ready" if peer.replica.ready else "joining"
         state = "leaving" if self.leaving else state
         return {
@@ -312,6 +314,7 @@ class Status:
             "address": peer.membership.me.address,
             "addresses": list(peer.membership.me.addresses),
             "address_why": self.address_why,
+            "dialled": self.dialled,
             "metrics": self.metrics,
             "page": self.page,
             "home": self.home,
@@ -366,9 +369,9 @@ class Status:
             "checkpoint": self.checkpoint,
             "saving": saving,
             "uptime": time.monotonic() - self._started,
-            "notices": notices,
-            "notices_ago": {each: time.monotonic() - self.noted[each] for each in notices if each in self.noted},
-            "do": {code: do for code, do in self.advice.items() if any(each.startswith(code) for each in notices)},
+            "notices": [str(each.notice) for each in shown],
+            "notices_ago": {str(each.notice): time.monotonic() - each.at for each in shown},
+            "do": {code: self.advice[code] for code in {each.notice.code for each in shown} & self.advice.keys()},
         }
 
     def members(self) -> list[dict[str, Any]]:

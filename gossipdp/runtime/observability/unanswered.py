@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable
 from typing import Final, NamedTuple
 
+from gossipdp.protocol.events import Notice
 from gossipdp.runtime.network.dial_causes import Cause
 
-__all__ = ["FailedDial", "Unanswered", "without_passed"]
+__all__ = ["FailedDial", "Shown", "Unanswered", "without_passed"]
 
 KEPT: Final = 120.0
 """seconds for which a failed dial counts; lost members and seeds are dialled again far more often"""
@@ -24,10 +25,19 @@ class FailedDial(NamedTuple):
     """what to do; may be empty"""
 
 
-def without_passed(notices: Iterable[str], reached: Collection[str]) -> list[str]:
+class Shown(NamedTuple):
+    """A notice that `status` shows."""
+
+    notice: Notice
+    at: float
+    """when it was given"""
+    address: str = ""
+    """where the dial failed that it tells of"""
+
+
+def without_passed(notices: Iterable[Shown], reached: Collection[str]) -> list[Shown]:
     """`notices` without those of dials in vain (GD-101) at addresses of members that are linked now."""
-    passed = tuple(f"GD-101 {address}: " for address in reached)
-    return [notice for notice in notices if not notice.startswith(passed)]
+    return [each for each in notices if each.notice.code != "GD-101" or each.address not in reached]
 
 
 class Unanswered:

@@ -24,6 +24,7 @@ import msgspec
 from numpy.typing import NDArray
 
 from gossipdp.errors import DataError
+from gossipdp.protocol.events import Notice
 from gossipdp.runtime.files import (
     TEMPORARY,
     Files,
@@ -227,21 +228,21 @@ class Store:
                 if path.is_dir():
                     yield path, error
 
-    def latest(self, into: Into = nothing, say: Say = silent) -> tuple[Checkpoint | None, Sequence[str]]:
+    def latest(self, into: Into = nothing, say: Say = silent) -> tuple[Checkpoint | None, Sequence[Notice]]:
         """The newest checkpoint that verifies, and a notice for every damaged one that was skipped.
 
         `into` and `say` are as of `verify`. What `into` gave for a damaged one must not be used.
         """
-        notices: list[str] = []
+        damaged: list[DataError] = []
         try:
             paths = self.list()
         except DataError as error:
-            return None, [str(error)]
+            return None, [Notice(error.code, error.text)]
         for path, found in self.each(paths[::-1], into, say):
             if isinstance(found, Checkpoint):
-                return found, [f"{notice}\n  used: {path}" for notice in notices]
-            notices.append(str(found))
-        return None, [f"{notice}\n  used: none, no older one is left" for notice in notices]
+                return found, [Notice(each.code, f"{each.text}\n  used: {path}") for each in damaged]
+            damaged.append(found)
+        return None, [Notice(each.code, f"{each.text}\n  used: none, no older one is left") for each in damaged]
 
     def newest(self) -> tuple[Path, CheckpointMeta] | None:
         """The newest checkpoint with a readable manifest, and its meta data. Its vectors are not checked.

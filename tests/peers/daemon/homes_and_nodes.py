@@ -11,6 +11,7 @@ import numpy as np
 
 from gossipdp.protocol.transfer.claims import Held
 from gossipdp.runtime.node import Node
+from gossipdp.runtime.observability.status import Status
 from gossipdp.runtime.storage.checkpoint import CheckpointMeta
 from gossipdp.runtime.storage.store import Store
 from peers.control import socket_path
@@ -51,6 +52,11 @@ def asked(node: Node, where: Path, verb: str) -> dict[str, Any]:
             assert not node._finished
             node._turn()
         return dict(json.loads(asker.recv(1 << 20)))
+
+
+def shown(status: Status) -> list[str]:
+    """The notices that `status` shows."""
+    return [str(each.notice) for each in status.notices]
 
 
 def noticed(node: Node) -> dict[str, float]:

@@ -25,7 +25,7 @@ from peers import advertising, assembly, daemon, home, invites, services
 from peers.control import socket_path
 from peers.home import HomeNetwork
 from peers.supervisor import FINAL
-from tests.peers.daemon.homes_and_nodes import RUN, NoSignals, Start, asked, held, noticed, save
+from tests.peers.daemon.homes_and_nodes import RUN, NoSignals, Start, asked, held, noticed, save, shown
 
 
 def test_terminal_hangs_up__the_daemon_ignores_it() -> None:
@@ -107,7 +107,7 @@ def test_home_of_a_run_without_a_checkpoint_waits_for_others_and_says_so(where: 
     files.save_run(where / "run", RUN)
     node = start()
     assert not node.peer.replica.founds and held(node) is None
-    assert [notice[:6] for notice in node.status.notices] == ["GD-604"] and noticed(node) == {"GD-604": 1.0}
+    assert [notice[:6] for notice in shown(node.status)] == ["GD-604"] and noticed(node) == {"GD-604": 1.0}
 
 
 def test_port_that_is_taken_is_found_before_training_processes_are_listened_for(
@@ -144,7 +144,7 @@ def test_damaged_memory_of_members_or_data__set_aside_and_told(
     else:
         (where / name).write_bytes(damage)
     node = start()
-    assert [notice[:6] for notice in node.status.notices] == ["GD-603"] and noticed(node) == {"GD-603": 1.0}
+    assert [notice[:6] for notice in shown(node.status)] == ["GD-603"] and noticed(node) == {"GD-603": 1.0}
     assert (where / f"{name}.damaged").exists() and not (where / name).exists()
 
 
@@ -171,7 +171,7 @@ def test_few_descriptors_that_cut_the_links_are_told(
 ) -> None:
     monkeypatch.setattr("gossipdp.runtime.descriptors.resource.getrlimit", lambda _: (512, 512))
     node = start()
-    assert list(node.status.notices)[:1] == ["GD-104 512 open files are enough for 40 links of 128"]
+    assert shown(node.status)[:1] == ["GD-104 512 open files are enough for 40 links of 128"]
     assert "ulimit -n" in node.status.describe()["do"]["GD-104"]
 
 
@@ -180,7 +180,7 @@ def test_address_that_others_hardly_reach_is_told_and_counted(start: Start, monk
     monkeypatch.setattr(assembly, "doubt", lambda *_: doubt)
     node = start()
     assert noticed(node) == {"GD-103": 1.0}
-    assert list(node.status.notices) == ["GD-103 others will hardly reach this peer: 127.0.0.1:4710; set advertise"]
+    assert shown(node.status) == ["GD-103 others will hardly reach this peer: 127.0.0.1:4710; set advertise"]
 
 
 @pytest.mark.parametrize("port", ["4710", "22"])
@@ -213,7 +213,7 @@ def test_damaged_checkpoint_passed_over_at_a_restore_is_told_and_counted(
     _, notices = node._jobs._store.latest()
     monkeypatch.setattr(node.peer, "job_done", lambda *_: None)
     node._jobs.restored(jobs.Restore(), (None, notices))
-    (notice,) = node.status.notices
+    (notice,) = shown(node.status)
     assert notice.startswith("GD-601 checkpoint ") and noticed(node) == {"GD-601": 1.0}
 
 

@@ -13,7 +13,7 @@ from gossipdp.protocol.model import Model
 from gossipdp.protocol.schema import Schema
 from gossipdp.runtime import files
 from gossipdp.runtime.storage.store import Store
-from tests.peers.daemon.homes_and_nodes import RUN, Start, noticed, save
+from tests.peers.daemon.homes_and_nodes import RUN, Start, noticed, save, shown
 
 
 def test_checkpoint_ahead_of_the_network_is_pinned_and_both_clocks_are_told(where: Path, start: Start) -> None:
@@ -24,7 +24,7 @@ def test_checkpoint_ahead_of_the_network_is_pinned_and_both_clocks_are_told(wher
     node._act(CheckpointAhead(120, 12, 80), 0.0)
     store = Store(where / "checkpoints", keep=1)
     assert store.pinned(path) and [store.pinned(each) for each in store.list()] == [False, True]
-    [notice] = node.status.notices
+    [notice] = shown(node.status)
     assert notice.startswith("GD-605 ") and "step 80 " in notice and "step 120" in notice and str(path) in notice
     save(where, 81)
     save(where, 82)
@@ -40,8 +40,8 @@ def test_fifth_checkpoint_ahead_costs_the_first_its_pin_and_that_is_told(where: 
         if clock > 100:
             save(where, clock)
         node._act(CheckpointAhead(clock, clock // 10, 80), 0.0)
-    assert [notice[:6] for notice in node.status.notices] == ["GD-605"] * 5 + ["GD-606"]
-    assert str(first) in node.status.notices[-1]
+    assert [notice[:6] for notice in shown(node.status)] == ["GD-605"] * 5 + ["GD-606"]
+    assert str(first) in shown(node.status)[-1]
     assert noticed(node) == {"GD-605": 5.0, "GD-606": 1.0}
 
 
@@ -50,7 +50,7 @@ def test_checkpoint_that_cannot_be_looked_at_is_told_and_the_peer_goes_on(where:
     (where / "checkpoints").rmdir()
     (where / "checkpoints").write_bytes(b"no directory")
     node._act(CheckpointAhead(120, 12, 80), 0.0)
-    assert [notice[:6] for notice in node.status.notices] == ["GD-601"] and noticed(node) == {"GD-601": 1.0}
+    assert [notice[:6] for notice in shown(node.status)] == ["GD-601"] and noticed(node) == {"GD-601": 1.0}
     assert node._jobs.restore()[0] is None
 
 
@@ -59,13 +59,13 @@ def test_checkpoint_that_could_not_be_written_is_told_counted_and_tried_again_so
     now = node._clock()
     node._checkpoints.due = now + node._checkpoints._config.checkpoint_every
     node._checkpoints.saved(DataError("GD-602", "checkpoint-00000001 could not be written", seen="No space left"))
-    assert list(node.status.notices) == ["GD-602 checkpoint-00000001 could not be written"]
+    assert shown(node.status) == ["GD-602 checkpoint-00000001 could not be written"]
     assert noticed(node) == {"GD-602": 1.0}
     assert 0.05 < (node._checkpoints.due - now) / node._checkpoints._config.checkpoint_every < 0.5
     node._checkpoints.writer.busy = True
     node._checkpoints.due = now
     node._tick(now)
-    assert "still being written" in node.status.notices[-1] and noticed(node) == {"GD-602": 2.0}
+    assert "still being written" in shown(node.status)[-1] and noticed(node) == {"GD-602": 2.0}
     assert node._checkpoints.due == now + node._checkpoints._config.checkpoint_every
 
 

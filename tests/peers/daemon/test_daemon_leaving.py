@@ -24,7 +24,7 @@ from gossipdp.runtime.storage.checkpointer import PIECE
 from gossipdp.runtime.storage.store import Store
 from peers import services
 from peers.control import ControlServer
-from tests.peers.daemon.homes_and_nodes import Start, asked, noticed, save
+from tests.peers.daemon.homes_and_nodes import Start, asked, noticed, save, shown
 
 
 class Slow(files.Files):
@@ -78,7 +78,7 @@ def test_address_that_does_not_answer_is_told_unless_its_member_has_left(start: 
     node.peer.membership.receive(Ping(1, (word,)), other.id, 0.0)
     for address in ("127.0.0.1:9", "127.0.0.1:11"):
         node._network.handle(DialFailed(b"", address, (Cause("GD-101", "refused"),)), 1.0)
-    assert [notice.split(":")[:2] for notice in node.status.notices] == [["GD-101 127.0.0.1", "11"]]
+    assert [notice.split(":")[:2] for notice in shown(node.status)] == [["GD-101 127.0.0.1", "11"]]
 
 
 @pytest.mark.parametrize("unsent", [0, 1])
@@ -151,7 +151,7 @@ def test_last_checkpoint_on_a_disk_that_hangs_is_given_up_and_told(
     leaving.disk.let.release(16)
     node.close()
     monkeypatch.setattr(node, "close", lambda: None)
-    assert "given up" in node.status.notices[-1] and noticed(node) == {"GD-602": 1.0}
+    assert "given up" in shown(node.status)[-1] and noticed(node) == {"GD-602": 1.0}
     assert list((where / "checkpoints").iterdir()) == []
 
 

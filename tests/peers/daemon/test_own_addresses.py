@@ -10,7 +10,7 @@ from gossipdp.runtime.network.addresses import Choice
 from gossipdp.runtime.network.router_mapping import Mapped
 from peers import home, invites
 from peers.own_addresses import OwnAddresses, wants_router
-from tests.peers.daemon.homes_and_nodes import Start
+from tests.peers.daemon.homes_and_nodes import Start, shown
 
 OWN = Choice(("192.168.1.7:4710", "[2600::7]:4710"), "its first address")
 
@@ -52,7 +52,7 @@ def test_changes_go_into_the_record_the_status_and_the_invite(where: Path, start
     moved = Choice(("192.168.1.22:4710",), "its first address; no seed to choose by")
     assert after(1, moved)[0] == ["8.8.4.4:5000", *moved.addresses]
     assert after(0, "192.168.1.1 does not answer NAT-PMP") == ([*moved.addresses], moved.why)
-    assert "GD-103" in node.status.notices[-1] and "does not answer NAT-PMP" in node.status.notices[-1]
+    assert "GD-103" in shown(node.status)[-1] and "does not answer NAT-PMP" in shown(node.status)[-1]
     assert after(1, OWN) == ([*OWN.addresses], OWN.why)
     service.close()
 

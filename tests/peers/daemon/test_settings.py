@@ -10,7 +10,7 @@ from gossipdp.config_loading import load
 from gossipdp.protocol.settings_digest import keys_apart
 from peers import memory
 from peers import settings as protocol_settings
-from tests.peers.daemon.homes_and_nodes import Start
+from tests.peers.daemon.homes_and_nodes import Start, shown
 
 
 @pytest.mark.parametrize(("text", "rounds"), [("", 10), ("[exchange]\napart_rounds = 3\n", 3)])
@@ -32,6 +32,6 @@ def test_keys_that_peers_share_are_told_so_that_those_which_differ_can_be_named(
 
 def test_keys_of_an_earlier_version_that_change_nothing_are_one_notice(where: Path, start: Start) -> None:
     (where / "run.toml").write_text('[exchange]\nalgorithm = "pairwise"\nepoch_steps = 50\n')
-    [notice] = start().status.notices
+    [notice] = shown(start().status)
     assert notice.startswith("GD-312 keys of an earlier version do nothing, and can be removed: exchange.algorithm (")
     assert "run.toml:2), exchange.epoch_steps (" in notice

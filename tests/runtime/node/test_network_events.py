@@ -34,7 +34,7 @@ def test_status_says_why_the_address_has_changed(event: Dialable, why: str) -> N
     context: Any = SimpleNamespace(
         peer=SimpleNamespace(advertise=lambda addresses, now: advertised.append(addresses)),
         notices=SimpleNamespace(notice=lambda *about: None),
-        status=SimpleNamespace(unanswered=None, choose=chosen.append),
+        status=SimpleNamespace(unanswered=None, choose=lambda why, **options: chosen.append(why)),
         incarnation=1,
     )
     events = network_events(context)
@@ -83,7 +83,7 @@ class Found:
         )
         context: Any = SimpleNamespace(
             peer=SimpleNamespace(membership=membership, link_down=lambda *about: None),
-            notices=SimpleNamespace(notice=lambda code, *about: self.notices.append(code)),
+            notices=SimpleNamespace(notice=lambda code, *about, **options: self.notices.append(code)),
             status=SimpleNamespace(unanswered=self.unanswered),
             incarnation=1,
         )

@@ -19,6 +19,7 @@ from gossipdp.runtime.observability.join_progress import Reminder
 from gossipdp.runtime.observability.metrics import Metrics
 from gossipdp.runtime.observability.notices import AGAIN, CODE_LINES, MEMBER_LINES, REMEMBERED, Notices
 from gossipdp.runtime.observability.status import Status
+from gossipdp.runtime.observability.unanswered import Shown
 from tests.protocol.admission.deciding import OPERATOR, ban, closed, register, renewed
 from tests.protocol.admission.deciding import decision as decided
 
@@ -39,20 +40,26 @@ class Listener:
 
     def __init__(self) -> None:
         self.heard: list[events.Event] = []
-        self.notices: deque[str] = deque()
+        self.notices: deque[Shown] = deque()
         self.advice: dict[str, str] = {}
         self.transport = SimpleNamespace(secret=SimpleNamespace(generation=7))
 
     def observe(self, event: events.Event) -> None:
         self.heard.append(event)
 
-    def forget(self, notice: str) -> None:
-        if notice in self.notices:
-            self.notices.remove(notice)
+    def forget(self, notice: events.Notice | None) -> None:
+        for each in [each for each in self.notices if each.notice == notice]:
+            self.notices.remove(each)
 
-    def note(self, notice: str, do: str = "", *, instead_of: str = "") -> None:
-        self.notices.append(notice)
-        self.advice |= {notice[:6]: do} if do else {}
+    def note(
+        self, notice: events.Notice, do: str = "", *, address: str = "", instead_of: events.Notice | None = None
+    ) -> None:
+        self.notices.append(Shown(notice, 0.0))
+        self.advice |= {notice.code: do} if do else {}
+
+
+def shown(status: Listener) -> list[str]:
+    return [str(each.notice) for each in status.notices]
 
 
 @pytest.fixture
@@ -72,7 +79,7 @@ def test_same_notice_again_within_a_minute__logged_once(listeners: Listeners, ca
     notices.notice("GD-102", "another address", 2.0)
     told = [record.getMessage() for record in caplog.records]
     assert told == ["GD-102 nobody can dial this peer"] * 2 + ["GD-102 another address"]
-    assert list(status.notices) == told
+    assert shown(status) == told
     assert {vars(record)["code"] for record in caplog.records} == {"GD-102"}
 
 
@@ -120,9 +127,9 @@ def test_reminder_of_a_join_is_shown_until_the_model_is_here(listeners: Listener
     notices, status, _ = listeners
     notices.notice("GD-102", "another", 0.0)
     notices.remind(Reminder("GD-101", "not in the network after 30 s", "wait"))
-    assert list(status.notices) == ["GD-102 another", "GD-101 not in the network after 30 s"]
+    assert shown(status) == ["GD-102 another", "GD-101 not in the network after 30 s"]
     notices.observe(events.StateReady(Origin.RECEIVED, 50), 40.0)
-    assert list(status.notices) == ["GD-102 another"]
+    assert shown(status) == ["GD-102 another"]
 
 
 def test_model_that_no_third_peer_could_compare__said_once(
@@ -192,7 +199,7 @@ def test_more_texts_than_are_remembered__only_the_oldest_is_forgotten(listeners:
     status.notices.clear()
     for code, text in reversed(texts):
         notices.notice(code, text, 1.0)
-    assert list(status.notices) == ["GD-201 from fd00::1", "GD-101 from fd00::0"]
+    assert shown(status) == ["GD-201 from fd00::1", "GD-101 from fd00::0"]
 
 
 def test_text_logged_again__becomes_the_newest_remembered(listeners: Listeners) -> None:
@@ -201,9 +208,9 @@ def test_text_logged_again__becomes_the_newest_remembered(listeners: Listeners) 
         notices.notice(code, text, 0.0)
     for text in ("from fd00::0", "from a new one"):
         notices.notice("GD-101", text, AGAIN)
-    told = list(status.notices)
+    told = shown(status)
     notices.notice("GD-101", "from fd00::0", AGAIN + 1.0)
-    assert list(status.notices) == told
+    assert shown(status) == told
 
 
 def test_texts_of_one_code_past_the_limit_of_a_minute__counted_and_not_logged(
@@ -243,7 +250,7 @@ def test_event_with_a_notice__logged_once_a_minute_and_counted_each_time(
     for now in (0.0, 1.0, AGAIN):
         notices.observe(event, now)
     code = notice[:6]
-    assert list(status.notices) == [notice] * 2
+    assert shown(status) == [notice] * 2
     assert caplog.messages == [f"{notice}; do: {ADVICE[code]}", notice]
     told = [each for each in metrics.heard if isinstance(each, events.Notice)]
     assert [each.code for each in told] == [code] * 3 and metrics.heard.count(event) == 3
@@ -257,7 +264,7 @@ def test_notice_of_the_daemon__counted_each_time(code: str) -> None:
     for now in (0.0, 1.0):
         notices.notice(code, "what happened", now)
     assert metrics.registry.get_sample_value("gossipdp_notices_total", {"code": code}) == 2.0
-    assert list(status.notices) == [f"{code} what happened"]
+    assert shown(status) == [f"{code} what happened"]
 
 
 def test_advice__logged_once_a_code_and_shown_in_status(listeners: Listeners, caplog: pytest.LogCaptureFixture) -> None:
@@ -268,14 +275,14 @@ def test_advice__logged_once_a_code_and_shown_in_status(listeners: Listeners, ca
     first, *others = caplog.messages
     assert first == f"GD-201 from a: another network secret; do: {ADVICE['GD-201']}" and "invite" in first
     assert others and not any("do:" in text for text in others)
-    assert status.advice == {"GD-201": ADVICE["GD-201"]} and not any("do:" in text for text in status.notices)
+    assert status.advice == {"GD-201": ADVICE["GD-201"]} and not any("do:" in text for text in shown(status))
 
 
 def test_snapshot_refused__a_notice_and_counted() -> None:
     peer: Any = None
     status, metrics = Status(peer, peer, "network"), Metrics("0.1.0")
     Notices(peer, status, metrics).observe(events.SnapshotTaken(7, Unused.NAN), 0.0)
-    assert list(status.notices) == ["GD-402 a snapshot of this host's training was not used: nan"]
+    assert shown(status) == ["GD-402 a snapshot of this host's training was not used: nan"]
     assert metrics.registry.get_sample_value("gossipdp_notices_total", {"code": "GD-402"}) == 1.0
 
 
@@ -353,7 +360,7 @@ def test_strike__logged__and_a_member_set_aside_is_a_notice(
     notices.observe(events.Struck(SOURCE, Fault.NAN, 3, 60.0), 1.0)
     aside = f"GD-402 {short(SOURCE)} is set aside for 60 s after 3 strikes, the last: nan"
     assert caplog.messages == [f"strike 2 against {NAME}: payload", f"{aside}; do: {ADVICE['GD-402']}"]
-    assert list(status.notices) == [aside]
+    assert shown(status) == [aside]
     assert {vars(record)["partner"] for record in caplog.records} == {SOURCE.hex()}
 
 
@@ -378,7 +385,7 @@ def test_decisions_of_the_operator_are_told__and_what_keeps_this_peer_out_is_a_n
         f"operator: {NAME} is not banned any longer",
         "operator: the network takes 2 allowed peers alone",
     ]
-    assert list(status.notices) == [
+    assert shown(status) == [
         "GD-204 the operator has banned this peer (by mistake)",
         "GD-204 the network is closed, and the operator has not allowed this peer",
         f"GD-207 {NAME} follows the operator {(b'x' * 32).hex()}, and this host follows {OPERATOR.hex()}",

@@ -10,10 +10,11 @@ from msgspec.structs import replace
 from gossipdp.protocol import events
 from gossipdp.protocol.causes import Objection, Outcome, Unused
 from gossipdp.protocol.course.table import Reason
+from gossipdp.protocol.events import Notice
 from gossipdp.protocol.wire.messages import State
 from gossipdp.runtime.network.dial_causes import Cause
 from gossipdp.runtime.observability.health import Signs, judge
-from gossipdp.runtime.observability.unanswered import KEPT, Unanswered, without_passed
+from gossipdp.runtime.observability.unanswered import KEPT, Shown, Unanswered, without_passed
 from gossipdp.runtime.observability.vital_signs import STARTS, VitalSigns
 from peers.supervisor import ATTACH_WITHIN
 from tests.protocol.admission.deciding import ban, register
@@ -165,8 +166,9 @@ def test_time_without_another_member__from_the_begin_and_from_the_last_one(watch
 
 
 def test_notices_of_dials_in_vain_pass_once_their_member_is_linked(watched: Watched) -> None:
-    here, elsewhere = (f"GD-101 {address}: no peer met there: refused" for address in (watched.partner.address, "c:1"))
-    assert without_passed([here, elsewhere, "GD-102 other"], watched.signs.reached()) == [elsewhere, "GD-102 other"]
+    here, elsewhere = (Shown(Notice("GD-101", "any words"), 1.0, at) for at in (watched.partner.address, "c:1"))
+    others = [elsewhere, Shown(Notice("GD-102", f"{here.address}: "), 1.0)]
+    assert without_passed([here, *others], watched.signs.reached()) == others
     watched.peer.membership.linked = lambda peer: False
     assert without_passed([here, elsewhere], watched.signs.reached()) == [here, elsewhere]
 

@@ -226,8 +226,8 @@ def test_damaged_checkpoint_is_skipped_with_a_notice(tmp_path: Path, damage: Any
     checkpoint, notices = store.latest()
     assert checkpoint is not None and checkpoint.path == older and checkpoint.read("a")[0] == 1
     assert len(notices) == 1
-    assert notices[0].startswith(f"GD-601 checkpoint {newer} is damaged\n  seen: ")
-    assert notices[0].endswith(f"\n  used: {older}")
+    assert str(notices[0]).startswith(f"GD-601 checkpoint {newer} is damaged\n  seen: ")
+    assert notices[0].text.endswith(f"\n  used: {older}")
 
 
 @pytest.mark.parametrize("added", [{}, {"parts": 16}], ids=["as now", "with more in it"])
@@ -240,7 +240,7 @@ def test_checkpoint_of_a_later_version_is_skipped_without_advice_to_delete_it(
     (newer / "manifest.json").write_text(json.dumps(manifest))
     checkpoint, [notice] = store.latest()
     assert checkpoint is not None and checkpoint.path == older and store.newest() == (older, meta(1))
-    assert notice == (
+    assert str(notice) == (
         f"GD-601 checkpoint {newer} was written by a later version of gossipdp\n"
         "  seen: format 4, this version reads 3\n"
         "  do:   upgrade gossipdp on this host\n"
@@ -255,7 +255,7 @@ def test_every_checkpoint_damaged_gives_none_and_a_notice_each(tmp_path: Path) -
         flip(store.save(vectors(round), meta(round), b"schema") / "state.safetensors", -1)
     checkpoint, notices = store.latest()
     assert checkpoint is None and len(notices) == 2
-    assert all(notice.endswith("used: none, no older one is left") for notice in notices)
+    assert all(notice.text.endswith("used: none, no older one is left") for notice in notices)
 
 
 def test_hostile_header_with_a_matching_hash_is_refused(tmp_path: Path) -> None:

@@ -150,7 +150,7 @@ def test_directory_that_cannot_be_listed_is_an_error_with_a_code(tmp_path: Path)
             ask()
     store.prune()
     checkpoint, [notice] = store.latest()
-    assert checkpoint is None and "Input/output error" in notice
+    assert checkpoint is None and "Input/output error" in notice.text
     assert Store(tmp_path / "file" / "checkpoints").list() == []
 
 
