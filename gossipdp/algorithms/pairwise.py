@@ -35,7 +35,7 @@ from numpy.typing import NDArray
 
 from gossipdp.algorithms.ledger import Keep, Ledger, block_max, decayed_maximum, in_memory, squared, state_hash
 from gossipdp.codecs import CODECS, moments
-from gossipdp.codecs.base import Buffer, ChunkCodec, PayloadError
+from gossipdp.codecs.base import ChunkCodec, PayloadError
 from gossipdp.codecs.blocks import Blocks
 from gossipdp.protocol import jobs
 from gossipdp.protocol.causes import Fault
@@ -124,12 +124,12 @@ class Pairwise:
 
     def _execute(self, job: jobs.Job[object]) -> object:
         match job:
-            case jobs.Begin(key, codec, lower, within, limited):
-                return jobs.Turn(tuple(self._codec(key, codec, lower, within, limited).ranges()))
+            case jobs.Begin():
+                return jobs.Turn(tuple(self._codec(job.key, job.coding).ranges()))
             case jobs.Answer():
                 return self._answer(job)
-            case jobs.Decode(key, buffers, first):
-                return self._decode(key, buffers, first)
+            case jobs.Decode():
+                return self._decode(job)
             case jobs.DecodeAndMix():
                 return self._decode_and_mix(job)
             case jobs.Mix():
@@ -295,23 +295,24 @@ class Pairwise:
 
     # -- the exchange -----------------------------------------------------------------------------------------
 
-    def _codec(self, key: jobs.ChunkKey, codec: str, lower: bool, within: bool, limited: bool) -> ChunkCodec:
+    def _codec(self, key: jobs.ChunkKey, coding: jobs.Coding) -> ChunkCodec:
         """Open one side of a chunk."""
         ledger, span, places = self.ledger, self.ledger.span(key.chunk), self._blocks(key.chunk)
         # Both sides round with the same random stream. The error of the difference then stays below one grid step.
         name = b"%s%d,%d" % (key.initiator, key.exchange, key.chunk)
         seed = int.from_bytes(hashlib.blake2b(name, digest_size=8).digest(), "little")
         moved = self.moved[places].copy()
-        predicted, blocks = self.range[places] + moved, ledger.blocks[key.chunk]
+        predicted, blocks, codec = self.range[places] + moved, ledger.blocks[key.chunk], coding.codec
         if self._widened is not None:
             predicted *= FINER
-        if not within:
+        if not coding.within:
             blocks = Blocks.across(span.stop - span.start)
             predicted = blocks.widest(predicted, ledger.blocks[key.chunk])
         elif ledger.averaged(key.chunk):
             codec = self._of_buffers(codec)
+        lower, limited = coding.lower, coding.limited
         side = CODECS[codec].chunk(ledger.a[span], predicted, blocks, lower=lower, seed=seed, limited=limited)
-        self._open[key] = _Opened(side, moved, within)
+        self._open[key] = _Opened(side, moved, coding.within)
         return side
 
     def _of_buffers(self, codec: str) -> str:
@@ -320,7 +321,7 @@ class Pairwise:
         return "fp32" if few or CODECS[codec].fineness > CODECS["bf16"].fineness else "bf16"
 
     def _answer(self, job: jobs.Answer) -> jobs.Turn:
-        side = self._codec(job.key, job.codec, job.lower, job.within, job.limited)
+        side = self._codec(job.key, job.coding)
         own = side.ranges()
         try:
             side.open(job.ranges)
@@ -328,13 +329,13 @@ class Pairwise:
             return self._refuse(job.key, Fault.PAYLOAD)
         return jobs.Turn((*own, *side.emit()), bound=self._bound(job.key.chunk))
 
-    def _decode(self, key: jobs.ChunkKey, buffers: tuple[Buffer, ...], first: bool) -> jobs.Turn:
-        opened = self._open[key]
+    def _decode(self, job: jobs.Decode) -> jobs.Turn:
+        key, opened = job.key, self._open[job.key]
         side = opened.side
         try:
-            if first:
-                side.open(buffers[0])
-            side.absorb(buffers[1:] if first else buffers)
+            if job.first:
+                side.open(job.buffers[0])
+            side.absorb(job.buffers[1:] if job.first else job.buffers)
         except PayloadError:
             return self._refuse(key, Fault.PAYLOAD)
         # The acknowledgement is checked against this bound, even if the estimates change meanwhile.
@@ -381,8 +382,8 @@ class Pairwise:
             return self._refuse(key, Fault.NAN)
         buffers = tuple(side.emit())
         # A clipped difference does not pull at v: a longer next step would widen the bound for a partner that lies.
-        momentum = ledger.v[span] if job.pull and share >= 1.0 else None
-        largest = side.mix(job.weight * share, ledger.a[span], ledger.pending(chunk), momentum, job.pull)
+        momentum = ledger.v[span] if job.mixing.pull and share >= 1.0 else None
+        largest = side.mix(job.mixing.weight * share, ledger.a[span], ledger.pending(chunk), momentum, job.mixing.pull)
         if not opened.within:
             largest = block_max(_delta(side, span.stop - span.start), ledger.blocks[chunk])
         # What clipping left counts. A difference that a liar claims widens no grid.

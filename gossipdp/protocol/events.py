@@ -182,7 +182,7 @@ class ExchangeStarted(Event):
     codec: str
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ExchangeEnded(Event):
     """An exchange ended. Bytes count whole frames."""
 

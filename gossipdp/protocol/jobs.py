@@ -10,7 +10,7 @@ back. Buffers in jobs and results are opaque here. Every job class names the typ
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Final, Generic, NamedTuple, TypeAlias, TypeVar, cast
+from typing import Final, Generic, NamedTuple, TypeVar, cast
 
 from gossipdp.protocol.causes import Fault
 from gossipdp.protocol.course.table import Reason
@@ -30,6 +30,7 @@ __all__ = [
     "Checked",
     "ChunkCompared",
     "ChunkKey",
+    "Coding",
     "Compare",
     "Compared",
     "Conclude",
@@ -43,6 +44,7 @@ __all__ = [
     "Job",
     "Keep",
     "Mix",
+    "Mixing",
     "OfExchange",
     "OuterStep",
     "Release",
@@ -261,11 +263,10 @@ class Turn:
     """why the partner's buffers were refused; None if they were not"""
 
 
-@dataclass(frozen=True, slots=True)
-class Begin(Job[Turn]):
-    """The initiator opens a chunk. The turn holds [ranges]."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Coding:
+    """How the two sides of an exchange encode a chunk."""
 
-    key: ChunkKey
     codec: str
     lower: bool
     """this peer's id is the lower of the two"""
@@ -275,52 +276,64 @@ class Begin(Job[Turn]):
     """the smaller of both ranges limits the grid of a block; False with a partner of protocol version 5 or less"""
 
 
-@dataclass(frozen=True, slots=True)
-class Answer(Job[Turn]):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Mixing:
+    """How far a chunk moves (algorithms section 3)."""
+
+    weight: float
+    """gamma: share of the difference that moves each anchor"""
+    pull: float
+    """kappa / alpha: v moves by -pull times the movement of a; 0: v stays"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OfExchange(Job[Turn]):
+    """Base of the jobs on one chunk of one exchange."""
+
+    key: ChunkKey
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Begin(OfExchange):
+    """The initiator opens a chunk. The turn holds [ranges]."""
+
+    coding: Coding
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answer(OfExchange):
     """The responder opens a chunk knowing the initiator's ranges. The turn holds [ranges, *codes]."""
 
-    key: ChunkKey
-    codec: str
-    lower: bool
+    coding: Coding
     ranges: Buffer
-    within: bool = True
-    limited: bool = True
-    """both as of `Begin`"""
 
 
-@dataclass(frozen=True, slots=True)
-class Decode(Job[Turn]):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Decode(OfExchange):
     """The initiator takes a turn in."""
 
-    key: ChunkKey
     buffers: tuple[Buffer, ...]
     first: bool
     """`buffers` starts with the responder's ranges"""
 
 
-@dataclass(frozen=True, slots=True)
-class DecodeAndMix(Job[Turn]):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DecodeAndMix(OfExchange):
     """The responder takes a turn in, and mixes at once if every block has passed its check."""
 
-    key: ChunkKey
     buffers: tuple[Buffer, ...]
     bound: float
     """tau of the initiator"""
-    weight: float
-    """gamma"""
-    pull: float
-    """kappa / alpha: v moves by -pull times the movement of a"""
+    mixing: Mixing
 
 
-@dataclass(frozen=True, slots=True)
-class Mix(Job[Turn]):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Mix(OfExchange):
     """The initiator takes in its last buffers, then mixes with the share that the responder used."""
 
-    key: ChunkKey
     buffers: tuple[Buffer, ...]
     share: float
-    weight: float
-    pull: float
+    mixing: Mixing
 
 
 @dataclass(frozen=True, slots=True)
@@ -328,9 +341,6 @@ class Drop(Job[None]):
     """Forget the open chunks `keys`. Unmixed chunks stay unmixed."""
 
     keys: tuple[ChunkKey, ...]
-
-
-OfExchange: TypeAlias = Begin | Answer | Decode | DecodeAndMix | Mix
 
 
 # -- transfers -----------------------------------------------------------------------------------------------------

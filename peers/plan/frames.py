@@ -67,22 +67,22 @@ def average_chunk(
     """
     one, other = initiator.algorithm, responder.algorithm
     key = jobs.ChunkKey(initiator.id, exchange, chunk)
-    lower = initiator.id < responder.id
-    turn = one.run(jobs.Begin(key, codec, lower))
+    lower, mixing = initiator.id < responder.id, jobs.Mixing(weight=weight, pull=pull)
+    turn = one.run(jobs.Begin(key=key, coding=jobs.Coding(codec=codec, lower=lower)))
     down, up = 0, frame_bytes(Ranges(exchange, chunk, 1), turn.buffers)
-    turn = other.run(jobs.Answer(key, codec, not lower, turn.buffers[0]))
+    turn = other.run(jobs.Answer(key=key, coding=jobs.Coding(codec=codec, lower=not lower), ranges=turn.buffers[0]))
     for number in range(1, MAX_TURNS, 2):
         down += frame_bytes(Data(exchange, chunk, number, turn.bound), turn.buffers)
-        turn = one.run(jobs.Decode(key, turn.buffers, first=number == 1))
+        turn = one.run(jobs.Decode(key=key, buffers=turn.buffers, first=number == 1))
         if turn.refused:
             break
         up += frame_bytes(Data(exchange, chunk, number + 1, turn.bound), turn.buffers)
-        turn = other.run(jobs.DecodeAndMix(key, turn.buffers, turn.bound, weight, pull))
+        turn = other.run(jobs.DecodeAndMix(key=key, buffers=turn.buffers, bound=turn.bound, mixing=mixing))
         if turn.refused:
             break
         if turn.mixed:
             down += frame_bytes(Ack(exchange, chunk, number + 2, turn.share), turn.buffers)
-            turn = one.run(jobs.Mix(key, turn.buffers, turn.share, weight, pull))
+            turn = one.run(jobs.Mix(key=key, buffers=turn.buffers, share=turn.share, mixing=mixing))
             if not turn.mixed:
                 raise RuntimeError(f"the responder has mixed chunk {chunk}, the initiator refused it: {turn.refused}")
             return down, up, turn

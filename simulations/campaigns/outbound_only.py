@@ -58,7 +58,7 @@ class Behind(Cluster):
                 self.failed.append((self.network.now, host.name, member.name, member.state.name))
             case OfferRefused(partner, Objection.SILENT):
                 self.silent.append((host.name, partner[:4].hex()))
-            case ExchangeEnded(partner, chunks=chunks) if chunks:
+            case ExchangeEnded(partner=partner, chunks=chunks) if chunks:
                 self.matched[frozenset((host.id, partner))] += 1
 
     def _seed_that_must_run(self, drawn: int) -> int:

@@ -216,14 +216,14 @@ class Books:
         moved = ledger.a[span].astype(np.float64)
         moved -= before.anchor
         if key.initiator not in self.hostile:  # which may give two exchanges one number
-            self.mixes.check_direction(host, key, moved, job.weight * share, before.grid)
+            self.mixes.check_direction(host, key, moved, job.mixing.weight * share, before.grid)
         pulled = ledger.v[span].astype(np.float64)
         pulled -= before.momentum
-        pull = job.pull if share >= 1.0 else 0.0
+        pull = job.mixing.pull if share >= 1.0 else 0.0
         check_close(pulled, -pull * moved, f"I1 {host.name}: momentum and mixing on chunk {key.chunk}")
         self.mixes.take(host, key, moved, before.anchor, self.hostile)
         self.mixed += 1
-        largest = job.weight * min(job.bound, before.bound) if isinstance(job, jobs.DecodeAndMix) else np.inf
+        largest = job.mixing.weight * min(job.bound, before.bound) if isinstance(job, jobs.DecodeAndMix) else np.inf
         norm = float(np.linalg.norm(moved))
         slack = RELATIVE * float(np.linalg.norm(before.anchor)) + 1e-6
         assert norm <= largest * (1 + 1e-3) + slack, f"I11 {host.name}: moved {norm}, bound {largest}"
@@ -304,7 +304,7 @@ def _before(host: Host, job: jobs.Job[object], chunk: int, anchor: NDArray[np.fl
         case jobs.Rest():
             ahead = float(ledger.lookahead[chunk]) * ledger.v[ledger.span(chunk)].astype(np.float64)
             return _Before(anchor, at_rest=anchor + ahead)
-        case jobs.DecodeAndMix(key) | jobs.Mix(key):
+        case jobs.DecodeAndMix(key=key) | jobs.Mix(key=key):
             momentum = ledger.v[ledger.span(chunk)].copy()
             return _Before(anchor, momentum, grid=grid_of(host, key), bound=host.algorithm._bound(chunk))
     return _Before(anchor)

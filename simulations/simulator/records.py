@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import fields
 from typing import Any, NamedTuple
 
 from gossipdp.protocol import jobs
@@ -36,9 +37,10 @@ class Record(NamedTuple):
 
 
 def _line(what: Any) -> str:
-    names = what.__slots__ if isinstance(what, Event | jobs.Job) else getattr(what, "__struct_fields__", ())
+    dataclass = isinstance(what, Event | jobs.Job)
+    names = [each.name for each in fields(what)] if dataclass else getattr(what, "__struct_fields__", ())
     if not names:
         return str(what)
     values = ((name, getattr(what, name)) for name in names)
-    fields = (f"{name}={value[:4].hex() if isinstance(value, bytes) else value}" for name, value in values)
-    return f"{type(what).__name__}({', '.join(fields)})"[:240]
+    shown = (f"{name}={value[:4].hex() if isinstance(value, bytes) else value}" for name, value in values)
+    return f"{type(what).__name__}({', '.join(shown)})"[:240]

@@ -192,7 +192,7 @@ class Reader:
             case events.ExchangeStarted(partner, exchange, initiator, codec):
                 side = "initiator" if initiator else "responder"
                 return f"begins exchange {number(exchange)} with {self.name(partner)} as {side}, {codec}"
-            case events.ExchangeEnded(partner, exchange, _, result):
+            case events.ExchangeEnded(partner=partner, exchange=exchange, result=result):
                 mixed = f"{event.chunks} of {event.of} chunks mixed"
                 return f"ends exchange {number(exchange)} with {self.name(partner)}: {result}, {mixed}"
             case events.OfferRefused(partner, reason):
@@ -225,7 +225,7 @@ def number(exchange: int) -> str:
 
 def _result(job: Any, result: Any) -> str | None:
     match job, result:
-        case (jobs.DecodeAndMix(key) | jobs.Mix(key), jobs.Turn(mixed=True)):
+        case (jobs.OfExchange(key=key), jobs.Turn(mixed=True)):
             return f"has mixed chunk {key.chunk} of exchange {number(key.exchange)}"
         case (_, jobs.Turn(refused=reason)) if reason:
             return f"refuses what came: {reason}"

@@ -52,6 +52,16 @@ class Replica:
             self.run(jobs.OuterStep(chunk, lr, momentum, self.applied, part))
 
 
+MIXING = jobs.Mixing(weight=0.5, pull=0.0)
+
+
+def opened(i, j, key, codec, lower=True, **form):
+    """Open a chunk. i is the initiator; `lower`: its id is the lower one. Returns the responder's turn."""
+    one, other = (jobs.Coding(codec=codec, lower=each, **form) for each in (lower, not lower))
+    turn = i.run(jobs.Begin(key=key, coding=one))
+    return j.run(jobs.Answer(key=key, coding=other, ranges=turn.buffers[0]))
+
+
 def exchange(i, j, codec="fp32", weight=0.5, pull=0.0, within=True, limited=True):
     """Exchange all chunks between two replicas; i is the initiator. Returns the responder's turns.
 
@@ -59,22 +69,21 @@ def exchange(i, j, codec="fp32", weight=0.5, pull=0.0, within=True, limited=True
         within: False as between peers of which one knows no blocks of tensors.
         limited: False as between peers of which one knows no limit of a grid.
     """
-    number, mixed = next(i.numbers), []
+    number, mixed, mixing = next(i.numbers), [], jobs.Mixing(weight=weight, pull=pull)
     for chunk in range(i.ledger.chunks):
         key = jobs.ChunkKey(i.id, number, chunk)
-        turn = i.run(jobs.Begin(key, codec, i.id < j.id, within, limited))
-        turn = j.run(jobs.Answer(key, codec, j.id < i.id, turn.buffers[0], within, limited))
+        turn = opened(i, j, key, codec, lower=i.id < j.id, within=within, limited=limited)
         first = True
         while True:
-            turn = i.run(jobs.Decode(key, turn.buffers, first))
+            turn = i.run(jobs.Decode(key=key, buffers=turn.buffers, first=first))
             assert not turn.refused
             first = False
-            turn = j.run(jobs.DecodeAndMix(key, turn.buffers, turn.bound, weight, pull))
+            turn = j.run(jobs.DecodeAndMix(key=key, buffers=turn.buffers, bound=turn.bound, mixing=mixing))
             assert not turn.refused
             if turn.mixed:
                 break
         mixed.append(turn)
-        done = i.run(jobs.Mix(key, turn.buffers, turn.share, weight, pull))
+        done = i.run(jobs.Mix(key=key, buffers=turn.buffers, share=turn.share, mixing=mixing))
         assert done.mixed and not done.refused
     return mixed
 

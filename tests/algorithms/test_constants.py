@@ -6,6 +6,7 @@ import pytest
 from gossipdp.codecs import CODECS
 from gossipdp.protocol import jobs
 from simulations.simulator.settings import pairwise
+from tests.algorithms.replicas import MIXING, opened
 
 SIZE, TRAINABLE, WIDTH = 1024, 512, 512
 BUFFERS = 1
@@ -33,13 +34,12 @@ class Peer:
 
 def exchange(one, two, codec, number):
     key, first = jobs.ChunkKey(b"a", number, BUFFERS), True
-    ranges = one.run(jobs.Begin(key, codec, True)).buffers
-    turn = two.run(jobs.Answer(key, codec, False, ranges[0]))
+    turn = opened(one, two, key, codec)
     while not turn.mixed:
-        mine = one.run(jobs.Decode(key, turn.buffers, first))
-        first, turn = False, two.run(jobs.DecodeAndMix(key, mine.buffers, mine.bound, 0.5, 0.0))
+        mine = one.run(jobs.Decode(key=key, buffers=turn.buffers, first=first))
+        first, turn = False, two.run(jobs.DecodeAndMix(key=key, buffers=mine.buffers, bound=mine.bound, mixing=MIXING))
         assert not turn.refused
-    assert one.run(jobs.Mix(key, turn.buffers, turn.share, 0.5, 0.0)).mixed
+    assert one.run(jobs.Mix(key=key, buffers=turn.buffers, share=turn.share, mixing=MIXING)).mixed
     return turn
 
 

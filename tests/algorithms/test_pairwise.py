@@ -10,7 +10,7 @@ from gossipdp.codecs import CODECS
 from gossipdp.protocol import jobs
 from gossipdp.protocol.causes import Fault
 from simulations.simulator.settings import pairwise
-from tests.algorithms.replicas import Replica, exchange, replicas
+from tests.algorithms.replicas import MIXING, Replica, exchange, opened, replicas
 from tests.algorithms.test_pairwise_bound import Trainee
 
 # -- 2: the mean equations ----------------------------------------------------------------------------------------
@@ -65,12 +65,12 @@ def test_ranges_follow_distance_and_own_movement():
 def test_step_taken_while_a_chunk_is_open_is_still_allowed_for_next_time():
     i, j = replicas(2, size=256)
     key = jobs.ChunkKey(i.id, next(i.numbers), 0)
-    turn = j.run(jobs.Answer(key, "fp32", False, i.run(jobs.Begin(key, "fp32", True)).buffers[0]))
-    turn = i.run(jobs.Decode(key, turn.buffers, True))
+    turn = opened(i, j, key, "fp32")
+    turn = i.run(jobs.Decode(key=key, buffers=turn.buffers, first=True))
     i.x[:] = i.ledger.a + np.float32(2.0)
     i.outer(1.0, 0.0)
-    turn = j.run(jobs.DecodeAndMix(key, turn.buffers, turn.bound, 0.5, 0.0))
-    assert i.run(jobs.Mix(key, turn.buffers, turn.share, 0.5, 0.0)).mixed
+    turn = j.run(jobs.DecodeAndMix(key=key, buffers=turn.buffers, bound=turn.bound, mixing=MIXING))
+    assert i.run(jobs.Mix(key=key, buffers=turn.buffers, share=turn.share, mixing=MIXING)).mixed
     assert i.algorithm.moved[0] == pytest.approx(2.0, rel=1e-5)
 
 
@@ -78,7 +78,7 @@ def test_drop_forgets_open_chunks_and_ignores_unknown_ones():
     i, _ = replicas(2, size=512)
     keys = tuple(jobs.ChunkKey(i.id, 1, chunk) for chunk in range(2))
     for key in keys:
-        i.run(jobs.Begin(key, "modulo4", True))
+        i.run(jobs.Begin(key=key, coding=jobs.Coding(codec="modulo4", lower=True)))
     i.run(jobs.Drop((*keys, jobs.ChunkKey(i.id, 9, 9))))
     assert not i.algorithm._open
 
@@ -154,15 +154,16 @@ class Pair:
 
     def opened(self, codec: str) -> jobs.Turn:
         """Open the chunk, up to the turn that lets the responder mix if no check fails."""
-        ranges = self.i.run(jobs.Begin(KEY, codec, True)).buffers[0]
-        answer = self.j.run(jobs.Answer(KEY, codec, False, ranges))
-        return self.i.run(jobs.Decode(KEY, answer.buffers, True))
+        answer = opened(self.i, self.j, KEY, codec)
+        return self.i.run(jobs.Decode(key=KEY, buffers=answer.buffers, first=True))
 
     def exchange(self, codec: str) -> jobs.Turn:
         turn = self.opened(codec)
-        while not (turn := self.j.run(jobs.DecodeAndMix(KEY, turn.buffers, np.inf, 0.5, 0.0))).mixed:
-            turn = self.i.run(jobs.Decode(KEY, turn.buffers, False))
-        assert self.i.run(jobs.Mix(KEY, turn.buffers, turn.share, 0.5, 0.0)).mixed
+        while not (
+            turn := self.j.run(jobs.DecodeAndMix(key=KEY, buffers=turn.buffers, bound=np.inf, mixing=MIXING))
+        ).mixed:
+            turn = self.i.run(jobs.Decode(key=KEY, buffers=turn.buffers, first=False))
+        assert self.i.run(jobs.Mix(key=KEY, buffers=turn.buffers, share=turn.share, mixing=MIXING)).mixed
         return turn
 
 
@@ -190,8 +191,10 @@ def test_difference_without_a_finite_length_is_refused(measured, monkeypatch):
     turn = pair.opened("fp32")
     monkeypatch.setattr(type(pair.j._open[KEY].side), "norm2", lambda side: measured)
     before = pair.i.ledger.a.copy(), pair.j.ledger.a.copy()
-    assert pair.j.run(jobs.DecodeAndMix(KEY, turn.buffers, np.inf, 0.5, 0.0)).refused is Fault.NAN
-    assert pair.i.run(jobs.Mix(KEY, (), 1.0, 0.5, 0.0)).refused is Fault.NAN
+    assert (
+        pair.j.run(jobs.DecodeAndMix(key=KEY, buffers=turn.buffers, bound=np.inf, mixing=MIXING)).refused is Fault.NAN
+    )
+    assert pair.i.run(jobs.Mix(key=KEY, buffers=(), share=1.0, mixing=MIXING)).refused is Fault.NAN
     assert (pair.i.ledger.a == before[0]).all() and (pair.j.ledger.a == before[1]).all()
     assert not pair.i._open and not pair.j._open
 

@@ -11,7 +11,7 @@ from gossipdp.algorithms.pairwise import Pairwise
 from gossipdp.codecs import CODECS
 from gossipdp.protocol import jobs
 from gossipdp.protocol.causes import Fault
-from tests.algorithms.replicas import bounded, exchange, replicas
+from tests.algorithms.replicas import MIXING, bounded, exchange, opened, replicas
 
 
 @pytest.mark.parametrize("codec", list(CODECS))
@@ -23,10 +23,12 @@ def test_hostile_initiator_moves_the_anchor_by_at_most_gamma_tau(codec, size, in
     i.algorithm.range[:] = size
     before, tau = j.a, j.algorithm._bound(0)
     key = jobs.ChunkKey(i.id, next(i.numbers), 0)
-    turn = j.run(jobs.Answer(key, codec, False, i.run(jobs.Begin(key, codec, True)).buffers[0]))
+    turn = opened(i, j, key, codec)
     for first in (True, False, False, False, False):
-        turn = i.run(jobs.Decode(key, turn.buffers, first))
-        turn = j.run(jobs.DecodeAndMix(key, turn.buffers, np.inf if infinite else told, 0.5, 0.0))
+        turn = i.run(jobs.Decode(key=key, buffers=turn.buffers, first=first))
+        turn = j.run(
+            jobs.DecodeAndMix(key=key, buffers=turn.buffers, bound=np.inf if infinite else told, mixing=MIXING)
+        )
         if turn.mixed:
             break
     assert turn.mixed
@@ -39,9 +41,9 @@ def test_hostile_responder_moves_the_initiator_by_at_most_gamma_tau(share):
     j.ledger.a[:] = 100.0
     before, tau = i.a, i.algorithm._bound(0)
     key = jobs.ChunkKey(i.id, next(i.numbers), 0)
-    turn = j.run(jobs.Answer(key, "fp32", False, i.run(jobs.Begin(key, "fp32", True)).buffers[0]))
-    i.run(jobs.Decode(key, turn.buffers, True))
-    turn = i.run(jobs.Mix(key, (), share, 0.5, 0.0))
+    turn = opened(i, j, key, "fp32")
+    i.run(jobs.Decode(key=key, buffers=turn.buffers, first=True))
+    turn = i.run(jobs.Mix(key=key, buffers=(), share=share, mixing=MIXING))
     assert turn.refused is (Fault.SHARE if share else None)
     assert np.linalg.norm(i.a - before) <= 0.5 * tau
 
@@ -56,16 +58,16 @@ def test_arbitrary_payloads_are_refused_or_bounded_and_never_raise(codec, ranges
     i, j = bounded()
     before, tau = j.a, j.algorithm._bound(0)
     key = jobs.ChunkKey(i.id, next(i.numbers), 0)
-    turn = j.run(jobs.Answer(key, codec, False, ranges[0]))
+    turn = j.run(jobs.Answer(key=key, coding=jobs.Coding(codec=codec, lower=False), ranges=ranges[0]))
     if not turn.refused:
-        turn = j.run(jobs.DecodeAndMix(key, tuple(codes), 1.0, 0.5, 0.0))
+        turn = j.run(jobs.DecodeAndMix(key=key, buffers=tuple(codes), bound=1.0, mixing=MIXING))
     assert turn.refused or turn.mixed or turn.buffers
     assert np.linalg.norm(j.a - before) <= 0.5 * tau * 1.001 and np.isfinite(j.a).all()
     before = i.a
-    i.run(jobs.Begin(key, codec, True))
-    turn = i.run(jobs.Decode(key, tuple(ranges + codes), True))
+    i.run(jobs.Begin(key=key, coding=jobs.Coding(codec=codec, lower=True)))
+    turn = i.run(jobs.Decode(key=key, buffers=tuple(ranges + codes), first=True))
     if not turn.refused:
-        turn = i.run(jobs.Mix(key, tuple(codes), 1.0, 0.5, 0.0))
+        turn = i.run(jobs.Mix(key=key, buffers=tuple(codes), share=1.0, mixing=MIXING))
     assert np.linalg.norm(i.a - before) <= 0.5 * i.algorithm._bound(0) * 1.01 and np.isfinite(i.a).all()
 
 
@@ -77,15 +79,15 @@ def test_honest_frames_with_poison_in_them_are_refused_or_bounded(codec, byte):
         i, j = bounded()
         before, tau = j.a, j.algorithm._bound(0)
         key = jobs.ChunkKey(i.id, next(i.numbers), 0)
-        turn = j.run(jobs.Answer(key, codec, False, i.run(jobs.Begin(key, codec, True)).buffers[0]))
+        turn = opened(i, j, key, codec)
         for first in (True, False, False, False, False):
-            turn = i.run(jobs.Decode(key, turn.buffers, first))
+            turn = i.run(jobs.Decode(key=key, buffers=turn.buffers, first=first))
             if turn.refused:
                 break  # The checks failed, so the partner asked for more bits and sent none itself.
             frames = [bytearray(frame) for frame in turn.buffers]
             for frame in frames:
                 frame[int(begin * len(frame)) :] = bytes([byte]) * len(frame[int(begin * len(frame)) :])
-            turn = j.run(jobs.DecodeAndMix(key, tuple(frames), np.inf, 0.5, 0.0))
+            turn = j.run(jobs.DecodeAndMix(key=key, buffers=tuple(frames), bound=np.inf, mixing=MIXING))
             if turn.mixed or turn.refused:
                 break
         assert turn.refused or turn.mixed
@@ -102,8 +104,8 @@ def test_payload_that_is_not_finite_is_refused(codec, poison):
     values[7] = poison
     payload = values.astype(kind).tobytes() if kind else (values.view(np.uint32) >> 16).astype("<u2").tobytes()
     before = j.a
-    j.run(jobs.Answer(key, codec, False, b""))
-    turn = j.run(jobs.DecodeAndMix(key, (payload,), np.inf, 0.5, 0.0))
+    j.run(jobs.Answer(key=key, coding=jobs.Coding(codec=codec, lower=False), ranges=b""))
+    turn = j.run(jobs.DecodeAndMix(key=key, buffers=(payload,), bound=np.inf, mixing=MIXING))
     assert turn.refused is Fault.PAYLOAD and (j.a == before).all() and not j.algorithm._open
 
 
@@ -135,12 +137,13 @@ def test_momenta_are_pulled_by_chunks_that_are_mixed_whole_and_by_no_others(code
 class _Boaster(Pairwise):
     """Claims the widest range of each block, and that its values are two steps of that grid away."""
 
-    def _codec(self, key, codec, lower, within, limited):
-        super()._codec(key, codec, lower, within, limited)
+    def _codec(self, key, coding):
+        super()._codec(key, coding)
         span, blocks = self.ledger.span(key.chunk), self.ledger.blocks[key.chunk]
-        values = self.ledger.a[span] + np.float32(2 * CODECS[codec].steps[255])
+        values = self.ledger.a[span] + np.float32(2 * CODECS[coding.codec].steps[255])
         claims = np.full(len(blocks), 4e9, np.float32)
-        lie = CODECS[codec].chunk(values, claims, blocks, lower=lower, seed=key.exchange, limited=limited)
+        lower, limited = coding.lower, coding.limited
+        lie = CODECS[coding.codec].chunk(values, claims, blocks, lower=lower, seed=key.exchange, limited=limited)
         self._open[key].side = lie
         return lie
 

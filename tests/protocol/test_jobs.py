@@ -49,7 +49,7 @@ def test_job_names_a_result_of_the_jobs_module_or_none(kind):
         jobs.Compare(((0, 0, 1),), 1, bytes(4)),
         jobs.Compare(((0, 0, 1),), 1, b""),
         jobs.Adopt(0, b"", bytes(16)),
-        jobs.Begin(KEY, "modulo4", True),
+        jobs.Begin(key=KEY, coding=jobs.Coding(codec="modulo4", lower=True)),
         jobs.Drop((KEY,)),
     ],
     ids=lambda job: type(job).__name__,

@@ -55,7 +55,10 @@ def test_refusal_that_another_peer_may_have_caused_is_no_strike(rig, reason):
 
 
 def test_loss_silence_and_doubt_are_no_strike(rig):
-    lost = ExchangeEnded(BAD, 1, True, Outcome.LOST, "modulo4", 0, 9, 0.0, 0, 0, 0, 0, 0, 0, 9.0)
+    lost = ExchangeEnded(
+        partner=BAD, exchange=1, initiator=True, result=Outcome.LOST, codec="modulo4", chunks=0, of=9, distance=0.0,
+        clipped=0, blocks=0, escalated=0, escalation_bytes=0, sent=0, received=0, duration=9.0,
+    )  # fmt: skip
     happened = (lost, OfferRefused(BAD, Objection.SILENT), ChunksInDoubt(BAD, 2))
     assert not any(rig.told(float(now), *happened) for now in range(9))
 

@@ -1,5 +1,7 @@
 """Faults of the two sides of an exchange that the invariants must notice."""
 
+from dataclasses import replace
+
 import pytest
 
 from gossipdp.algorithms.pairwise import Pairwise
@@ -38,7 +40,7 @@ def mix_less_than_the_responder(monkeypatch: pytest.MonkeyPatch) -> None:
 
     def run(self, job):
         if isinstance(job, jobs.Mix):
-            job = jobs.Mix(job.key, job.buffers, job.share * 0.99, job.weight, job.pull)
+            job = replace(job, share=job.share * 0.99)
         return original(self, job)
 
     monkeypatch.setattr(Pairwise, "run", run)

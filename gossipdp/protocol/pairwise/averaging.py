@@ -324,7 +324,7 @@ class Averaging:
         side = self._initiator(exchange) if initiator == self._me else self._responder(initiator, exchange)
         if side is not None:
             turn = job.typed(result)
-            if turn.mixed and side.terms.weight > 0.0:
+            if turn.mixed and side.terms.mixing.weight > 0.0:
                 self._passed(job.key.chunk)
             late = side.ended and turn.mixed
             side.job_done(job, turn, now)
@@ -399,20 +399,10 @@ class Averaging:
         return self._offers.objection(offer, source, now, busy=self._active is not None)
 
     def _respond(self, offer: Offer, source: bytes, now: float) -> None:
-        assert self._model is not None
         accept = self._offers.accept(offer, source)
         self._offers.begin()
-        responder = Responder(
-            # An exchange's number begins with its initiator's incarnation, which membership may not know yet.
-            self._offers.terms(source, accept, offer.exchange >> 32),
-            accept,
-            self._outputs,
-            self._config.deadlines,
-            chunks=self._model.chunks,
-            size=self._model.schema.trainable,
-            now=now,
-            first=offer.first,
-        )
+        terms = self._offers.terms(offer, accept, source, mine=False)
+        responder = Responder(terms, accept, self._outputs, self._config.deadlines, now=now)
         for partner in [source, *self._logs][: max(1, len(self._logs) - MAX_LOGS + 2)]:
             if (log := self._logs.pop(partner, None)) is not None:
                 log.give_up(now)  # Its initiator can no longer learn what it has not heard by now.
@@ -426,21 +416,10 @@ class Averaging:
         terms = self._offers.confirmed(accept, source, now)
         if terms is None:
             return
-        assert self._model is not None
         self._offers.begin()
-        initiator = Initiator(
-            terms,
-            self._me,
-            self._outputs,
-            self._config.deadlines,
-            first=self._offers.first,
-            chunks=self._model.chunks,
-            size=self._model.schema.trainable,
-            now=now,
-            timing=self._timing,
-            until=math.inf if self._closing.begun else now + self._pacing.room,
-        )
-        self._start(initiator, source)
+        until = math.inf if self._closing.begun else now + self._pacing.room
+        deadlines, timing = self._config.deadlines, self._timing
+        self._start(Initiator(terms, self._outputs, deadlines, now=now, timing=timing, until=until), source)
 
     def _accepted_late(self, accept: Accept, source: bytes, exchange: int, now: float) -> None:
         """The offer was withdrawn, has been accepted before, or was made by an earlier life of this peer."""
@@ -460,7 +439,7 @@ class Averaging:
         self._offers.met(partner, initiator=side.initiator)
         self._news.append(News.BEGAN)
         terms = side.terms
-        self._outputs.emit(ExchangeStarted(partner, terms.exchange, side.initiator, terms.codec))
+        self._outputs.emit(ExchangeStarted(partner, terms.exchange, side.initiator, terms.coding.codec))
 
     # -- after every input ------------------------------------------------------------------------------------
 

@@ -52,25 +52,24 @@ class Deadlines:
 
 @dataclass(frozen=True, kw_only=True)
 class Terms:
-    """What both sides agreed on for one exchange."""
+    """What both sides agreed on for one exchange, and what both know of the model."""
 
     partner: bytes
     incarnation: int
     """of the partner, as far as known when the exchange began"""
+    initiator: bytes
+    """the peer that made the offer"""
     exchange: int
-    codec: str
-    within: bool = True
-    """no block spans two tensors (`block_layout`)"""
-    limited: bool = True
-    """the smaller of both ranges limits the grid of a block"""
-    weight: float
-    """gamma: share of the difference that moves each anchor (algorithms section 3)"""
-    pull: float
-    """kappa / alpha: share of each anchor's move that momentum takes in, or 0"""
+    chunks: int
+    """of the model"""
+    size: int
+    """trainable parameters of the model"""
+    first: int = 0
+    """the chunk to begin with"""
+    coding: jobs.Coding
+    mixing: jobs.Mixing
     window: int
     """open chunks, at most"""
-    lower: bool
-    """this peer's id is the lower of the two"""
     rate: float = math.inf
     """bytes a second, each way; the initiator opens chunks no faster"""
 
@@ -148,18 +147,12 @@ class OpenChunk:
 
 
 class Side:
-    """What both state machines share: sending, counting, and the event at the end.
-
-    Args:
-        of: chunks of the model.
-        size: trainable parameters of the model.
-        now: seconds.
-    """
+    """What both state machines share: sending, counting, and the event at the end. now: seconds."""
 
     initiator: bool
 
-    def __init__(self, terms: Terms, outputs: Outputs, of: int, size: int, now: float) -> None:
-        self.terms, self._outputs, self._of, self._size = terms, outputs, of, size
+    def __init__(self, terms: Terms, outputs: Outputs, now: float) -> None:
+        self.terms, self._outputs = terms, outputs
         self.tally = Tally(now)
         self.round = 0
         """this peer's round in which the exchange began"""
@@ -182,16 +175,16 @@ class Side:
 
         The first window of chunks says little. It arrives at once, after the time that the start takes.
         """
-        enough = min(self._of, 2 * self.terms.window)
-        return self.tally.mixing * self._of / self.tally.chunks if self.tally.chunks >= enough else 0.0
+        enough = min(self.terms.chunks, 2 * self.terms.window)
+        return self.tally.mixing * self.terms.chunks / self.tally.chunks if self.tally.chunks >= enough else 0.0
 
     def distance(self) -> float:
         """RMS of a_i - a_j over all parameters. NaN unless all chunks were mixed, and their grids showed it."""
-        return self._rms() if self.tally.chunks == self._of else math.nan
+        return self._rms() if self.tally.chunks == self.terms.chunks else math.nan
 
     def moved(self) -> float:
         """RMS of what was mixed over all parameters."""
-        return math.sqrt(self.tally.mixed2 / max(1, self._size))
+        return math.sqrt(self.tally.mixed2 / max(1, self.terms.size))
 
     def _rms(self) -> float:
         """RMS difference of the mixed parameters. Exact if all chunks were mixed, else an estimate.
@@ -200,30 +193,33 @@ class Side:
         """
         if self.tally.unseen:
             return math.nan
-        return math.sqrt(self.tally.parameters2 / max(1.0, self._size * self.tally.chunks / self._of))
+        return math.sqrt(self.tally.parameters2 / max(1.0, self.terms.size * self.tally.chunks / self.terms.chunks))
 
     def _end(self, result: Outcome, now: float) -> None:
         self.ended = True
-        tally = self.tally
+        tally, terms = self.tally, self.terms
         self._outputs.emit(
             ExchangeEnded(
-                self.terms.partner,
-                self.terms.exchange,
-                self.initiator,
-                result,
-                self.terms.codec,
-                tally.chunks,
-                self._of,
-                self._rms(),
-                tally.clipped,
-                tally.blocks,
-                tally.escalated,
-                tally.escalation_bytes,
-                tally.sent,
-                tally.received,
-                now - tally.started,
+                partner=terms.partner,
+                exchange=terms.exchange,
+                initiator=self.initiator,
+                result=result,
+                codec=terms.coding.codec,
+                chunks=tally.chunks,
+                of=terms.chunks,
+                distance=self._rms(),
+                clipped=tally.clipped,
+                blocks=tally.blocks,
+                escalated=tally.escalated,
+                escalation_bytes=tally.escalation_bytes,
+                sent=tally.sent,
+                received=tally.received,
+                duration=now - tally.started,
             )
         )
 
     def _refused(self, fault: Fault) -> None:
         self._outputs.emit(UpdateRefused(self.terms.partner, fault))
+
+    def _key(self, chunk: int) -> jobs.ChunkKey:
+        return jobs.ChunkKey(self.terms.initiator, self.terms.exchange, chunk)

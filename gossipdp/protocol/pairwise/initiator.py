@@ -33,10 +33,6 @@ class Initiator(Side):
     exchange, and keeps this one until it is `settled`.
 
     Args:
-        me: this peer's id.
-        first: the chunk to begin with.
-        chunks: of the model.
-        size: trainable parameters of the model.
         now: seconds.
         timing: answer times of all of this peer's exchanges.
         until: when to open no more chunks, seconds.
@@ -47,21 +43,17 @@ class Initiator(Side):
     def __init__(
         self,
         terms: Terms,
-        me: bytes,
         outputs: Outputs,
         deadlines: Deadlines,
         *,
-        first: int,
-        chunks: int,
-        size: int,
         now: float,
         timing: Timing,
         until: float = math.inf,
     ) -> None:
-        super().__init__(terms, outputs, chunks, size, now)
-        self._me, self._deadlines, self._until, self._timing = me, deadlines, until, timing
-        self._next: Iterator[int] = iter([(first + i) % chunks for i in range(chunks)])
-        self.next_first = first
+        super().__init__(terms, outputs, now)
+        self._deadlines, self._until, self._timing = deadlines, until, timing
+        self._next: Iterator[int] = iter([(terms.first + i) % terms.chunks for i in range(terms.chunks)])
+        self.next_first = terms.first
         """the chunk that the next exchange begins with: the first that this one left out, or its own first chunk"""
         self._open: dict[int, OpenChunk] = {}
         self._result = Outcome.DONE
@@ -88,11 +80,9 @@ class Initiator(Side):
             if number is None:
                 self._exhausted = True
                 break
-            self.next_first = (number + 1) % self._of
+            self.next_first = (number + 1) % self.terms.chunks
             self._open[number] = OpenChunk()
-            terms = self.terms
-            how = (terms.within, terms.limited)
-            self._outputs.ask(jobs.Begin(self._key(number), terms.codec, terms.lower, *how))
+            self._outputs.ask(jobs.Begin(key=self._key(number), coding=self.terms.coding))
         self._end_if_done(now)
 
     def _has_room(self) -> bool:
@@ -145,11 +135,11 @@ class Initiator(Side):
             return  # The partner has no codes yet, so it cannot have mixed.
         if not self.ended:
             self._timing.answered(now - chunk.said_at, chunk.asked)
-        key, terms = self._key(number), self.terms
+        key, mixing = self._key(number), self.terms.mixing
         if share is None:
-            self._outputs.ask(jobs.Decode(key, buffers, first=turn == 1))
+            self._outputs.ask(jobs.Decode(key=key, buffers=buffers, first=turn == 1))
         else:
-            self._outputs.ask(jobs.Mix(key, buffers, share, terms.weight, terms.pull))
+            self._outputs.ask(jobs.Mix(key=key, buffers=buffers, share=share, mixing=mixing))
         # Either answer ends the doubt. A Data says not mixed yet, an Ack says mixed.
         chunk.working, chunk.ask_at, chunk.doubtful, chunk.mixing = True, math.inf, False, share is not None
 
@@ -278,6 +268,3 @@ class Initiator(Side):
             self._goodbye = True
             if not self.ended:
                 self._end(self._result, now)
-
-    def _key(self, chunk: int) -> jobs.ChunkKey:
-        return jobs.ChunkKey(self._me, self.terms.exchange, chunk)

@@ -247,20 +247,15 @@ class Offers:
     def confirmed(self, accept: Accept, source: bytes, now: float) -> Terms | None:
         """The terms of the exchange that `accept` begins, or None if it begins none."""
         assert self._out is not None
-        terms = self.terms(source, accept, accept.incarnation)
+        terms = self.terms(self._out, accept, source, mine=True)
         if 0 < accept.incarnation < terms.incarnation:
             return None  # The partner has restarted, and may accept a copy of the offer on other terms.
         lawful = keeps_to(accept, self._out, self._config.fineness)
-        if not lawful or self._model is None or self.barred(source, now):
+        if not lawful or self.barred(source, now):
             self._matching.refused(Objection.TERMS, now)
             self._outputs.send(source, End(accept.exchange, True, Ending.UNWANTED))
             return None
         return terms
-
-    @property
-    def first(self) -> int:
-        """The chunk that the next exchange begins with."""
-        return self._first
 
     # -- others' offers ---------------------------------------------------------------------------------------
 
@@ -358,21 +353,24 @@ class Offers:
             min(offer.rate, self._config.rate),
         )
 
-    def terms(self, partner: bytes, accept: Accept, incarnation: int) -> Terms:
-        """The terms of an exchange, as its `accept` fixes them."""
+    def terms(self, offer: Offer, accept: Accept, partner: bytes, *, mine: bool) -> Terms:
+        """The terms of the exchange of `offer`, as `accept` fixes them. mine: this peer made the offer."""
+        assert self._model is not None
         member, named = self._membership.members.get(partner), Named.of(accept.codec)
+        # An exchange's number begins with its initiator's incarnation, which membership may not know yet.
+        incarnation = accept.incarnation if mine else offer.exchange >> 32
         return Terms(
             partner=partner,
             incarnation=incarnation if member is None else max(incarnation, member.incarnation),
-            exchange=accept.exchange,
-            codec=named.codec,
-            within=named.within,
-            limited=named.limited,
-            weight=accept.weight,
-            pull=accept.pull,
+            initiator=self._me if mine else partner,
+            exchange=offer.exchange,
+            chunks=self._model.chunks,
+            size=self._model.schema.trainable,
+            first=offer.first,
+            coding=jobs.Coding(lower=self._me < partner, **named._asdict()),
+            mixing=jobs.Mixing(weight=accept.weight, pull=accept.pull),
             window=accept.window,
             rate=accept.rate,
-            lower=self._me < partner,
         )
 
     # -- beginning and end of exchanges -----------------------------------------------------------------------

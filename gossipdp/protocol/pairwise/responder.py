@@ -36,28 +36,14 @@ class Responder(Side):
 
     Args:
         accept: the answer to the offer; sent at once.
-        chunks: of the model.
-        size: trainable parameters of the model.
         now: seconds.
-        first: the chunk that the initiator opens first.
     """
 
     initiator = False
 
-    def __init__(
-        self,
-        terms: Terms,
-        accept: Accept,
-        outputs: Outputs,
-        deadlines: Deadlines,
-        *,
-        chunks: int,
-        size: int,
-        now: float,
-        first: int = 0,
-    ) -> None:
-        super().__init__(terms, outputs, chunks, size, now)
-        self._accept, self._deadlines, self._first = accept, deadlines, first
+    def __init__(self, terms: Terms, accept: Accept, outputs: Outputs, deadlines: Deadlines, *, now: float) -> None:
+        super().__init__(terms, outputs, now)
+        self._accept, self._deadlines = accept, deadlines
         self._open: dict[int, OpenChunk] = {}
         self._mixed: dict[int, _Mixed] = {}
         self._void: set[int] = set()
@@ -100,11 +86,11 @@ class Responder(Side):
         self.heard_at = now
         self.tally.received += size
         if isinstance(message, (Ranges, Data, Ask)):
-            if message.chunk >= self._of:
+            if message.chunk >= self.terms.chunks:
                 return
             if not self._over:
                 # A question about a chunk shows that the initiator opened it, even if its Ranges never arrived.
-                self._opened = max(self._opened, (message.chunk - self._first) % self._of + 1)
+                self._opened = max(self._opened, (message.chunk - self.terms.first) % self.terms.chunks + 1)
         match message:
             case Ranges(_, number, _):
                 self._open_chunk(number, buffers[0])
@@ -126,9 +112,7 @@ class Responder(Side):
             if oldest is None:
                 return None
             self._make_void([oldest])
-        terms = self.terms
-        how = (terms.within, terms.limited)
-        self._outputs.ask(jobs.Answer(self._key(number), terms.codec, terms.lower, ranges, *how))
+        self._outputs.ask(jobs.Answer(key=self._key(number), coding=self.terms.coding, ranges=ranges))
         self._open[number] = OpenChunk()
 
     def _take_turn(self, number: int, turn: int, buffers: tuple[Buffer, ...], bound: float) -> None:
@@ -137,8 +121,8 @@ class Responder(Side):
             if chunk is None or turn < chunk.turn:
                 self._answer(number, turn)
             return
-        terms = self.terms
-        self._outputs.ask(jobs.DecodeAndMix(self._key(number), buffers, bound, terms.weight, terms.pull))
+        key, mixing = self._key(number), self.terms.mixing
+        self._outputs.ask(jobs.DecodeAndMix(key=key, buffers=buffers, bound=bound, mixing=mixing))
         chunk.working = True
 
     def _answer(self, number: int, turn: int) -> None:
@@ -190,7 +174,7 @@ class Responder(Side):
             self._send(acknowledgement, turn.buffers)
             if self._over:
                 self._count_doubts()
-            if len(self._mixed) == self._of and not self.ended:
+            if len(self._mixed) == self.terms.chunks and not self.ended:
                 # All chunks are mixed. Do not wait for the End, which may be lost.
                 self._end(Outcome.DONE, now)
         elif self.ended or said > MAX_TURNS or not turn.buffers:
@@ -266,7 +250,7 @@ class Responder(Side):
 
         No more were open when it opened its latest chunk, and that chunk took one place of the window itself.
         """
-        latest = (self._first + self._opened - 1) % self._of
+        latest = (self.terms.first + self._opened - 1) % self.terms.chunks
         return min(len(self._mixed), self.terms.window - (latest not in self._mixed))
 
     def forget(self) -> None:
@@ -281,7 +265,7 @@ class Responder(Side):
 
     def _ended_by_partner(self, reason: Ending | str, now: float) -> None:
         self._settled = self._settled or reason in (Ending.SETTLED, Ending.UNWANTED)
-        whole = Outcome.DONE if self.tally.chunks == self._of else Outcome.CUT
+        whole = Outcome.DONE if self.tally.chunks == self.terms.chunks else Outcome.CUT
         self.close(Outcome.LOST if reason == Ending.LOST else whole, now)
 
     def _make_void(self, numbers: list[int]) -> None:
@@ -290,6 +274,3 @@ class Responder(Side):
             for number in numbers:
                 self._open.pop(number, None)
                 self._void.add(number)
-
-    def _key(self, chunk: int) -> jobs.ChunkKey:
-        return jobs.ChunkKey(self.terms.partner, self.terms.exchange, chunk)

@@ -217,8 +217,8 @@ class VectorJobs:
 def place_of(job: jobs.Job[object]) -> int | None:
     """The chunk that `job` works on. None if it works on several, or on what chunks share."""
     match job:
-        case jobs.Begin(key) | jobs.Answer(key) | jobs.Decode(key) | jobs.DecodeAndMix(key) | jobs.Mix(key):
-            return key.chunk
+        case jobs.OfExchange():
+            return job.key.chunk
         case (
             jobs.Check(chunk)
             | jobs.OuterStep(chunk)

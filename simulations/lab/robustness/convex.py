@@ -133,19 +133,20 @@ class Peer:
 
 def exchange(first: Peer, second: Peer, number: int, codec: str, lr: float) -> None:
     """Exchange all chunks, after outer steps of alpha `lr`. A chunk that either side refuses changes neither."""
-    terms = EXCHANGE.weight, EXCHANGE.kappa / lr
+    mixing = jobs.Mixing(weight=EXCHANGE.weight, pull=EXCHANGE.kappa / lr)
     for chunk in range(first.ledger.chunks):
         key = jobs.ChunkKey(first.id, number, chunk)
-        turn = _turn(first, jobs.Begin(key, codec, first.id < second.id))
-        turn = _turn(second, jobs.Answer(key, codec, second.id < first.id, turn.buffers[0]))
+        one, two = (jobs.Coding(codec=codec, lower=lower) for lower in (first.id < second.id, second.id < first.id))
+        turn = _turn(first, jobs.Begin(key=key, coding=one))
+        turn = _turn(second, jobs.Answer(key=key, coding=two, ranges=turn.buffers[0]))
         begins = True
         while not turn.refused and not turn.mixed:
-            turn = _turn(first, jobs.Decode(key, turn.buffers, begins))
+            turn = _turn(first, jobs.Decode(key=key, buffers=turn.buffers, first=begins))
             if not turn.refused:
-                turn = _turn(second, jobs.DecodeAndMix(key, turn.buffers, turn.bound, *terms))
+                turn = _turn(second, jobs.DecodeAndMix(key=key, buffers=turn.buffers, bound=turn.bound, mixing=mixing))
             begins = False
         if not turn.refused:
-            _turn(first, jobs.Mix(key, turn.buffers, turn.share, *terms))
+            _turn(first, jobs.Mix(key=key, buffers=turn.buffers, share=turn.share, mixing=mixing))
         for peer in (first, second):
             peer.algorithm.run(jobs.Drop((key,)))
 

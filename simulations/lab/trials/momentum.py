@@ -43,10 +43,10 @@ class _MomentumPairwise(Pairwise):
         self.ledger = _MomentumLedger(ledger)
         self._seen: Vector = ledger.v.copy()
 
-    def _codec(self, key: jobs.ChunkKey, codec: str, lower: bool, within: bool, limited: bool) -> ChunkCodec:
+    def _codec(self, key: jobs.ChunkKey, coding: jobs.Coding) -> ChunkCodec:
         span = self.ledger.span(key.chunk)
         self.moved[self._blocks(key.chunk)] = block_max(self.ledger.a[span] - self._seen[span])
-        return super()._codec(key, codec, lower, within, limited)
+        return super()._codec(key, coding)
 
     def _execute(self, job: jobs.Job[object]) -> object:
         result = super()._execute(job)

@@ -36,13 +36,13 @@ class _Wrapping(Pairwise, ABC):
     def _moved(self, chunk: int, movement: Vector, before: NDArray[np.float32]) -> NDArray[np.float32]:
         """Movement of each block since its last exchange, this outer step included, shape (blocks,)."""
 
-    def _codec(self, key: jobs.ChunkKey, codec: str, lower: bool, within: bool, limited: bool) -> ChunkCodec:
-        super()._codec(key, codec, lower, within, limited)
+    def _codec(self, key: jobs.ChunkKey, coding: jobs.Coding) -> ChunkCodec:
+        super()._codec(key, coding)
         opened = self._open[key]
         name = b"%s%d,%d" % (key.initiator, key.exchange, key.chunk)
         seed = int.from_bytes(hashlib.blake2b(name, digest_size=8).digest(), "little")
         predicted = self.range[self._blocks(key.chunk)] + opened.moved
-        opened.side = self._wrapped(CODECS[codec], key.chunk, predicted, lower, seed)
+        opened.side = self._wrapped(CODECS[coding.codec], key.chunk, predicted, coding.lower, seed)
         return opened.side
 
     def _outer_step(self, job: jobs.OuterStep) -> jobs.Stepped:

@@ -69,12 +69,15 @@ def exchange(run: Timed, one: Pairwise, other: Pairwise, number: int, codec: str
     total = one.ledger.a + other.ledger.a
     for chunk in range(CHUNKS):
         key = jobs.ChunkKey(b"1" * 32, number, chunk)
-        ranges = run(one, jobs.Begin(key, codec, True)).buffers[0]
-        sent = run(other, jobs.Answer(key, codec, False, ranges)).buffers
-        turn = run(one, jobs.Decode(key, sent, True))
-        while not (reply := run(other, jobs.DecodeAndMix(key, turn.buffers, turn.bound, 0.5, 0.3))).mixed:
-            turn = run(one, jobs.Decode(key, reply.buffers, False))
-        run(one, jobs.Mix(key, reply.buffers, reply.share, 0.5, 0.3))
+        ranges = run(one, jobs.Begin(key=key, coding=jobs.Coding(codec=codec, lower=True))).buffers[0]
+        sent = run(other, jobs.Answer(key=key, coding=jobs.Coding(codec=codec, lower=False), ranges=ranges)).buffers
+        turn = run(one, jobs.Decode(key=key, buffers=sent, first=True))
+        mixing, reply = jobs.Mixing(weight=0.5, pull=0.3), jobs.Turn()
+        while not reply.mixed:
+            reply = run(other, jobs.DecodeAndMix(key=key, buffers=turn.buffers, bound=turn.bound, mixing=mixing))
+            if not reply.mixed:
+                turn = run(one, jobs.Decode(key=key, buffers=reply.buffers, first=False))
+        run(one, jobs.Mix(key=key, buffers=reply.buffers, share=reply.share, mixing=mixing))
     error = float(np.abs(one.ledger.a + other.ledger.a - total).max())
     if error > 1e-5:
         raise SystemExit(f"the sum of the anchors has moved by {error:.3g}")

@@ -25,12 +25,14 @@ def terms(partner, codec, window, rate=float("inf")):
     return Terms(
         partner=partner,
         incarnation=1,
+        initiator=INITIATOR,
         exchange=EXCHANGE,
-        codec=codec,
-        weight=0.5,
-        pull=0.0,
+        chunks=CHUNKS,
+        size=CHUNKS * WIDTH,
+        first=1,
+        coding=jobs.Coding(codec=codec, lower=partner == RESPONDER),
+        mixing=jobs.Mixing(weight=0.5, pull=0.0),
         window=window,
-        lower=partner == RESPONDER,
         rate=rate,
     )
 
@@ -81,21 +83,11 @@ class Pair:
             self.tempo.exchanged(1, usual)
         self.initiator, self.responder = Side(1, spread), Side(2, spread)
         accept = Accept(EXCHANGE, codec, 0.5, 0.0, window, 1)
-        size = {"chunks": CHUNKS, "size": CHUNKS * WIDTH, "now": 0.0}
-        self.responder.machine = Responder(
-            terms(INITIATOR, codec, window, rate), accept, self.responder.outputs, DEADLINES, **size
-        )
+        offered, accepted = terms(RESPONDER, codec, window, rate), terms(INITIATOR, codec, window, rate)
+        self.responder.machine = Responder(accepted, accept, self.responder.outputs, DEADLINES, now=0.0)
         self.accept = self.responder.post()
-        self.initiator.machine = Initiator(
-            terms(RESPONDER, codec, window, rate),
-            INITIATOR,
-            self.initiator.outputs,
-            DEADLINES,
-            first=1,
-            timing=self.tempo,
-            until=ends,
-            **size,
-        )
+        outputs = self.initiator.outputs
+        self.initiator.machine = Initiator(offered, outputs, DEADLINES, now=0.0, timing=self.tempo, until=ends)
         self.wire: deque[tuple[Side, object]] = deque()
         self.said = []
 

@@ -28,16 +28,18 @@ SETTINGS = b"s" * 16
 MORE, MIXED = jobs.Turn((b"codes",)), jobs.Turn(complete=True, mixed=True)
 
 
-def terms(partner, window):
+def terms(partner, window, first=0):
     return Terms(
         partner=partner,
         incarnation=1,
+        initiator=INITIATOR,
         exchange=EXCHANGE,
-        codec="modulo4",
-        weight=0.5,
-        pull=0.0,
+        chunks=CHUNKS,
+        size=256,
+        first=first,
+        coding=jobs.Coding(codec="modulo4", lower=True),
+        mixing=jobs.Mixing(weight=0.5, pull=0.0),
         window=window,
-        lower=True,
     )
 
 
@@ -70,9 +72,7 @@ class Answering(Machine):
     def __init__(self, window, first=0):
         super().__init__()
         accept = Accept(EXCHANGE, "modulo4", 0.5, 0.0, window, 1)
-        self.machine = Responder(
-            terms(INITIATOR, window), accept, self.outputs, Deadlines(), chunks=CHUNKS, size=256, now=0.0, first=first
-        )
+        self.machine = Responder(terms(INITIATOR, window, first), accept, self.outputs, Deadlines(), now=0.0)
 
     def open(self, chunk):
         self.hear(Ranges(EXCHANGE, chunk, 1))
@@ -86,17 +86,7 @@ class Answering(Machine):
 class Asking(Machine):
     def __init__(self, window):
         super().__init__()
-        self.machine = Initiator(
-            terms(RESPONDER, window),
-            INITIATOR,
-            self.outputs,
-            Deadlines(),
-            first=0,
-            chunks=CHUNKS,
-            size=256,
-            now=0.0,
-            timing=Timing(1.0),
-        )
+        self.machine = Initiator(terms(RESPONDER, window), self.outputs, Deadlines(), now=0.0, timing=Timing(1.0))
 
 
 # -- the initiator -----------------------------------------------------------------------------------------------

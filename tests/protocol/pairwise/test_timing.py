@@ -56,26 +56,18 @@ def test_slow_link_causes_one_repeated_question_and_never_more():
 
     def begun(number, now):
         """An exchange of one chunk whose answers take 1.6 s; how often was asked again?"""
-        side = Initiator(
-            Terms(
-                partner=b"p" * 32,
-                incarnation=1,
-                exchange=number,
-                codec="modulo4",
-                weight=0.5,
-                pull=0.0,
-                window=1,
-                lower=True,
-            ),
-            b"m" * 32,
-            outputs,
-            Deadlines(ask=1.0),
-            first=0,
+        terms = Terms(
+            partner=b"p" * 32,
+            incarnation=1,
+            initiator=b"m" * 32,
+            exchange=number,
             chunks=1,
             size=256,
-            now=now,
-            timing=timing,
+            coding=jobs.Coding(codec="modulo4", lower=True),
+            mixing=jobs.Mixing(weight=0.5, pull=0.0),
+            window=1,
         )
+        side = Initiator(terms, outputs, Deadlines(ask=1.0), now=now, timing=timing)
         answers = iter([Data(number, 0, 1, math.inf), Data(number, 0, 3, math.inf), Data(number, 0, 5, math.inf)])
         for answer in answers:
             side.job_done(outputs.jobs.popleft(), jobs.Turn((b"codes",)), now)

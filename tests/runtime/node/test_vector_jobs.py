@@ -314,16 +314,22 @@ def met(home: Path, workers: int, codec: str) -> list[Any]:
             asked = [*map(jobs.Check, peer.chunks), *(jobs.OuterStep(chunk, 0.7, 0.6, 0) for chunk in peer.chunks)]
             seen += peer.run(asked)
         keys = [jobs.ChunkKey(i.id, number, chunk) for chunk in i.chunks]
-        turns = i.run([jobs.Begin(key, codec, True) for key in keys])
-        turns = j.run([jobs.Answer(key, codec, False, t.buffers[0]) for key, t in zip(keys, turns, strict=True)])
+        turns = i.run([jobs.Begin(key=key, coding=jobs.Coding(codec=codec, lower=True)) for key in keys])
+        coding, mixing = jobs.Coding(codec=codec, lower=False), jobs.Mixing(weight=0.5, pull=0.4)
+        pairs = zip(keys, turns, strict=True)
+        turns = j.run([jobs.Answer(key=key, coding=coding, ranges=t.buffers[0]) for key, t in pairs])
         first, open_ = True, keys
         while open_:
-            asked = [jobs.Decode(key, t.buffers, first) for key, t in zip(open_, turns, strict=True)]
+            asked = [jobs.Decode(key=key, buffers=t.buffers, first=first) for key, t in zip(open_, turns, strict=True)]
             turns, first = i.run(asked), False
             asked_back = zip(open_, turns, strict=True)
-            turns = j.run([jobs.DecodeAndMix(key, t.buffers, t.bound, 0.5, 0.4) for key, t in asked_back])
+            asked = [
+                jobs.DecodeAndMix(key=key, buffers=t.buffers, bound=t.bound, mixing=mixing) for key, t in asked_back
+            ]
+            turns = j.run(asked)
             mixed = [(key, t) for key, t in zip(open_, turns, strict=True) if t.mixed]
-            assert all(t.mixed for t in i.run([jobs.Mix(key, t.buffers, t.share, 0.5, 0.4) for key, t in mixed]))
+            asked = [jobs.Mix(key=key, buffers=t.buffers, share=t.share, mixing=mixing) for key, t in mixed]
+            assert all(t.mixed for t in i.run(asked))
             seen += [(key.chunk, t.share, t.distance2, t.escalated) for key, t in mixed]
             rest = [(key, t) for key, t in zip(open_, turns, strict=True) if not t.mixed]
             open_, turns = [key for key, _ in rest], [t for _, t in rest]
@@ -354,7 +360,7 @@ def test_every_kind_of_job_has_a_place_or_runs_alone() -> None:
         job: Any = kind(**{name: fields[name] for name in kind.__dataclass_fields__})
         assert place_of(job) == 5, kind
     named = [getattr(jobs, name) for name in jobs.__all__]
-    kinds = {kind for kind in named if isinstance(kind, type) and issubclass(kind, jobs.Job)} - {jobs.Job}
+    kinds = {kind for kind in named if isinstance(kind, type) and issubclass(kind, jobs.Job)} - {jobs.Job, jobs.OfExchange}
     assert kinds - placed == {
         jobs.Allocate, jobs.Restore, jobs.Bind, jobs.Unbind, jobs.Renew, jobs.Widen, jobs.Seal, jobs.Release, jobs.Drop,
         jobs.Keep, jobs.Sample, jobs.Compare,

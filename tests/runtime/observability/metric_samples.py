@@ -26,8 +26,8 @@ def member(peer: bytes = PARTNER, state: State = State.ALIVE) -> Member:
 
 def exchange(**changed: Any) -> events.ExchangeEnded:
     usual = events.ExchangeEnded(
-        PARTNER, 7, True, Outcome.DONE, "modulo4", chunks=16, of=16, distance=0.02, clipped=1, blocks=160, escalated=12,
-        escalation_bytes=90, sent=500, received=600, duration=0.7,
+        partner=PARTNER, exchange=7, initiator=True, result=Outcome.DONE, codec="modulo4", chunks=16, of=16,
+        distance=0.02, clipped=1, blocks=160, escalated=12, escalation_bytes=90, sent=500, received=600, duration=0.7,
     )  # fmt: skip
     return dataclasses.replace(usual, **changed)
 

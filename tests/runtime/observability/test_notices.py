@@ -293,8 +293,8 @@ def test_line_of_an_exchange__names_the_partner_and_the_initiator(
     caplog.set_level(logging.DEBUG, "gossipdp.node")
     me, peer, listener = PEER.id, cast(Any, PEER), cast(Any, Listener())
     ended = events.ExchangeEnded(
-        SOURCE, 7, initiator, Outcome.DONE, "modulo4", chunks=16, of=16, distance=0.0, clipped=0, blocks=0, escalated=0,
-        escalation_bytes=0, sent=1, received=1, duration=0.1,
+        partner=SOURCE, exchange=7, initiator=initiator, result=Outcome.DONE, codec="modulo4", chunks=16, of=16,
+        distance=0.0, clipped=0, blocks=0, escalated=0, escalation_bytes=0, sent=1, received=1, duration=0.1,
     )  # fmt: skip
     Notices(peer, listener, listener).observe(ended, 0.0)
     (record,) = caplog.records
@@ -319,8 +319,8 @@ def test_exchanges_that_mixed_nothing_are_counted_and_not_logged(
     caplog.set_level(logging.DEBUG, "gossipdp.node")
     listener = cast(Any, Listener())
     ended = events.ExchangeEnded(
-        SOURCE, 7, True, result, "modulo4", chunks=chunks, of=16, distance=0.0, clipped=0, blocks=0, escalated=0,
-        escalation_bytes=0, sent=1, received=1, duration=0.1,
+        partner=SOURCE, exchange=7, initiator=True, result=result, codec="modulo4", chunks=chunks, of=16,
+        distance=0.0, clipped=0, blocks=0, escalated=0, escalation_bytes=0, sent=1, received=1, duration=0.1,
     )  # fmt: skip
     Notices(cast(Any, PEER), listener, listener).observe(ended, 0.0)
     assert [record.levelname for record in caplog.records] == [level]

@@ -24,9 +24,9 @@ def status() -> Status:
 
 def ended(result: str, chunks: int, received: int, escalation_bytes: int = 0) -> ExchangeEnded:
     return ExchangeEnded(
-        PARTNER, 7, True, result, "modulo4", chunks=chunks, of=16, distance=0.02 if chunks else math.nan, clipped=0,
-        blocks=10 * chunks, escalated=chunks, escalation_bytes=escalation_bytes, sent=500, received=received,
-        duration=0.7,
+        partner=PARTNER, exchange=7, initiator=True, result=result, codec="modulo4", chunks=chunks, of=16,
+        distance=0.02 if chunks else math.nan, clipped=0, blocks=10 * chunks, escalated=chunks,
+        escalation_bytes=escalation_bytes, sent=500, received=received, duration=0.7,
     )  # fmt: skip
 
 

@@ -102,7 +102,7 @@ def test_any_number_of_peers_follows_the_base2_graph_and_agrees(peers):
 
         def _heard(self, host, event):
             if isinstance(event, ExchangeStarted):
-                weights.add(host.peer.averaging._active.terms.weight)
+                weights.add(host.peer.averaging._active.terms.mixing.weight)
             super()._heard(host, event)
 
     plan = Plan(peers=peers, size=300, conditions=Conditions(), every=8, window=2, chaos=20.0, agree=True)
