@@ -108,8 +108,6 @@ class Peer:
         )
         self._leaving_at: float | None = None
         self._left = False
-        self._due = math.inf
-        """when `handle_timer` wanted to be called next, when last asked"""
 
     # -- commands ---------------------------------------------------------------------------------------------
 
@@ -276,9 +274,7 @@ class Peer:
         times: list[float | None] = [self.membership.timer(), self.replica.timer()]
         if not self._left:
             times += [self._leaving_at, self.leasing.timer(), self._spreading.timer()]
-        due = min([time for time in times if time is not None], default=None)
-        self._due = math.inf if due is None else due
-        return due
+        return min([time for time in times if time is not None], default=None)
 
     def handle_timer(self, now: float) -> None:
         """The time that `timer` named has come."""
@@ -321,9 +317,9 @@ class Peer:
 
         Such time counts neither against other members nor as this peer's own pace.
         """
-        late = now - self._due
+        due = self.timer()
+        late = 0.0 if due is None else now - due
         if late > self.config.membership.probe_interval:
-            self._due = math.inf
             self.membership.slept(late)
             self.replica.slept(late, now)
 

@@ -157,3 +157,20 @@ def test_offer_of_somebody_unknown_keeps_no_joiner_waiting():
     town.peer(1).receive(wire.encode(offer), b"d" * 32, 0.0)
     town.net.drain(town.hosts[1])
     assert town.peer(1).replica.course._joiner.source is None
+
+
+@pytest.mark.parametrize("asked", [1, 2])
+def test_timer_asked_any_number_of_times__changes_nothing_that_follows(asked):
+    def transcript(times):
+        peer, said, slept = a_peer(), [], []
+        peer.join(["10.0.0.2:1"], 0.0)
+        peer.membership.slept = slept.append
+        for now in (0.5, 1.0, 1.5, 60.0, 60.5, 61.0):
+            for _ in range(times):
+                peer.timer()
+            peer.handle_timer(now)
+            said += [(now, envelope.address, bytes(envelope.frames[0])) for envelope in peer.messages_to_send()]
+        return said, slept
+
+    said, slept = transcript(0)
+    assert transcript(asked) == (said, slept) and slept, "the host was suspended for a minute"
