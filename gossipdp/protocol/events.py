@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 from gossipdp.protocol.causes import Fault, Objection, Outcome, Unused
 from gossipdp.protocol.course.table import Reason
+from gossipdp.protocol.schema import Mismatch
 from gossipdp.protocol.transfer.arrived import Origin
 from gossipdp.protocol.wire.messages import Decision, Member, Phase, Receipt, State
 
@@ -300,6 +301,8 @@ class SessionRefused(Event):
     code: str
     """GD-301 (the schema differs), GD-303 (other tensors are excluded), GD-402 (the model has NaN or Inf)"""
     reason: str
+    mismatch: Mismatch = Mismatch.NONE
+    """of GD-301"""
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,6 +10,7 @@ that the script has excluded. It holds no values.
 
 from __future__ import annotations
 
+import enum
 import hashlib
 import math
 from collections.abc import Iterable, Mapping
@@ -21,7 +22,7 @@ from msgspec import Meta, Struct
 
 from gossipdp.errors import RemoteProtocolError
 
-__all__ = ["MOST", "OTHERS_EQUAL", "Dtype", "Entry", "Frozen", "Kind", "Schema", "chunk_parameters", "chunk_spans"]
+__all__ = ["MOST", "Dtype", "Entry", "Frozen", "Kind", "Mismatch", "Schema", "chunk_parameters", "chunk_spans"]
 
 MAX_BYTES: Final = 4 << 20
 """most bytes of a schema; it travels as one buffer of a manifest"""
@@ -76,7 +77,6 @@ class Entry(NamedTuple):
         return f"{self.name} {self.shape} {self.dtype}"
 
 
-OTHERS_EQUAL: Final = "the others are equal"
 """said of frozen parameters if only some of them have other values"""
 
 
@@ -109,6 +109,18 @@ class _Written(Struct, frozen=True, array_like=True, forbid_unknown_fields=True)
 
 _decoder = msgspec.msgpack.Decoder(_Written)
 _encoder = msgspec.msgpack.Encoder()
+
+
+class Mismatch(enum.StrEnum):
+    """How two models differ, for advice. The value travels to the training process."""
+
+    NONE = ""
+    TENSORS = "tensors"
+    """in a tensor that is exchanged"""
+    FROZEN = "frozen"
+    """in frozen parameters"""
+    SOME_FROZEN = "some frozen"
+    """in some frozen parameters, and the others are equal"""
 
 
 class Schema:
@@ -260,6 +272,14 @@ class Schema:
         text = f"{counts}; the first that only {where} has is {extra.kind} {extra}"
         return text + self._trained_difference(other)
 
+    def mismatch(self, other: Schema) -> Mismatch:
+        """What kind of difference `first_difference` tells."""
+        if [each[:5] for each in self.entries] != [each[:5] for each in other.entries]:
+            return Mismatch.TENSORS
+        apart = self._frozen_apart(other)
+        some = dict(self.frozen).keys() == dict(other.frozen).keys() and len(apart) < len(other.frozen)
+        return (Mismatch.SOME_FROZEN if some else Mismatch.FROZEN) if apart else Mismatch.NONE
+
     def exclusion_difference(self, other: Schema) -> str:
         """The first tensor that only one of the two models excludes, as text; "" for none."""
         apart = sorted(set(self.excluded) ^ set(other.excluded))
@@ -280,16 +300,20 @@ class Schema:
                     return told.format(entry.name, network, here)
         return ""
 
-    def _frozen_difference(self, other: Schema) -> str:
+    def _frozen_apart(self, other: Schema) -> list[str]:
+        """Names of the frozen parameters that differ, if both schemas list any."""
         if not self.frozen or not other.frozen:
-            return ""
+            return []
         network, here = dict(self.frozen), dict(other.frozen)
-        apart = [name for name in {**network, **here} if network.get(name) != here.get(name)]
+        return [name for name in {**network, **here} if network.get(name) != here.get(name)]
+
+    def _frozen_difference(self, other: Schema) -> str:
+        network, here, apart = dict(self.frozen), dict(other.frozen), self._frozen_apart(other)
         if not apart:
             return ""
         first = apart[0]
         where = "only here" if first not in network else "only in the network" if first not in here else "other values"
-        rest = f"; {OTHERS_EQUAL}" if network.keys() == here.keys() and len(apart) < len(here) else ""
+        rest = "; the others are equal" if network.keys() == here.keys() and len(apart) < len(here) else ""
         return f"frozen parameter {first}: {where}, and so {len(apart)} of {len(network.keys() | here.keys())}{rest}"
 
     def __eq__(self, other: object) -> bool:

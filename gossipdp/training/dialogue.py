@@ -22,7 +22,7 @@ from gossipdp.errors import (
     UnreachableError,
 )
 from gossipdp.protocol.causes import Unused
-from gossipdp.protocol.schema import OTHERS_EQUAL, Schema, chunk_spans
+from gossipdp.protocol.schema import Mismatch, Schema, chunk_spans
 from gossipdp.protocol.wire.encoding import Buffer
 from gossipdp.runtime import link as links
 from gossipdp.training.connection import DaemonConnection
@@ -236,6 +236,7 @@ class Corrections:
         return Drain(slot.session, slot.slot, tuple(spans), region.buffers[slot.slot % 2])
 
 
+FROZEN_ADVICE: Final[dict[str, str]] = {Mismatch.FROZEN: FROZEN_DIFFER, Mismatch.SOME_FROZEN: FROZEN_DIFFER_PARTLY}
 _FAMILIES: Final[dict[str, type[GossipdpError]]] = {
     "GD-1": UnreachableError,
     "GD-2": RefusedError,
@@ -471,9 +472,7 @@ class Dialogue:
         self._phase = Phase.ARRIVED
 
     def _refused(self, message: links.Refused, now: float) -> None:
-        do = message.do
-        if message.code == "GD-301" and message.seen.startswith("frozen"):
-            do = FROZEN_DIFFER_PARTLY if message.seen.endswith(OTHERS_EQUAL) else FROZEN_DIFFER
+        do = FROZEN_ADVICE.get(message.mismatch, message.do)
         family = _FAMILIES.get(message.code[:4], RefusedError)
         self._error = self._refusal = family(message.code, message.cause, seen=message.seen, do=do)
         self._lose(str(self._error), now)

@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gossipdp.errors import RemoteProtocolError
-from gossipdp.protocol.schema import MAX_BYTES, Entry, Frozen, Schema, chunk_parameters, chunk_spans
+from gossipdp.protocol.schema import MAX_BYTES, Entry, Frozen, Mismatch, Schema, chunk_parameters, chunk_spans
 
 TENSORS = [
     ("head.weight", (10, 7), "float32", "parameter"),
@@ -78,6 +78,9 @@ def test_different_frozen_parameters_are_named_if_both_sides_list_theirs() -> No
     fewer = Schema.of(TENSORS, FROZEN[:1])
     assert network.first_difference(fewer) == "frozen parameter base.weight: only in the network, and so 1 of 2"
     assert fewer.first_difference(network) == "frozen parameter base.weight: only here, and so 1 of 2"
+    kinds = [network.mismatch(each) for each in (network, bare, other, whole, fewer, Schema.of(TENSORS[:-1], FROZEN))]
+    nothing, all_frozen = Mismatch.NONE, Mismatch.FROZEN
+    assert kinds == [nothing, nothing, Mismatch.SOME_FROZEN, all_frozen, all_frozen, Mismatch.TENSORS]
 
 
 @settings(deadline=None, max_examples=50)

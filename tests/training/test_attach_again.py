@@ -10,7 +10,7 @@ import torch
 
 import gossipdp
 from gossipdp.errors import HardwareError, MismatchError, UnreachableError
-from gossipdp.protocol.schema import Schema
+from gossipdp.protocol.schema import Mismatch, Schema
 from gossipdp.runtime import link as links
 from gossipdp.runtime.network.identity import IDENTITY_FILE
 from gossipdp.training import connection, waiting
@@ -209,19 +209,19 @@ def test_a_daemon_that_is_being_started_is_waited_for_a_little(tmp_path: Path, m
 
 
 @pytest.mark.parametrize(
-    ("seen", "do"),
+    ("seen", "mismatch", "do"),
     [
-        ("parameter 0 ...", "train the other"),
-        ("frozen parameter base.weight: other values, and so 6 of 6", FROZEN_DIFFER),
-        ("frozen parameter lora_A: other values, and so 2 of 6; the others are equal", FROZEN_DIFFER_PARTLY),
+        ("parameter 0 ...", Mismatch.TENSORS, "train the other"),
+        ("whatever is said", Mismatch.FROZEN, FROZEN_DIFFER),
+        ("whatever is said", Mismatch.SOME_FROZEN, FROZEN_DIFFER_PARTLY),
     ],
 )
-def test_a_refusal_is_raised_by_attach(daemon: LedgerDaemon, seen: str, do: str) -> None:
+def test_a_refusal_is_raised_by_attach(daemon: LedgerDaemon, seen: str, mismatch: Mismatch, do: str) -> None:
     feed = daemon.feed
 
     def refuse(event: links.LinkEvent) -> None:
         if isinstance(event, links.ModelWritten):
-            daemon.server.refuse("GD-301", "this model is not the network's", seen, "train the other")
+            daemon.server.refuse("GD-301", "this model is not the network's", seen, "train the other", mismatch)
         else:
             feed(event)
 

@@ -81,7 +81,7 @@ class Attachment:
         if excluded := model.schema.exclusion_difference(here):
             self._outputs.emit(SessionRefused("GD-303", excluded))
         elif difference:
-            self._outputs.emit(SessionRefused("GD-301", difference))
+            self._outputs.emit(SessionRefused("GD-301", difference, model.schema.mismatch(here)))
         elif self._wants_moments or held:
             return Entry.WAIT
         elif process.live is not None and here.reference == model.schema.reference and keeps:

@@ -232,6 +232,8 @@ class Refused(_Message, frozen=True, tag="refused"):
     cause: Annotated[str, Meta(max_length=400)]
     seen: Annotated[str, Meta(max_length=4000)] = ""
     do: Annotated[str, Meta(max_length=400)] = ""
+    mismatch: Annotated[str, Meta(max_length=16)] = ""
+    """of GD-301: how the models differ (`Mismatch`)"""
 
 
 class Waiting(_Message, frozen=True, tag="waiting"):

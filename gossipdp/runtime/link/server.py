@@ -131,10 +131,10 @@ class LinkServer:
         if self._trainer is not None:
             self._trainer.send(message, files)
 
-    def refuse(self, code: str, cause: str, seen: str = "", do: str = "") -> None:
+    def refuse(self, code: str, cause: str, seen: str = "", do: str = "", mismatch: str = "") -> None:
         """Send the training process away; its Detached follows."""
         if self._trainer is not None:
-            self._trainer.send(refusal(code, cause, seen, do))
+            self._trainer.send(refusal(code, cause, seen, do, mismatch))
             self._trainer.end(f"refused: {code}")
 
     def detach(self, reason: str = "the daemon is closing") -> None:

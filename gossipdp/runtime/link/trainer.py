@@ -279,9 +279,9 @@ class Trainer:
         raise RemoteProtocolError(f"{type(message).__name__} out of turn")
 
 
-def refusal(code: str, cause: str, seen: str, do: str) -> Refused:
+def refusal(code: str, cause: str, seen: str, do: str, mismatch: str = "") -> Refused:
     """A refusal whose fields are cut to the limits of the message."""
-    return Refused(code[:16], cause[:400], seen[:4000], do[:400])
+    return Refused(code[:16], cause[:400], seen[:4000], do[:400], mismatch)
 
 
 def no_memory(size: int, error: OSError) -> Refused:

@@ -193,10 +193,10 @@ class TrainingSessions:
                 self._open(event)
             case events.StateRenewed() if self._status.training and peer.replica.model is not None:
                 self._states.renew(peer.rounds.session, peer.replica.model.carried.state)
-            case events.SessionRefused(code, reason):
+            case events.SessionRefused(code, reason, mismatch):
                 cause, do = LINK_CODES.get(code, ("the model cannot be used", ""))
                 log.error("%s %s: %s", code, cause, reason, extra={"code": code})
-                self._server.refuse(code, cause, reason, do)
+                self._server.refuse(code, cause, reason, do, mismatch)
             case events.Pace() | events.RoundDone():
                 if self._status.training and not peer.replica.ending.begun:
                     send(link.Pace(peer.pacing.every, peer.replica.clock, peer.progress.samples()))

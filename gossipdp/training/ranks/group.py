@@ -32,6 +32,11 @@ from gossipdp.training.waiting import ModelWait, wait_for_order
 
 __all__ = ["ReplicaGroup"]
 
+ERRORS: Final = {
+    each.__name__: each for each in vars(errors).values() if isinstance(each, type) and issubclass(each, GossipdpError)
+}
+"""errors that the leader may tell other ranks, by name"""
+
 ANNOUNCE_EVERY: Final = 60.0
 """seconds between two announcements while all ranks wait for the end of a round; less than `ANSWER_WITHIN`"""
 MOST_SILENT: Final = 8
@@ -120,7 +125,7 @@ class ReplicaGroup:
             raise error
         if told := msgspec.json.decode(text, type=list[str]):
             name, code, cause, seen, do = told
-            raise getattr(errors, name)(code, cause, seen=seen, do=do)
+            raise ERRORS[name](code, cause, seen=seen, do=do)
 
     # -- at every step boundary -------------------------------------------------------------------------------
 
