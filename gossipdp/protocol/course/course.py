@@ -162,12 +162,8 @@ class Course:
         ending: Ending,
     ) -> None:
         self._config, self._membership, self._progress = parts.config, parts.membership, parts.progress
-        self._strikes, self._outputs, self._random, self._verify = (
-            parts.strikes,
-            parts.outputs,
-            parts.random,
-            parts.verify,
-        )
+        self._strikes, self._outputs = parts.strikes, parts.outputs
+        self._random, self._verify = parts.random, parts.verify
         self._contribution, self._age, self._sides, self._pacing = contribution, age, sides, pacing
         self._rounds, self._averaging, self._moments = rounds, averaging, moments
         self._attachment, self._ending = attachment, ending
