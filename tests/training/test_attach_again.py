@@ -58,7 +58,7 @@ def test_attach_says_what_it_waits_for_and_for_how_long(daemon: LedgerDaemon, ca
     model = small()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     with daemon.running(), caplog.at_level(logging.INFO, "gossipdp"), pytest.raises(UnreachableError) as caught:
-        gossipdp.attach(model, optimizer, home=daemon.server.path.parent, timeout=0.2)
+        gossipdp.attach(model, optimizer, home=daemon.server.path.parent, timeout=2.0)
     assert caught.value.code == "GD-106" and caught.value.seen == "a member that has the model (25%)"
     assert "waiting for the model: a member that has the model (25%)" in caplog.text
 
