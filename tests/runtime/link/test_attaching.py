@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from gossipdp.errors import DataError, HardwareError, MismatchError, UnreachableError
+from gossipdp.runtime import descriptors
 from gossipdp.runtime import link as links
 from gossipdp.runtime.link import server as link_server
 from gossipdp.runtime.link.messages import LINK_VERSION, decode_from_daemon, encode
@@ -176,8 +177,9 @@ def test_no_daemon_is_gd_105(tmp_path: Path) -> None:
 
 
 def test_process_without_open_files__the_limit_is_named_and_no_daemon_is_missed(
-    server: links.LinkServer, tmp_path: Path
+    server: links.LinkServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(descriptors, "_limit", 0)  # a training process has no reserve, as a daemon of other tests has
     link = links.Link.connect(tmp_path)
     link.hello(SCHEMA)
     assert pump(server)

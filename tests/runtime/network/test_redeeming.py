@@ -64,6 +64,7 @@ def test_member_gives_the_secret_to_the_holder_of_the_invite__once(net: Net, mem
     assert member.admission.holders(KEY.id) == {JOINER.id}
     assert ask(net, member, invite) == SECOND, "the same host may ask again, as after a crash"
     assert "1 of 1 hosts" in str(ask(net, member, invite, Identity.generate()))
+    net.until(lambda: net.events(member.transport, HandshakeRefused))
     assert [event.code for event in net.events(member.transport, HandshakeRefused)] == ["GD-209"]
 
 
