@@ -117,8 +117,26 @@ class Replacement:
     stalled_at: float = math.inf
     """when it gives up for want of progress"""
 
-    def sought(self, candidates: Sequence[bytes], period: float, random: Random, now: float, *, busy: bool) -> None:
-        """Any of `candidates` was asked. busy: a model is coming."""
+    def saved(self) -> None:
+        """The checkpoint of the own model is saved, or cannot be."""
+        self.kept = True
+
+    def outdone(self, now: float) -> None:
+        """No candidate has a newer model: the peer gives up now."""
+        self.dry_at = now
+
+    def sought(
+        self,
+        candidates: Sequence[bytes],
+        source: bytes | None,
+        period: float,
+        random: Random,
+        now: float,
+        *,
+        busy: bool,
+    ) -> None:
+        """Any of `candidates` was asked, and `source` is at work. busy: a model is coming."""
+        self.source = source or self.source
         if busy:
             self.dry_at = self.stalled_at = math.inf
             return
@@ -522,11 +540,10 @@ class Course:
         if not replacement.kept or not self._averaging.hold(True, now):
             return None
         if joiner.outdone(candidates):
-            replacement.dry_at = now
+            replacement.outdone(now)
             return None
         joiner.seek(candidates, now)
-        replacement.source = joiner.source or replacement.source
-        replacement.sought(candidates, self._period, self._random, now, busy=joiner.busy)
+        replacement.sought(candidates, joiner.source, self._period, self._random, now, busy=joiner.busy)
         return None
 
     def _holders(self) -> list[bytes]:
@@ -809,7 +826,7 @@ class Course:
                 if joiner is not None:
                     joiner.adopted(job, replaced, now)
             case jobs.Keep() if self._replacement is not None:
-                self._replacement.kept = True
+                self._replacement.saved()
             case jobs.Restore():
                 self.restored(job.typed(result), now)
 
