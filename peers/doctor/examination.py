@@ -23,7 +23,7 @@ from peers.doctor.findings import Finding, fine, grey, yellow
 from peers.doctor.visits import Visit, visit
 from peers.settings import memory_plan
 
-__all__ = ["SECONDS", "Outside", "Way", "examine", "outside", "router", "routers"]
+__all__ = ["SECONDS", "Outside", "Way", "examine", "outside", "router", "routers", "told_by"]
 
 
 FIRST_TIMEOUT: Final = 0.1
@@ -162,7 +162,7 @@ def _network(case: Case, visits: list[Visit], told: Future[Outside], until: floa
 def _dialled(case: Case, visits: list[Visit], until: float) -> Finding:
     """Whether members can dial this host."""
     if case.daemon.status:
-        return _told_by(case.daemon)
+        return told_by(case.daemon)
     met = [each.target for each in visits if each.peer]
     if case.network is None or not met:
         return grey(dial_back.ABOUT, "not examined: no member was met")
@@ -172,7 +172,7 @@ def _dialled(case: Case, visits: list[Visit], until: float) -> Finding:
     return dial_back.dialable(back, case.port, chosen=bool(case.advertised))
 
 
-def _told_by(daemon: Daemon) -> Finding:
+def told_by(daemon: Daemon) -> Finding:
     """What the daemon has found out about its own addresses."""
     addresses, why = daemon.status.get("addresses") or [], daemon.status.get("address_why") or ""
     if addresses:

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from peers.doctor.daemon import ABSENT, Daemon, alive
+from peers.doctor.examination import told_by
 from peers.doctor.findings import Light
 
 HEALTHY = {"verdict": {"state": "healthy", "text": "healthy: 2 of 2 peers"}, "training": "attached", "steps": 934}
@@ -61,3 +62,16 @@ def test_training_of_before_the_daemons_start_does_not_count_as_a_stall(tmp_path
 )
 def test_findings(changes: dict[str, Any], about: str, light: Light, fault: str, tmp_path: Path) -> None:
     assert lights(HEALTHY | changes, tmp_path)[about] == (light, fault)
+
+
+@pytest.mark.parametrize(
+    ("status", "light", "fault"),
+    [
+        ({"addresses": ["10.0.0.5:4710"], "address_why": "its first private address", "dialled": True}, "GREEN", ""),
+        ({"addresses": ["10.0.0.5:4710"], "address_why": "its first private address"}, "GREY", ""),
+        ({"addresses": [], "address_why": "the router maps no port"}, "YELLOW", "not-dialable"),
+    ],
+)
+def test_addresses_are_fine_once_members_have_dialled_them(status: dict[str, Any], light: str, fault: str) -> None:
+    found = told_by(Daemon(True, status, []))
+    assert (found.light, found.fault) == (Light[light], fault) and status["address_why"] in found.said
