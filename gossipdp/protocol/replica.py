@@ -44,14 +44,7 @@ class Replica:
         self._sides = sides = Sides(membership, absences, membership.config.join_interval)
         self.pacing = Pacing(config.pacing, outputs, membership, parts.speed, contribution)
         self.rounds = Rounds(outputs, config.ahead)
-        self.averaging = Averaging(
-            parts,
-            self.pacing,
-            self.rounds,
-            contribution,
-            age,
-            sides.apart,
-        )
+        self.averaging = Averaging(parts, self.pacing, self.rounds, contribution, age, sides.apart)
         self.moments = MomentsHolder(
             config.transfer,
             outputs,

@@ -68,13 +68,7 @@ class Election:
     """
 
     def __init__(
-        self,
-        membership: Membership,
-        *,
-        random: Random,
-        outputs: Outputs,
-        resume_after: float,
-        tolerance: int,
+        self, membership: Membership, *, random: Random, outputs: Outputs, resume_after: float, tolerance: int
     ) -> None:
         self._membership, self._random, self._outputs = membership, random, outputs
         self._resume_after, self._tolerance = resume_after, tolerance
