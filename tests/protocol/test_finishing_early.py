@@ -222,7 +222,7 @@ def test_a_spare_whose_last_source_has_gone_has_no_final_model():
     town = Ending.trained(2)
     town.finish(0)
     town.run(15.0)
-    town.peer(0).replica.course.givers = list
+    town.peer(0).replica.givers = list
     town.finish(1, wait=1.0)
     early, last = town.finished(0, 1)
     assert early.early and early.without == (town.hosts[1].id,)
@@ -350,7 +350,7 @@ def test_the_last_copy_is_of_the_model_at_rest():
     """A source served a frozen copy of its training, made for another peer just before its end."""
     town = Ending.trained(2)
     town.finish(0)
-    source = town.peer(1).replica.course.source
+    source = town.peer(1).replica.source
     while source._snapshot is None:
         town.run(0.05)
     snapshots = []

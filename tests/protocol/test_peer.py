@@ -147,7 +147,7 @@ def test_chunk_of_a_state_that_was_not_asked_for_says_nothing_of_whose_model_it_
         if joiner.replica.model is None:
             joiner.receive(wire.encode(StateChunk(777, 1 << 32, 0, 0), [bytes(100)]), stranger, town.net.now)
             town.net.drain(town.hosts[2])
-    assert {event.source for event in town.of(2, TransferProgress)} == {joiner.replica.course.giver}
+    assert {event.source for event in town.of(2, TransferProgress)} == {joiner.replica.giver}
 
 
 def test_offer_of_somebody_unknown_keeps_no_joiner_waiting():
@@ -156,7 +156,7 @@ def test_offer_of_somebody_unknown_keeps_no_joiner_waiting():
     offer = Offer(1 << 32 | 4, bytes(16), bytes(16), "modulo8", 0.5, 0.0, 0, 2)
     town.peer(1).receive(wire.encode(offer), b"d" * 32, 0.0)
     town.net.drain(town.hosts[1])
-    assert town.peer(1).replica.course._joiner.source is None
+    assert town.peer(1).replica._joiner.source is None
 
 
 @pytest.mark.parametrize("asked", [1, 2])

@@ -20,13 +20,14 @@ from typing import Final, TypeAlias
 
 from gossipdp.protocol import jobs
 from gossipdp.protocol.carried_state import Carried
+from gossipdp.protocol.causes import Unused
 from gossipdp.protocol.contribution import Contribution
 from gossipdp.protocol.course.attachment import Attachment, Entry, Process
 from gossipdp.protocol.course.election import Election
 from gossipdp.protocol.course.ending import Ending
 from gossipdp.protocol.course.facts import Age, Facts
 from gossipdp.protocol.course.joiner import Joiner
-from gossipdp.protocol.course.lag import BEHIND, VOUCHERS, Clocks, Lag
+from gossipdp.protocol.course.lag import BEHIND, Clocks, Lag
 from gossipdp.protocol.course.meeting import Meeting
 from gossipdp.protocol.course.rules import NO_LINE, keeps_parameters, more_than_a_copy, outdated, renewal
 from gossipdp.protocol.course.sides import Sides
@@ -36,6 +37,8 @@ from gossipdp.protocol.events import (
     Notice,
     ResyncBegan,
     ResyncEnded,
+    RoundSettled,
+    SnapshotTaken,
     StateReady,
     StateRenewed,
     TookOver,
@@ -47,17 +50,20 @@ from gossipdp.protocol.model import Model
 from gossipdp.protocol.pairwise.averaging import Averaging, News
 from gossipdp.protocol.parts import Parts
 from gossipdp.protocol.rounds.pacing import Pacing
-from gossipdp.protocol.rounds.rounds import Arrival, Rounds
+from gossipdp.protocol.rounds.rounds import Arrival, Done, Rounds, Snapshot
 from gossipdp.protocol.schema import Schema, chunk_parameters
 from gossipdp.protocol.state_machine import next_state
 from gossipdp.protocol.transfer.arrived import Arrived, Origin
 from gossipdp.protocol.transfer.claims import Held, Live
+from gossipdp.protocol.transfer.moments import MomentsMessage
 from gossipdp.protocol.transfer.moments_holder import MomentsHolder
 from gossipdp.protocol.transfer.source import Asking, Giving, Source
 from gossipdp.protocol.wire.encoding import Buffer
 from gossipdp.protocol.wire.messages import (
     Lineage,
     Member,
+    Message,
+    Offer,
     Phase,
     Standing,
     StateAsk,
@@ -182,9 +188,9 @@ class Course:
         self._config, self._membership, self._progress = parts.config, parts.membership, parts.progress
         self._strikes, self._outputs = parts.strikes, parts.outputs
         self._random, self._verify = parts.random, parts.verify
-        self._contribution, self._age, self._sides, self._pacing = contribution, age, sides, pacing
-        self._rounds, self._averaging, self._moments = rounds, averaging, moments
-        self._attachment, self._ending = attachment, ending
+        self.contribution, self._age, self._sides, self.pacing = contribution, age, sides, pacing
+        self.rounds, self.averaging, self.moments = rounds, averaging, moments
+        self._attachment, self.ending = attachment, ending
         self._period = parts.membership.config.join_interval
         self._tolerance = 2 * parts.config.every
         """Steps of the network's clock by which a checkpoint may be ahead of a fetched model. A peer may have told no
@@ -226,20 +232,17 @@ class Course:
         """of the last line told"""
         self._tick_at = math.inf
         """When members are told next."""
+        self._unsettled = 0
+        """the snapshot whose exchanges training waits for"""
         self._buried = 0
         """How often this peer was thought dead, when last looked at."""
 
     # -- what it is -------------------------------------------------------------------------------------------
 
     @property
-    def reason(self) -> Reason | None:
-        """Why this peer fetches the network's model anew right now."""
-        return None if self._replacement is None else self._replacement.reason
-
-    @property
-    def held(self) -> Held | None:
-        """The progress of this host's newest checkpoint, until the model is here."""
-        return self._election.held
+    def ready(self) -> bool:
+        """The network's model is here."""
+        return self.model is not None
 
     @property
     def whole(self) -> bool:
@@ -247,22 +250,47 @@ class Course:
         return self.model is not None and self._replacement is None
 
     @property
+    def resyncing(self) -> Reason | None:
+        """Why this peer fetches the network's model anew right now."""
+        return None if self._replacement is None else self._replacement.reason
+
+    @property
+    def resumes(self) -> Held | None:
+        """The progress of this host's newest checkpoint, until the model is here."""
+        return self._election.held
+
+    @property
+    def fetched_in(self) -> int:
+        """Steps of the network's clock that the last fetch of the model took."""
+        return self._age.transfer
+
+    @property
+    def apart(self) -> list[bytes]:
+        """Live members that nothing is exchanged with, because they trained apart for too long."""
+        return self._sides.present()
+
+    @property
+    def clock(self) -> int:
+        """Steps of the network's clock, as far as this peer knows."""
+        return self.contribution.clock
+
+    @property
     def state_clock(self) -> int:
         """The network's clock when the model was current: that may be long ago, also if it was old when it came here.
 
         It falls only if another model replaces this one. All peers that finish together have the same.
         """
-        counts = self._ending.counts
-        return self._age.current(self._contribution.clock) if counts is None else counts.clock
+        counts = self.ending.counts
+        return self._age.current(self.contribution.clock) if counts is None else counts.clock
 
     def facts(self) -> Facts:
         """What the decisions about the model rest on now."""
-        ending = self._ending
+        ending = self.ending
         return Facts(
-            clock=self._contribution.clock,
-            every=self._pacing.usual_round_steps,
+            clock=self.contribution.clock,
+            every=self.pacing.usual_round_steps,
             waits=self._attachment.waits,
-            begins=self._rounds.open,
+            begins=self.rounds.open,
             ends=ending.begun,
             spare=ending.spare,
             last=ending.begun and not ending.trainers(),
@@ -270,22 +298,24 @@ class Course:
             closes=self._membership.me.phase >= Phase.CLOSING,
         )
 
+    def _within_reach(self) -> list[bytes]:
+        return [member.id for member in self._membership.alive() if self._membership.reaches(member.id)]
+
     def givers(self) -> list[bytes]:
         """Members to fetch the model from: those of this peer's side."""
-        apart, members = self._sides.apart, self._membership
-        return [member.id for member in members.alive() if member.id not in apart and members.reaches(member.id)]
+        return [peer for peer in self._within_reach() if peer not in self._sides.apart]
 
     def current_model(self) -> Model | None:
         """The model, at the clock when it was current."""
-        clock = self._contribution.clock
+        clock = self.contribution.clock
         if self.model is None:
             return None
-        return replace(self.model, clock=clock - self._age.at(clock), rounds=self._rounds.rounds)
+        return replace(self.model, clock=clock - self._age.at(clock), rounds=self.rounds.rounds)
 
     @property
     def _own(self) -> Own:
         """This peer's progress."""
-        return self._pacing.own(self._contribution.own_clock)
+        return self.pacing.own(self.contribution.own_clock)
 
     def _clocks(self) -> Clocks:
         """How far this peer's side of the network is, as members with a voice report it."""
@@ -302,26 +332,19 @@ class Course:
         """The model is being replaced, or is to be before a training process begins with it."""
         # The verdict names the side to fetch from, if this peer's own side has no newer model.
         undecided = math.isfinite(self._meeting.due_at)
-        old = outdated(self._age, self._contribution.clock, self._pacing.usual_round_steps)
+        old = outdated(self._age, self.contribution.clock, self.pacing.usual_round_steps)
         return self._replacement is not None or self._renewal() is not None or (undecided and old)
 
     # -- the first model --------------------------------------------------------------------------------------
 
-    def join(self, remembered: Sequence[Member], held: Held | None, now: float, *, founds: bool, alone: bool) -> None:
-        """Give the network its model, or look for it.
-
-        Args:
-            remembered: Members that were there before.
-            held: The progress of this peer's newest checkpoint.
-            founds: This peer gives the network its model.
-            alone: No address of another peer is known.
-        """
+    def join(self, remembered: Sequence[Member], resume: Held | None, now: float, *, founds: bool, alone: bool) -> None:
+        """As in `Peer.join`. alone: no address of another peer is known."""
         self._remembered = remembered
         if founds:
             self.founds = True
             return self._fire(Event.FOUND, now)
         self._joiner = self._new_joiner()
-        self._election.begin(now, remembered, held, alone=alone)
+        self._election.begin(now, remembered, resume, alone=alone)
         return self._fire(Event.JOIN, now)
 
     def _new_joiner(self, *, newer_than: int = -1) -> Joiner:
@@ -343,7 +366,7 @@ class Course:
     def _fetch_first(self, now: float) -> None:
         """Fetch, meet others, restore, or take a live training process over."""
         assert self._joiner is not None
-        alive = [member.id for member in self._membership.alive() if self._membership.reaches(member.id)]
+        alive = self._within_reach()
         # Where only strangers are in reach, the ones that this peer has known for long may still come.
         voices = self._membership.voices(alive)
         alive = voices if voices or now < self._election.deadline else alive
@@ -359,18 +382,18 @@ class Course:
         joiner = self._joiner
         if joiner is None or not joiner.done or self.state is not State.FETCHING:
             return
-        arrived, held = joiner.arrived, self.held
+        arrived, held = joiner.arrived, self.resumes
         assert arrived is not None
         if held is not None and held.clock > arrived.clock + self._tolerance:
             self._outputs.emit(CheckpointAhead(held.clock, held.rounds, arrived.clock))
         self._take(Event.FETCHED, arrived, now)
 
-    def restored(self, result: jobs.Restored | None, now: float) -> None:
+    def _restored(self, result: jobs.Restored | None, now: float) -> None:
         """The result of a Restore. None: no checkpoint can be read."""
         if result is None:
             return self._fire(Event.UNREADABLE, now)
         held = Held(result.clock, result.rounds)
-        if self.held is not None and held < self.held:
+        if self.resumes is not None and held < self.resumes:
             # The newest one was damaged. Another peer's may be the latest now.
             self._election.holds(held)
             if self._election.waits(now):
@@ -381,9 +404,9 @@ class Course:
         )
         return self._take(Event.RESTORED, arrived, now)
 
-    def founded(self, now: float) -> None:
+    def _founded(self, now: float) -> None:
         """A training process's model is now this peer's: the network's first, or that of a live process."""
-        process, claim, held = self._attachment.founding, self._taking, self.held
+        process, claim, held = self._attachment.founding, self._taking, self.resumes
         assert process is not None
         live = process.live
         if live is not None:
@@ -396,7 +419,7 @@ class Course:
         arrived = Arrived(origin=origin, schema=process.schema, clock=clock, rounds=rounds, carried=process.carried)
         self._take(event, arrived, now)
 
-    def unusable(self, now: float) -> None:
+    def _unusable(self, now: float) -> None:
         """The model of the training process that gives it has NaN or Inf."""
         founding = self._attachment.founding
         if founding is not None and founding.live is not None:
@@ -410,34 +433,34 @@ class Course:
         self._fire(event, now)
         self.model = model = Model.of(came.schema, self._config.settings, came.clock, came.rounds, came.carried)
         self.giver = came.giver
-        self._rounds.allocate(model.chunks, model.schema.trainable, model.schema.averaged())
-        self._rounds.resume(came.rounds)
+        self.rounds.allocate(model.chunks, model.schema.trainable, model.schema.averaged())
+        self.rounds.resume(came.rounds)
         # Some parts of the model may be older than the last source's.
-        self._contribution.came(max(came.clock, came.begun), came.rounds)
-        at = self._contribution.own_clock
+        self.contribution.came(max(came.clock, came.begun), came.rounds)
+        at = self.contribution.own_clock
         self._came(came, at)
-        self._averaging.ready(model)
-        self._pacing.began(came.rounds, fresh=came.origin is not Origin.FOUNDED)
-        self._contribution.report(self._rounds.rounds)
+        self.averaging.ready(model)
+        self.pacing.began(came.rounds, fresh=came.origin is not Origin.FOUNDED)
+        self.contribution.report(self.rounds.rounds)
         self._outputs.emit(StateReady(came.origin, at))
-        self._pacing.set()
+        self.pacing.set()
         self._meeting.begin(self._sides.said(came.giver), now)
         for member in self._remembered if came.own else ():
             self._sides.missing(member)
         self._lag.fetched(self._clocks(), now)
-        self.let_in()
+        self._let_in()
 
     # -- a training process -----------------------------------------------------------------------------------
 
-    def attach(self, process: Process, now: float, *, moments: bool) -> None:
-        """A training process has written its model to shared memory. moments: it begins with an empty optimizer."""
-        live = process.live
-        others_train = bool(self._ending.trainers())
+    def attach(self, schema: bytes, carried: Carried, live: Live | None, now: float, *, moments: bool) -> None:
+        """As in `Peer.attach`."""
+        others_train = bool(self.ending.trainers())
         self._age.arrives(doubted=live is not None and live.loaded and others_train)
-        self._attachment.came(process, moments=moments)
+        process = Process(schema=schema, carried=carried, live=live)
+        self._attachment.came(process, moments=moments and self._config.moments)
         if self.model is not None and self._holds_back:
-            self._moments.outdated()
-        self.let_in()
+            self.moments.outdated()
+        self._let_in()
         if self.model is None and not self.founds:
             self._election.lives(live)
 
@@ -445,32 +468,52 @@ class Course:
         """The training process is gone."""
         self._attachment.gone()
         self._election.lives(None)
+        self._unsettled = 0
+        self.pacing.detached()
+        self.rounds.detach()
 
-    def let_in(self) -> None:
+    def submit(
+        self,
+        session: int,
+        snapshot: int,
+        applied: int,
+        steps: int,
+        samples: int,
+        state: Buffer | None,
+        losses: tuple[float, float],
+        now: float,
+    ) -> bool:
+        """As in `Peer.submit`. Returns whether the snapshot is of the open session."""
+        self.contribution.note_losses(*losses)
+        self.pacing.submitted(steps if session == self.rounds.session else 0, now)
+        clock = self.contribution.own_clock + steps
+        submitted = Snapshot(snapshot, applied, self.pacing.outer(), clock, steps, samples, state)
+        if not self.rounds.submit(session, submitted):
+            self._outputs.emit(SnapshotTaken(snapshot, Unused.SESSION))
+            return False
+        self._unsettled = snapshot if self._config.sync else 0
+        return True
+
+    def _let_in(self) -> None:
         """Open a session for the waiting process, found the network with it, or let it wait for the model."""
         process = self._attachment.waiting
         if process is None:
             return
         if self.model is None:
-            if self._rounds.founding:
+            if self.rounds.founding:
                 # Another process has replaced the one that gives the model. It waits for the outcome.
-                self._rounds.detach()
+                self.rounds.detach()
             elif self.founds:
                 self._found()
             return
-        live, others_train = process.live, bool(self._ending.trainers())
-        every, clock = self._config.every, self._contribution.clock
+        live, others_train = process.live, bool(self.ending.trainers())
+        every, clock = self._config.every, self.contribution.clock
         keeps = live is not None and keeps_parameters(live, clock, every, others_train=others_train)
         match self._attachment.enters(self.model, held=self._holds_back, keeps=keeps):
             case Entry.KEEP if live is not None:
-                self._rounds.attach(Arrival(keeps=live, carried=process.carried))
+                self.rounds.attach(Arrival(keeps=live, carried=process.carried))
             case Entry.BEGIN:
-                self._rounds.attach(Arrival())
-
-    def seek_moments(self, candidates: Sequence[bytes], now: float) -> None:
-        """Ask `candidates` for the moments that the waiting process needs."""
-        if self.model is not None and self._attachment.seek_moments(self.model, candidates, self.giver, now):
-            self.let_in()
+                self.rounds.attach(Arrival())
 
     def _found(self) -> None:
         """Take the model from the waiting process."""
@@ -478,10 +521,10 @@ class Course:
         schema = Schema.from_bytes(process.schema)
         width = chunk_parameters(schema.size)
         self._outputs.ask(jobs.Allocate(schema.size, schema.trainable, width, schema.tensors))
-        self._rounds.allocate(len(schema.spans()), schema.trainable, schema.averaged())
-        self._rounds.attach(Arrival(founds=True, keeps=process.live))
+        self.rounds.allocate(len(schema.spans()), schema.trainable, schema.averaged())
+        self.rounds.attach(Arrival(founds=True, keeps=process.live))
 
-    def trained(self, clock: int, steps: int, samples: int, state: Buffer | None) -> None:
+    def _trained(self, clock: int, steps: int, samples: int, state: Buffer | None) -> None:
         """A finite snapshot of this clock has come: the steps and samples since the one before count.
 
         Args:
@@ -489,18 +532,18 @@ class Course:
         """
         if state is not None and self.model is not None:
             self.model = replace(self.model, carried=replace(self.model.carried, state=state))
-        moved = self._contribution.added(clock, steps, samples)
-        self._age.stepped(moved, self._contribution.clock)
-        self._contribution.report(self._rounds.rounds)
+        moved = self.contribution.added(clock, steps, samples)
+        self._age.stepped(moved, self.contribution.clock)
+        self.contribution.report(self.rounds.rounds)
 
-    def kept(self, live: Live, carried: Carried) -> None:
+    def _kept(self, live: Live, carried: Carried) -> None:
         """The parameters of a live training process become the model."""
-        clock = self._contribution.clock
+        clock = self.contribution.clock
         before = None if self.model is None else clock
         self._outputs.emit(WeightsLoaded(True) if live.loaded else TookOver(live.clock, live.steps, before))
         self._progress.recover(live.steps, live.samples)
-        self.trained(live.clock, 0, 0, carried.state)
-        self._age.kept(self._contribution.clock)
+        self._trained(live.clock, 0, 0, carried.state)
+        self._age.kept(self.contribution.clock)
 
     # -- another peer's model in place of this one ------------------------------------------------------------
 
@@ -516,7 +559,7 @@ class Course:
         members, others = 1 + len(self._sides.own()), len(self._sides.present())
         self._joiner = self._new_joiner(newer_than=newer_than)
         self._replacement = Replacement(reason, now, not keep)
-        self._averaging.hold(True, now)
+        self.averaging.hold(True, now)
         self._outputs.emit(ResyncBegan(reason, members, others, behind))
         if keep:
             self._outputs.ask(jobs.Keep(reason))
@@ -533,11 +576,11 @@ class Course:
             wanted = self.givers()
         else:
             wanted = self._holders()
-        alive = {member.id for member in self._membership.alive() if self._membership.reaches(member.id)}
-        present, training = [peer for peer in wanted if peer in alive], set(self._membership.training())
+        alive, training = set(self._within_reach()), set(self._membership.training())
+        present = [peer for peer in wanted if peer in alive]
         # A member that does not train holds an older model.
         candidates = [peer for peer in present if peer in training] or present
-        if not replacement.kept or not self._averaging.hold(True, now):
+        if not replacement.kept or not self.averaging.hold(True, now):
             return None
         if joiner.outdone(candidates):
             replacement.outdone(now)
@@ -559,26 +602,26 @@ class Course:
         if replacement.reason is Reason.APART or replacement.source in self._sides.apart:
             self._meeting.change_sides(self._sides.said(replacement.source), now)
             self._tick_at = now
-        ahead = max(0, came.rounds - self._rounds.rounds)
-        self._contribution.replaced(max(came.clock, came.begun), ahead)
-        clock = self._contribution.clock
+        ahead = max(0, came.rounds - self.rounds.rounds)
+        self.contribution.replaced(max(came.clock, came.begun), ahead)
+        clock = self.contribution.clock
         if self.model is not None:
-            self._averaging.fetched()
+            self.averaging.fetched()
             self.model = replace(self.model, carried=came.carried)
             if memoryview(came.carried.state).nbytes:
                 self._outputs.emit(StateRenewed())
         self._came(came, clock)
         self.source.forget()
-        self._rounds.resume(self._rounds.rounds + ahead)
-        self._pacing.resynced(self._rounds.rounds, duration)
-        self._contribution.report(self._rounds.rounds)
+        self.rounds.resume(self.rounds.rounds + ahead)
+        self.pacing.resynced(self.rounds.rounds, duration)
+        self.contribution.report(self.rounds.rounds)
         if replacement.reason is Reason.IDLE:
-            self._moments.outdated()
+            self.moments.outdated()
         self._end(now, complete=True)
 
     def _came(self, came: Arrived, clock: int) -> None:
         """A fetched model is here, when the network's clock is `clock`."""
-        self._age.came(clock - came.clock, clock - max(came.clock, came.begun), self._contribution.clock)
+        self._age.came(clock - came.clock, clock - max(came.clock, came.begun), self.contribution.clock)
 
     def _end(self, now: float, *, complete: bool) -> None:
         """Exchange again, with a model that is whole. complete: all of the other model is here."""
@@ -592,9 +635,9 @@ class Course:
             self._outputs.ask(jobs.Conclude(chunk, not complete))
         reason, source = replacement.reason, replacement.source
         self._outputs.emit(ResyncEnded(reason, source, complete, now - replacement.began))
-        self._averaging.hold(False, now)
+        self.averaging.hold(False, now)
         for peer in self._sides.own()[:GREETED]:
-            self.tell(peer)
+            self._tell(peer)
 
     def _watch_lag(self, now: float) -> None:
         if self._membership.buried != self._buried:
@@ -605,13 +648,8 @@ class Course:
                 self._fire(Event.VOUCHED, now)
             elif self._lag.disproven(now):
                 self._fire(Event.UNVOUCHED, now)
-        elif self._suspects(now):
+        elif self._lag.possible(self._own.alone, now) and self._lag.far(self._clocks()):
             self._fire(Event.SUSPECTED, now)
-
-    def _suspects(self, now: float) -> bool:
-        """Whether this peer may have fallen behind. The clocks of all members are looked at only if it may."""
-        possible = len(self._membership.members) > VOUCHERS and self._lag.possible(self._own.alone, now)
-        return possible and self._lag.far(self._clocks())
 
     # -- the table --------------------------------------------------------------------------------------------
 
@@ -639,19 +677,19 @@ class Course:
                 self._election.lives(None)
             case Action.ASK:
                 self._lag.ask(now)
-                self._averaging.hold(True, now)
+                self.averaging.hold(True, now)
                 self._tick_at = now
             case Action.RESUME:
-                self._averaging.hold(False, now)
+                self.averaging.hold(False, now)
             case Action.TRUST:
                 self._lag.fetched(self._clocks(), now)
-                self._averaging.hold(False, now)
+                self.averaging.hold(False, now)
             case Action.FOLLOW_SIDE:
                 self._follow_side(now)
             case Action.FOLLOW_NETWORK:
                 self._follow(Reason.LAG, now)
             case Action.RENEW:
-                reason, age, clock = self._renewal(), self._age, self._contribution.clock
+                reason, age, clock = self._renewal(), self._age, self.contribution.clock
                 assert reason is not None
                 self._follow(reason, now, behind=age.at(clock), newer_than=age.least(clock), keep=age.trained)
             case Action.TURN:
@@ -669,32 +707,45 @@ class Course:
     # -- inputs -----------------------------------------------------------------------------------------------
 
     def stop(self, now: float) -> None:
-        """This peer leaves. A peer that does not train keeps the model that it has."""
-        if self.reason in SPARE and self._joiner is not None:
+        """This peer leaves: it begins no exchange or transfer. One that does not train keeps the model that it has."""
+        if self.resyncing in SPARE and self._joiner is not None:
             self._fire(Event.REPLACED if self._joiner.done else Event.GAVE_UP, now)
+        self.averaging.stop(now)
 
-    def heard(self, news: News, now: float) -> None:
-        """An exchange begins, or has mixed chunks. Then this peer is in step, unless it has slept meanwhile."""
-        clocks = self._clocks()
-        if news is News.BEGAN:
-            return self._lag.began(clocks)
-        self._lag.mixed(clocks, now)
-        if self.state is State.DOUBTING and not self._lag.far(clocks):
-            self._fire(Event.CAUGHT_UP, now)
-        return None
+    def receive(self, message: Message, buffers: list[Buffer], source: bytes, size: int, now: float) -> None:
+        """A message about models or exchanges. size: bytes of all its frames."""
+        match message:
+            case _ if isinstance(message, Asking):
+                self._asked(message, source, now)
+            case _ if isinstance(message, Giving):
+                self._given(message, buffers, source, now)
+            case Lineage():
+                self._line_told(message, source, now)
+            case _ if isinstance(message, MomentsMessage):
+                self.moments.receive(message, buffers, source, self.model.schema if self.model else None, now)
+            case Standing():
+                if message.reply:
+                    model = None if self.model is None else replace(self.model, clock=self.state_clock)
+                    self._election.tell(source, model, reply=False, spare=self._age.idle)
+                self._election.hear(message, source, now)
+            case _:
+                if isinstance(message, Offer):
+                    self._offered(source, message.schema, now)
+                self.averaging.receive(message, buffers, source, size, now)
 
     def member_changed(self, member: Member, now: float) -> None:
         """Membership has news of `member`."""
-        gone, had = member.state in (Liveness.FAILED, Liveness.LEFT), self.state in HAVE_MODEL
-        if gone and not had:
-            self.gone(member.id, now)
+        self.ending.member_changed(member, now)
+        self.averaging.member_changed(member, now)
+        gone = member.state in (Liveness.FAILED, Liveness.LEFT)
+        if gone:
+            # First, because a model that is complete then is of the line that its giver said.
+            self._gone(member.id, now)
         self._election.member_changed(member)
         self._sides.prune()
         if gone:
             self._sides.lost(member)
             self._lag.dismiss(member.id)
-            if had:
-                self.gone(member.id, now)
         elif self.state not in HAVE_MODEL:
             self._sides.seen(member)
         else:
@@ -710,20 +761,34 @@ class Course:
             # It may have changed sides, and its message may be lost.
             self._tick_at = min(self._tick_at, now)
 
-    def gone(self, peer: bytes, now: float) -> None:
+    def part(self, peer: bytes, now: float) -> None:
+        """End the exchange and the transfers with `peer`, as if it had failed. It stays a member."""
+        self.averaging.part(peer, now)
+        self._gone(peer, now)
+
+    def _gone(self, peer: bytes, now: float) -> None:
         """`peer` gives this peer nothing any more."""
         if self._joiner is not None:
             self._joiner.gone(peer, now)
             self._follow_up(now)
+        self.moments.gone(peer, now)
 
-    def standing(self, message: Standing, source: bytes, now: float) -> None:
-        """`source` says what it holds."""
-        if message.reply:
-            model = None if self.model is None else replace(self.model, clock=self.state_clock)
-            self._election.tell(source, model, reply=False, spare=self._age.idle)
-        self._election.hear(message, source, now)
+    def slept(self, seconds: float, now: float) -> None:
+        """This peer did not run for `seconds`."""
+        self.averaging.slept(seconds)
+        self.pacing.slept(now)
 
-    def offered(self, peer: bytes, layout: bytes, now: float) -> None:
+    def _heard(self, news: News, now: float) -> None:
+        """An exchange begins, or has mixed chunks. Then this peer is in step, unless it has slept meanwhile."""
+        clocks = self._clocks()
+        if news is News.BEGAN:
+            return self._lag.began(clocks)
+        self._lag.mixed(clocks, now)
+        if self.state is State.DOUBTING and not self._lag.far(clocks):
+            self._fire(Event.CAUGHT_UP, now)
+        return None
+
+    def _offered(self, peer: bytes, layout: bytes, now: float) -> None:
         """`peer` offers an exchange of a model of this layout: if it is alive, it has the model."""
         member, joiner = self._membership.members.get(peer), self._joiner
         if self.model is not None or joiner is None:
@@ -733,8 +798,8 @@ class Course:
         if self._joiner is joiner and self._election.claim is None and member is not None and member.state in LIVE:
             joiner.found_ready(peer, now)
 
-    def asked(self, message: Asking, source: bytes, now: float, *, trusted: bool) -> None:
-        """A peer asks for this peer's model, or for a sample of it. trusted: it is not set aside."""
+    def _asked(self, message: Asking, source: bytes, now: float) -> None:
+        """A peer asks for this peer's model, or for a sample of it."""
         given = self.current_model() if self._gives(message, source) else None
         member = self._membership.members.get(source)
         sketches = member is not None and member.version >= since(StateSketches)
@@ -742,14 +807,14 @@ class Course:
         if not isinstance(message, StateRequest):
             return
         # A peer follows a side for long, but not if no member of it can be reached and another peer has no model.
-        replacement = self._replacement
+        replacement, trusted = self._replacement, not self._strikes.shuns(source, now)
         if trusted and replacement is not None and replacement.reason is Reason.APART:
             holders = [peer for peer in self._holders() if self._membership.reaches(peer)]
             if all(map(self._sides.gives_up, holders)):
                 replacement.wanted(self._period, now)
         if self._meeting.line != NO_LINE:
             # The joiner will be of this peer's side.
-            self.tell(source)
+            self._tell(source)
 
     def _gives(self, message: StateRequest | StateAsk | StateProbe, peer: bytes) -> bool:
         """Whether `peer` may have this peer's state.
@@ -763,16 +828,16 @@ class Course:
         whole = replacement is None or (replacement.reason in SPARE and not replacement.taken)
         return whole and self.state is not State.DOUBTING and not foreign
 
-    def given(self, message: Giving, buffers: list[Buffer], source: bytes, now: float) -> None:
+    def _given(self, message: Giving, buffers: list[Buffer], source: bytes, now: float) -> None:
         """A peer sends a part of its model, or a sample of it."""
         # While a checkpoint or a training process's parameters are read, no other model may take their room.
         if self._joiner is None or self.state not in (State.FETCHING, State.REPLACING):
             return
         if self._joiner.receive(message, buffers, source, now):
-            self._averaging.chunk_received(now)
+            self.averaging.chunk_received(now)
         self._follow_up(now)
 
-    def line_told(self, word: Lineage, source: bytes, now: float) -> None:
+    def _line_told(self, word: Lineage, source: bytes, now: float) -> None:
         """`source` says which line it holds."""
         # What was said to an earlier life of this peer is void: its side may differ.
         void = word.apart and word.life != self._membership.me.incarnation
@@ -787,9 +852,9 @@ class Course:
         elif heeded:
             self._lag.heard(source, word.lag)
         if word.reply:
-            self.tell(source)
+            self._tell(source)
 
-    def tell(self, peer: bytes, *, reply: bool = False) -> None:
+    def _tell(self, peer: bytes, *, reply: bool = False) -> None:
         """Say which line this peer holds. `reply`: ask for the line of `peer`."""
         lag = BEHIND if self._replacement is not None else self._lag.told(self._clocks())
         me, member = self._membership.me, self._membership.members.get(peer)
@@ -801,10 +866,41 @@ class Course:
     def _tell_some(self, peers: Iterable[bytes]) -> None:
         reached = [peer for peer in peers if self._membership.reaches(peer)]
         for peer in self._random.sample(reached, min(TELLS, len(reached))):
-            self.tell(peer, reply=True)
+            self._tell(peer, reply=True)
 
-    def job_done(self, job: TransferJob, result: object, now: float) -> None:
-        """The driver has carried out a job of a transfer."""
+    def job_done(self, job: jobs.Job[object], result: object, now: float) -> None:
+        """The driver has carried out a job."""
+        match job:
+            case _ if isinstance(job, jobs.OfExchange):
+                self.averaging.job_done(job, result, now)
+            case _ if isinstance(job, TransferJob):
+                self._transfer_job_done(job, result, now)
+            case jobs.CheckMoments():
+                self.moments.checked(job, job.typed(result), now)
+            case _:
+                self._round_job_done(job, result, now)
+
+    def _round_job_done(self, job: jobs.Job[object], result: object, now: float) -> None:
+        """The result of a job of a round or of an attachment."""
+        rounds = self.rounds
+        done = rounds.job_done(job, result)
+        if done is Done.FOUNDING and self._attachment.founding is not None and self.model is None:
+            self._founded(now)
+        elif isinstance(job, jobs.Found):
+            if not job.typed(result).finite:
+                self._unusable(now)
+            self._let_in()
+        if done is Done.KEPT and rounds.process.keeps is not None:
+            self._kept(rounds.process.keeps, rounds.process.carried)
+        if done is Done.ACCEPTED:
+            snapshot = rounds.snapshot
+            self._trained(snapshot.clock, snapshot.steps, snapshot.samples, snapshot.state)
+        if done is Done.ROUND:
+            self.pacing.round_done(rounds.rounds, rounds.length, rounds.movement, rounds.open, now)
+            self.averaging.round_done(now)
+
+    def _transfer_job_done(self, job: TransferJob, result: object, now: float) -> None:
+        """The result of a job of a transfer."""
         model, joiner = self.current_model(), self._joiner
         match job:
             case jobs.Freeze() if model is not None:
@@ -828,13 +924,16 @@ class Course:
             case jobs.Keep() if self._replacement is not None:
                 self._replacement.saved()
             case jobs.Restore():
-                self.restored(job.typed(result), now)
+                self._restored(job.typed(result), now)
 
     # -- time -------------------------------------------------------------------------------------------------
 
-    def timer(self) -> float | None:
-        """When `handle_timer` wants to be called next, or None."""
-        times = [self._tick_at, self.source.timer(), None if self._joiner is None else self._joiner.timer()]
+    def timer(self) -> float:
+        """When `handle_timer` wants to be called next, or infinity."""
+        machines = (self.averaging, self.source, self.moments, self.pacing, self.ending)
+        times = [self._tick_at, *(machine.timer() for machine in machines)]
+        if self._joiner is not None:
+            times.append(self._joiner.timer())
         if self._sides.apart and self._judges:
             times.append(self._meeting.due_at)
         if self._replacement is not None and self._joiner is not None and not self._joiner.busy:
@@ -842,24 +941,28 @@ class Course:
             times.append(self._replacement.over_at)
         if self.state in (State.FETCHING, State.TAKING_OVER) and self._election.claim is not None:
             times.append(self._election.timer())
-        least = min((time for time in times if time is not None), default=math.inf)
-        return None if math.isinf(least) else least
+        return min(time for time in times if time is not None)
 
     def handle_timer(self, now: float) -> None:
-        """Go on fetching, ask members what they hold, and tell them of this peer's side once a period."""
+        """The time that `timer` named has come."""
+        self.averaging.handle_timer(now)
         self.source.handle_timer(now)
         if self._joiner is not None:
             self._joiner.handle_timer(now)
             self._follow_up(now)
         if self.state not in HAVE_MODEL and self._election.claim is not None:
             self._election.handle_timer(now)
-        if now < self._tick_at:
-            return
+        if now >= self._tick_at:
+            self._tell_sides(now)
+        self.moments.handle_timer(now)
+
+    def _tell_sides(self, now: float) -> None:
+        """Tell members of this peer's side once a period, and ask for theirs."""
         present, asking = self._sides.present(), self.state is State.DOUBTING
         self._tick_at = now + self._period if present or asking or self._replacement is not None else math.inf
         if present:
             self._tell_some(present)
-        if present or asking or self.reason is Reason.LAG:
+        if present or asking or self.resyncing is Reason.LAG:
             self._tell_some(self._sides.own())
 
     @property
@@ -869,14 +972,46 @@ class Course:
 
     def step(self, now: float) -> None:
         """Draw conclusions after any input."""
+        for news in self.averaging.take_news():
+            self._heard(news, now)
         if self.state is State.FETCHING:
             self._fetch_first(now)
-        self._age.trains(self._rounds.trains, self._contribution.clock)
-        self._pacing.watch(self._rounds.open, now)
-        if self.state not in HAVE_MODEL:
+        self._age.trains(self.rounds.trains, self.contribution.clock)
+        self.pacing.watch(self.rounds.open, now)
+        if self.state in HAVE_MODEL:
+            self._judge(now)
+        if self.model is not None:
+            self._let_in()
+            if self._attachment.wants_moments:
+                peers = [peer for peer in self._within_reach() if not self._strikes.shuns(peer, now)]
+                if self._attachment.seek_moments(self.model, peers, self.giver, now):
+                    self._let_in()
+        self._hold_rounds(self._replacement is not None)
+        if self._unsettled and self.rounds.handed_out and self.averaging.satisfied:
+            self._outputs.emit(RoundSettled(self._unsettled))
+            self._unsettled = 0
+        if self.ending.due(now):
+            before = self._membership.me.phase
+            whole, sources = self.whole, bool(self.givers())
+            self.ending.look(self.facts(), now, ready=self.ready, whole=whole, sources=sources)
+            if before is Phase.RUNNING and self._membership.me.phase is not before:
+                self.source.forget()  # the model has changed, because training is over
+
+    def _hold_rounds(self, replacing: bool) -> None:
+        """Rounds pause while the model is replaced."""
+        if self.rounds.held == replacing:
             return
+        self.rounds.hold(replacing)
+        if replacing:
+            self.source.forget()
+        else:
+            self.rounds.mixed()
+            self._let_in()
+
+    def _judge(self, now: float) -> None:
+        """Whether the model here stays, or which one replaces it."""
         if self._sides.take_noticed():
-            trains = more_than_a_copy(self._age, ends=self._ending.begun)
+            trains = more_than_a_copy(self._age, ends=self.ending.begun)
             self._meeting.found_apart(self._own, now, trains=trains)
             self._tick_at = now
         meets = self._judges and (self._sides.apart or self._meeting.under_way)
@@ -887,7 +1022,7 @@ class Course:
             self._replace(replacement, joiner, now)
         if self._replacement is None and self._renewal() is not None:
             self._fire(Event.OUTDATED, now)
-        elif self._replacement is None and not self._ending.begun:
+        elif self._replacement is None and not self.ending.begun:
             self._watch_lag(now)
         elif self.state is State.DOUBTING:
             # The run ends. The model is not given up, so there is nothing left to ask for.

@@ -47,7 +47,7 @@ class Leaving:
         node._clock, node._jobs._store.files = lambda: self.now, self.disk
         schema = Schema.of([("w", (1024,), "float32", "parameter")])
         node._algorithm.allocate(schema.size, schema.trainable, 256)
-        node.peer.replica.course.model = Model.of(schema.to_bytes(), b"", 0, 0)
+        node.peer.replica.model = Model.of(schema.to_bytes(), b"", 0, 0)
         node.leave()
         self.live(2.0)
         assert node.status.leaving and node._checkpoints.writer.busy

@@ -109,6 +109,15 @@ class Ending:
     def closing(self):
         return False
 
+    def member_changed(self, member, now):
+        pass
+
+    def timer(self):
+        return math.inf
+
+    def due(self, now):
+        return False
+
 
 class Stands:
     """Stands in for a machine of which only values are read: each call does nothing."""
@@ -169,6 +178,9 @@ class Progressing:
     def replaced(self, clock, ahead):
         self.replaced_at.append(clock)
 
+    def timer(self):
+        return math.inf
+
 
 class Side:
     """Peer B has the model, and A and C are of its side. The test speaks for all others."""
@@ -190,8 +202,9 @@ class Side:
         )  # fmt: skip
         self.sides = Sides(self.view, Absences(self.progress, self.me, ROUNDS * every), PERIOD)
         self.course = Fetches(
-            parts, self.me, Age(idle=waits), self.sides, self.me, Stands(open=False, rounds=0, trains=not waits),
-            Stands(hold=self.hold), Stands(), Stands(waits=waits, waiting=None), self.ending,
+            parts, self.me, Age(idle=waits), self.sides, self.me,
+            Stands(open=False, rounds=0, trains=not waits, held=False), Stands(hold=self.hold, take_news=list),
+            Stands(), Stands(waits=waits, waiting=None, wants_moments=False), self.ending,
         )  # fmt: skip
         if not joins:
             self.ready(b"", remembered, 0.0)
@@ -254,7 +267,7 @@ class Side:
     def hear(self, peer, line=NO_LINE, *, apart=True, reply=False, lag=0, incarnation=1, number=None, life=1):
         self.numbers += 1
         word = Lineage(incarnation, self.numbers if number is None else number, life, apart, reply, lag, line)
-        self.course.line_told(word, peer, self.now)
+        self.course.receive(word, [], peer, 0, self.now)
         self.step()
 
     def wait(self, seconds):

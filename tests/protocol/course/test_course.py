@@ -1,5 +1,6 @@
 """A peer that follows another side, its timer and its tables, and several machines against each other."""
 
+import math
 from pathlib import Path
 from random import Random
 
@@ -56,7 +57,7 @@ def test_loser_gives_up_winners_out_of_reach_once_and_follows_them_when_it_reach
     b = loser()
     b.view.reaches = lambda peer: peer not in (D, E)
     b.keep()
-    b.course.asked(StateRequest(1), F, b.now, trusted=True)
+    b.course.receive(StateRequest(1), [], F, 0, b.now)
     b.wait((WANTED + 2) * PERIOD)
     assert [event.complete for event in b.of(ResyncEnded)] == [False]
     b.wait(60 * PERIOD)
@@ -70,7 +71,7 @@ def test_loser_takes_the_line_over_with_the_model_and_its_old_side_is_apart():
     b = loser()
     b.keep()
     b.fetched()
-    assert b.line == GREATER and b.apart == {A, C} and not b.course.reason
+    assert b.line == GREATER and b.apart == {A, C} and not b.course.resyncing
     assert b.me.replaced_at == [FETCHED.clock] and b.held[-1] is False
     [ended] = b.of(ResyncEnded)
     assert (ended.reason, ended.source, ended.complete) == ("apart", D, True)
@@ -91,7 +92,7 @@ def test_loser_goes_on_with_another_of_the_winning_side_when_its_source_is_gone(
     b = loser()
     b.keep()
     b.see(D, Liveness.FAILED)
-    assert b.joiners[-1].sought == [E] and b.course.reason is Reason.APART
+    assert b.joiners[-1].sought == [E] and b.course.resyncing is Reason.APART
 
 
 def test_loser_fetches_from_members_that_train_if_any_does():
@@ -114,19 +115,19 @@ def test_peer_that_waits_for_a_model_of_its_own_side_turns_to_a_greater_one(busy
     """It keeps waiting without a gap. A model that is coming is taken first."""
     b = Side(waits=True)
     b.step()
-    assert b.course.reason is Reason.LATE and b.joiners[-1].sought == [A, C]
+    assert b.course.resyncing is Reason.LATE and b.joiners[-1].sought == [A, C]
     b.divide(D, E, rounds=ROUNDS)
     for peer in (D, E):
         b.hear(peer, GREATER)
-    assert b.undecided and b.course.timer() is not None
+    assert b.undecided and b.course.timer() < math.inf
     b.joiners[-1].busy = busy
     b.wait(HEARD + PERIOD)
     assert not b.undecided
     if busy:
-        assert b.course.reason is Reason.LATE and not b.of(ResyncEnded)
+        assert b.course.resyncing is Reason.LATE and not b.of(ResyncEnded)
         b.joiners[-1].busy = False
         b.step()
-    assert b.course.reason is Reason.APART
+    assert b.course.resyncing is Reason.APART
     assert [(event.reason, event.complete) for event in b.of(ResyncEnded)] == [("late", False)]
     b.keep()
     assert b.joiners[-1].sought == [D, E]
@@ -138,7 +139,7 @@ def test_loser_without_any_source_left_goes_on_with_its_own_model():
     for peer in (D, E):
         b.see(peer, Liveness.FAILED)
     b.wait(60.0)
-    assert not b.course.reason and b.held[-1] is False and not b.me.replaced_at
+    assert not b.course.resyncing and b.held[-1] is False and not b.me.replaced_at
     assert [event.complete for event in b.of(ResyncEnded)] == [False]
 
 
@@ -146,13 +147,13 @@ def test_loser_whose_own_model_is_wanted_does_not_wait_long_for_sources_that_are
     """The other model's holder came back without it and asks for this one. There may be no other model any more."""
     b = loser()
     b.keep()
-    b.course.asked(StateRequest(1), F, b.now, trusted=True)
+    b.course.receive(StateRequest(1), [], F, 0, b.now)
     b.wait(2 * WANTED * PERIOD)
-    assert b.course.reason is Reason.APART  # there are sources, and they serve joiners too
+    assert b.course.resyncing is Reason.APART  # there are sources, and they serve joiners too
     for peer in (D, E):
         b.see(peer, Liveness.FAILED)
     b.see(D, incarnation=2)
-    b.course.asked(StateRequest(1), F, b.now, trusted=True)
+    b.course.receive(StateRequest(1), [], F, 0, b.now)
     b.wait((WANTED + 2) * PERIOD)
     assert [event.complete for event in b.of(ResyncEnded)] == [False] and b.course._gives(StateRequest(1), D)
 
@@ -262,12 +263,12 @@ def test_in_any_order_of_messages_all_peers_end_at_the_greatest_line(seed):
             peer.now = 1000.0 + turn * PERIOD
             peer.course.handle_timer(peer.now)
             peer.step()
-            if peer.course.reason:
+            if peer.course.resyncing:
                 if peer.outputs.jobs:
                     peer.outputs.jobs.clear()
                     peer.keep()
                 source = peer.joiners[-1].source
-                if source is not None and not peers[source].course.reason and random.random() < 0.5:
+                if source is not None and not peers[source].course.resyncing and random.random() < 0.5:
                     model[name] = model[source]
                     peer.fetched()
         words = [(peers[e.to], name, e.message) for name, p in peers.items() for e in p.outputs.messages]
@@ -276,9 +277,9 @@ def test_in_any_order_of_messages_all_peers_end_at_the_greatest_line(seed):
         random.shuffle(words)
         for peer, source, word in words:
             if random.random() < 0.7:
-                peer.course.line_told(word, source, peer.now)
+                peer.course.receive(word, [], source, 0, peer.now)
                 peer.step()
-    assert not any(peer.apart or peer.course.reason for peer in peers.values())
+    assert not any(peer.apart or peer.course.resyncing for peer in peers.values())
     assert set(model.values()) == {0}
     assert len({peer.line for peer in peers.values()}) == 1
 
@@ -317,7 +318,7 @@ def test_greatest_lag_is_no_voucher():
     b = Side()
     b.hear(A, apart=False, lag=BEHIND)
     b.hear(C, apart=False, lag=0)
-    assert not b.course.reason
+    assert not b.course.resyncing
 
 
 class Joiner(Fetching):

@@ -1,5 +1,7 @@
 """Which side follows when two meet again, as tables: what a peer hears, and what it concludes."""
 
+import math
+
 import pytest
 from msgspec.structs import replace
 
@@ -31,9 +33,9 @@ def test_side_with_the_smaller_line_follows_once_it_has_heard(theirs, follows):
     b.hear(D, theirs)
     b.hear(E, theirs)
     b.wait(HEARD - 2 * PERIOD)
-    assert not b.course.reason
+    assert not b.course.resyncing
     b.wait(4 * PERIOD)
-    assert b.course.reason == (Reason.APART if follows else None)
+    assert b.course.resyncing == (Reason.APART if follows else None)
     assert [event.reason for event in b.of(ResyncBegan)] == ["apart"] * follows
     assert [event.code for event in b.of(Notice)] == ["GD-607"]
 
@@ -48,7 +50,7 @@ def test_side_without_training_follows_one_that_trains_of_any_size(idle, follows
     b.hear(D, theirs)
     b.hear(E, theirs)
     b.wait(HEARD + PERIOD)
-    assert (b.course.reason is Reason.APART) == follows
+    assert (b.course.resyncing is Reason.APART) == follows
 
 
 def test_line_said_before_its_sender_noticed_counts_for_nothing():
@@ -58,9 +60,9 @@ def test_line_said_before_its_sender_noticed_counts_for_nothing():
     b.hear(D, GREATER, apart=False)
     b.hear(E, GREATER, apart=True)
     b.wait(2 * HEARD)
-    assert not b.course.reason
+    assert not b.course.resyncing
     b.hear(D, GREATER, apart=True)
-    assert b.course.reason is Reason.APART
+    assert b.course.resyncing is Reason.APART
 
 
 def test_one_peer_that_claims_to_be_many_is_not_followed():
@@ -68,7 +70,7 @@ def test_one_peer_that_claims_to_be_many_is_not_followed():
     b.see(D, at=0.0)
     b.hear(D, replace(GREATER, members=1_000_000), apart=True)
     b.wait(10 * HEARD)
-    assert b.apart == {D} and not b.course.reason
+    assert b.apart == {D} and not b.course.resyncing
     b.see(E, incarnation=2)
     assert b.apart == {D}, "and it holds no other member apart"
 
@@ -79,7 +81,7 @@ def test_one_peer_that_says_it_is_apart_is_not_followed_by_a_peer_with_company()
     b.see(D, at=0.0)
     b.hear(D, replace(GREATER, members=1), apart=True)
     b.wait(10 * HEARD)
-    assert b.apart == {D} and not b.course.reason
+    assert b.apart == {D} and not b.course.resyncing
     assert b.line.members == 3, "it is a side as any other"
 
 
@@ -92,7 +94,7 @@ def test_side_that_has_grown_around_a_lone_peer_counts_all_its_members():
     b.hear(D, Line(1, 1, 999, 1, D))
     assert b.line.members == 1 and b.apart == {D}
     b.wait(5 * HEARD)
-    assert b.line.members == 2 and not b.course.reason
+    assert b.line.members == 2 and not b.course.resyncing
 
 
 @pytest.mark.parametrize(("silent", "members"), [((), 3), ((A,), 2), ((A, C), 1)])
@@ -111,7 +113,7 @@ def test_peer_without_company_follows_one_that_says_it_was_stopped_for_long():
     b.see(D, at=0.0)
     b.hear(D, replace(GREATER, members=1), apart=True)
     b.wait(2 * HEARD)
-    assert b.course.reason is Reason.APART
+    assert b.course.resyncing is Reason.APART
 
 
 REMNANTS = [
@@ -137,7 +139,7 @@ def test_what_is_left_of_a_side_of_three_meets_what_is_left_of_another(left, the
         b.hear(peer, theirs)
     b.wait(5 * HEARD)
     assert b.line.members == (3 if left else 1)
-    assert (b.course.reason is Reason.APART) == follows
+    assert (b.course.resyncing is Reason.APART) == follows
 
 
 def test_member_that_gives_up_its_model_is_not_followed_until_it_has_the_other_one():
@@ -146,11 +148,11 @@ def test_member_that_gives_up_its_model_is_not_followed_until_it_has_the_other_o
     for peer in (D, E):
         b.hear(peer, GREATER, lag=BEHIND)
     b.wait(4 * HEARD)
-    assert not b.course.reason
+    assert not b.course.resyncing
     b.hear(D, GREATER)
-    assert not b.course.reason, "one voice"
+    assert not b.course.resyncing, "one voice"
     b.hear(E, GREATER)
-    assert b.course.reason is Reason.APART
+    assert b.course.resyncing is Reason.APART
 
 
 def test_peer_left_alone_keeps_its_line_while_others_follow_it():
@@ -161,7 +163,7 @@ def test_peer_left_alone_keeps_its_line_while_others_follow_it():
     b.hear(D, Line(1, 2, 1, 1, D), lag=BEHIND)
     b.hear(E, Line(1, 2, 1, 1, D), lag=BEHIND)
     b.wait(4 * HEARD)
-    assert b.line.members == 3 and not b.course.reason
+    assert b.line.members == 3 and not b.course.resyncing
 
 
 def test_peer_that_cannot_hear_the_others_of_its_side_is_left_alone_too():
@@ -176,7 +178,7 @@ def test_peer_that_cannot_hear_the_others_of_its_side_is_left_alone_too():
     for peer in (D, E):
         b.hear(peer, theirs)
     b.wait(5 * HEARD)
-    assert b.line.members == 1 and b.course.reason is Reason.APART
+    assert b.line.members == 1 and b.course.resyncing is Reason.APART
 
 
 def test_the_only_member_that_can_be_dialled_is_voice_enough_for_a_peer_behind_a_nat():
@@ -186,11 +188,11 @@ def test_the_only_member_that_can_be_dialled_is_voice_enough_for_a_peer_behind_a
         b.view.members[peer] = record(peer, outbound=True)
     b.hear(D, GREATER)
     b.wait(2 * HEARD)
-    assert not b.course.reason, "one voice of several"
+    assert not b.course.resyncing, "one voice of several"
     b.view.me = record(B, outbound=True)
     b.hear(D, GREATER)
     b.wait(2 * HEARD)
-    assert b.course.reason is Reason.APART
+    assert b.course.resyncing is Reason.APART
 
 
 def test_both_sides_are_told_and_asked_again_until_all_is_one():
@@ -204,7 +206,7 @@ def test_both_sides_are_told_and_asked_again_until_all_is_one():
     b.wait(2 * PERIOD)
     b.outputs.messages.clear()
     b.wait(20 * PERIOD)
-    assert not b.outputs.messages and b.course.timer() is None
+    assert not b.outputs.messages and b.course.timer() == math.inf
 
 
 def test_two_outbound_only_peers_that_are_apart_do_not_wait_for_each_other():

@@ -107,7 +107,7 @@ def test_later_life_that_says_it_is_apart_is_believed_by_a_side_that_missed_it_f
     assert b.apart == {D} and b.line.members == members
     b.hear(E, Line(1, 1, 300, 30, D), apart=True)
     b.wait(HEARD + PERIOD)
-    assert (b.course.reason is Reason.APART) is (members == 0)
+    assert (b.course.resyncing is Reason.APART) is (members == 0)
 
 
 def test_later_life_that_has_its_model_from_this_side_is_as_any_other():
@@ -211,7 +211,7 @@ def test_generation_that_cannot_be_counted_on_from_does_not_make_this_peer_unrea
     b.now += 1e6
     b.step()
     assert b.line.members == 1
-    b.course.tell(D)
+    b.course._tell(D)
     for envelope in b.outputs.messages:
         wire.decode(envelope.frames)
 

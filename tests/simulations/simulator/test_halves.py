@@ -306,7 +306,7 @@ def half_taken():
     cluster.heal(still=False)
     for _ in range(800):
         cluster.go_on(0.05)
-        if alone.running.replica.resyncing and len(alone.running.replica.course._replacement.taken) >= 3:
+        if alone.running.replica.resyncing and len(alone.running.replica._replacement.taken) >= 3:
             return cluster, alone
     pytest.fail("it never began to follow")
 
