@@ -110,6 +110,7 @@ class Replacement:
     """One model that replaces another."""
 
     reason: Reason
+    joiner: Joiner
     began: float
     """time at which this began"""
     kept: bool
@@ -127,23 +128,14 @@ class Replacement:
         """The checkpoint of the own model is saved, or cannot be."""
         self.kept = True
 
-    def outdone(self, now: float) -> None:
-        """No candidate has a newer model: the peer gives up now."""
-        self.dry_at = now
-
-    def sought(
-        self,
-        candidates: Sequence[bytes],
-        source: bytes | None,
-        period: float,
-        random: Random,
-        now: float,
-        *,
-        busy: bool,
-    ) -> None:
-        """Any of `candidates` was asked, and `source` is at work. busy: a model is coming."""
-        self.source = source or self.source
-        if busy:
+    def seek(self, candidates: Sequence[bytes], period: float, random: Random, now: float) -> None:
+        """Fetch from one of `candidates`, and count the time without a source or without progress."""
+        if self.joiner.outdone(candidates):
+            self.dry_at = now
+            return
+        self.joiner.seek(candidates, now)
+        self.source = self.joiner.source or self.source
+        if self.joiner.busy:
             self.dry_at = self.stalled_at = math.inf
             return
         if candidates:
@@ -160,8 +152,8 @@ class Replacement:
 
     @property
     def over_at(self) -> float:
-        """When the peer gives up, unless a model is coming."""
-        return min(self.dry_at, self.stalled_at)
+        """When the peer gives up. Infinite while a model is coming: its jobs end without a timer."""
+        return math.inf if self.joiner.busy else min(self.dry_at, self.stalled_at)
 
 
 class Course:
@@ -186,8 +178,7 @@ class Course:
         ending: Ending,
     ) -> None:
         self._config, self._membership, self._progress = parts.config, parts.membership, parts.progress
-        self._strikes, self._outputs = parts.strikes, parts.outputs
-        self._random, self._verify = parts.random, parts.verify
+        self._strikes, self._outputs, self._random, self._parts = parts.strikes, parts.outputs, parts.random, parts
         self.contribution, self._age, self._sides, self.pacing = contribution, age, sides, pacing
         self.rounds, self.averaging, self.moments = rounds, averaging, moments
         self._attachment, self.ending = attachment, ending
@@ -203,14 +194,8 @@ class Course:
             ahead=parts.config.ahead,
             incarnation=parts.membership.me.incarnation,
         )
-        self._election = Election(
-            parts.membership,
-            random=parts.random,
-            outputs=parts.outputs,
-            resume_after=parts.config.resume_after,
-            tolerance=self._tolerance,
-        )
-        self._meeting = Meeting(parts.membership, sides, parts.outputs, apart_rounds=parts.config.apart_rounds)
+        self._election = Election(parts, tolerance=self._tolerance)
+        self._meeting = Meeting(parts, sides)
         self._lag = Lag(every=parts.config.every, period=self._period)
         self.state = State.EMPTY
         self.founds = False
@@ -221,8 +206,8 @@ class Course:
         """the last source of the first model; b"" for this peer's own"""
         self._remembered: Sequence[Member] = ()
         """members known before the start. If the model is this peer's own, they may be lost since."""
-        self._joiner: Joiner | None = None
-        """fetches the model, or the one that replaces it"""
+        self._first: Joiner | None = None
+        """fetches the first model"""
         self._taking: Held | None = None
         """the claim with which a live training process's parameters are being taken over"""
         self._replacement: Replacement | None = None
@@ -343,47 +328,40 @@ class Course:
         if founds:
             self.founds = True
             return self._fire(Event.FOUND, now)
-        self._joiner = self._new_joiner()
+        self._first = self._new_joiner()
         self._election.begin(now, remembered, resume, alone=alone)
         return self._fire(Event.JOIN, now)
 
+    @property
+    def _joiner(self) -> Joiner | None:
+        """Fetches the model, or the one that replaces it."""
+        return self._first if self._replacement is None else self._replacement.joiner
+
     def _new_joiner(self, *, newer_than: int = -1) -> Joiner:
-        return Joiner(
-            self._config.transfer,
-            self._outputs,
-            self._verify,
-            self._random,
-            self._membership,
-            self._strikes,
-            self._progress,
-            settings=self._config.settings,
-            keys=self._config.keys,
-            resync=self.model is not None,
-            layout=b"" if self.model is None else self.model.schema.digest,
-            newer_than=newer_than,
-        )
+        layout = b"" if self.model is None else self.model.schema.digest
+        return Joiner(self._parts, layout=layout, newer_than=newer_than)
 
     def _fetch_first(self, now: float) -> None:
         """Fetch, meet others, restore, or take a live training process over."""
-        assert self._joiner is not None
+        joiner = self._first
+        assert joiner is not None
         alive = self._within_reach()
         # Where only strangers are in reach, the ones that this peer has known for long may still come.
         voices = self._membership.voices(alive)
         alive = voices if voices or now < self._election.deadline else alive
         if self._election.claim is None:
-            return self._joiner.seek(alive, now)
-        self._joiner.seek(self._election.meet(alive, now), now)
-        if self._joiner.busy or self._election.waits(now):
+            return joiner.seek(alive, now)
+        joiner.seek(self._election.meet(alive, now), now)
+        if joiner.busy or self._election.waits(now):
             return None
         return self._fire(Event.PROCESS_WINS if self._election.process_first else Event.CHECKPOINT_WINS, now)
 
     def _follow_up(self, now: float) -> None:
         """The joiner has had an input. Take the first model if it is complete."""
-        joiner = self._joiner
-        if joiner is None or not joiner.done or self.state is not State.FETCHING:
+        arrived = self._first.arrived if self._first is not None and self.state is State.FETCHING else None
+        if arrived is None:
             return
-        arrived, held = joiner.arrived, self.resumes
-        assert arrived is not None
+        held = self.resumes
         if held is not None and held.clock > arrived.clock + self._tolerance:
             self._outputs.emit(CheckpointAhead(held.clock, held.rounds, arrived.clock))
         self._take(Event.FETCHED, arrived, now)
@@ -444,7 +422,7 @@ class Course:
         self.contribution.report(self.rounds.rounds)
         self._outputs.emit(StateReady(came.origin, at))
         self.pacing.set()
-        self._meeting.begin(self._sides.said(came.giver), now)
+        self._meeting.take(self._sides.said(came.giver), now)
         for member in self._remembered if came.own else ():
             self._sides.missing(member)
         self._lag.fetched(self._clocks(), now)
@@ -557,18 +535,17 @@ class Course:
         """
         self._tick_at = now + self._period
         members, others = 1 + len(self._sides.own()), len(self._sides.present())
-        self._joiner = self._new_joiner(newer_than=newer_than)
-        self._replacement = Replacement(reason, now, not keep)
+        self._replacement = Replacement(reason, self._new_joiner(newer_than=newer_than), now, not keep)
         self.averaging.hold(True, now)
         self._outputs.emit(ResyncBegan(reason, members, others, behind))
         if keep:
             self._outputs.ask(jobs.Keep(reason))
 
-    def _replace(self, replacement: Replacement, joiner: Joiner, now: float) -> None:
+    def _replace(self, replacement: Replacement, now: float) -> None:
         """Go on fetching from any live member that holds the model wanted, or end it."""
-        if joiner.done:
+        if replacement.joiner.done:
             return self._fire(Event.REPLACED, now)
-        if not joiner.busy and now >= replacement.over_at:
+        if now >= replacement.over_at:
             return self._fire(Event.GAVE_UP, now)
         if replacement.reason is Reason.LAG:
             wanted: Sequence[bytes] = self._lag.vouchers
@@ -580,13 +557,8 @@ class Course:
         present = [peer for peer in wanted if peer in alive]
         # A member that does not train holds an older model.
         candidates = [peer for peer in present if peer in training] or present
-        if not replacement.kept or not self.averaging.hold(True, now):
-            return None
-        if joiner.outdone(candidates):
-            replacement.outdone(now)
-            return None
-        joiner.seek(candidates, now)
-        replacement.sought(candidates, joiner.source, self._period, self._random, now, busy=joiner.busy)
+        if replacement.kept and self.averaging.hold(True, now):
+            replacement.seek(candidates, self._period, self._random, now)
         return None
 
     def _holders(self) -> list[bytes]:
@@ -595,9 +567,9 @@ class Course:
 
     def _adopt(self, now: float) -> None:
         """Another peer's model is here."""
-        replacement, joiner = self._replacement, self._joiner
-        assert replacement is not None and joiner is not None and joiner.arrived is not None
-        came, duration = joiner.arrived, now - replacement.began
+        replacement = self._replacement
+        assert replacement is not None and replacement.joiner.arrived is not None
+        came, duration = replacement.joiner.arrived, now - replacement.began
         # Whatever the reason was: a model of the other side brings this peer to that side.
         if replacement.reason is Reason.APART or replacement.source in self._sides.apart:
             self._meeting.change_sides(self._sides.said(replacement.source), now)
@@ -630,7 +602,7 @@ class Course:
         # A peer that gave up does not try again at once: `step` says when.
         self._age.attempted(replacement.reason, self.facts(), complete=complete)
         self._lag.fetched(self._clocks(), now)
-        self._joiner = self._replacement = None
+        self._replacement = None
         for chunk in sorted(replacement.taken):
             self._outputs.ask(jobs.Conclude(chunk, not complete))
         reason, source = replacement.reason, replacement.source
@@ -658,7 +630,7 @@ class Course:
         self.state, action = next_state(COURSE, self.state, event)
         match action:
             case Action.ADOPT:
-                self._joiner = None
+                self._first = None
                 self._election.end()
             case Action.RESTORE:
                 self._outputs.ask(jobs.Restore())
@@ -667,7 +639,7 @@ class Course:
                 self._found()
             case Action.RESTART:
                 # The checkpoint has replaced the chunks that were fetched.
-                self._joiner = self._new_joiner()
+                self._first = self._new_joiner()
             case Action.FORGET:
                 self._election.holds(None)
                 if self._election.live is None:
@@ -708,8 +680,9 @@ class Course:
 
     def stop(self, now: float) -> None:
         """This peer leaves: it begins no exchange or transfer. One that does not train keeps the model that it has."""
-        if self.resyncing in SPARE and self._joiner is not None:
-            self._fire(Event.REPLACED if self._joiner.done else Event.GAVE_UP, now)
+        replacement = self._replacement
+        if replacement is not None and replacement.reason in SPARE:
+            self._fire(Event.REPLACED if replacement.joiner.done else Event.GAVE_UP, now)
         self.averaging.stop(now)
 
     def receive(self, message: Message, buffers: list[Buffer], source: bytes, size: int, now: float) -> None:
@@ -790,12 +763,12 @@ class Course:
 
     def _offered(self, peer: bytes, layout: bytes, now: float) -> None:
         """`peer` offers an exchange of a model of this layout: if it is alive, it has the model."""
-        member, joiner = self._membership.members.get(peer), self._joiner
-        if self.model is not None or joiner is None:
+        member, joiner = self._membership.members.get(peer), self._first
+        if joiner is None:
             return
         joiner.shown(peer, layout, now)
         self._follow_up(now)
-        if self._joiner is joiner and self._election.claim is None and member is not None and member.state in LIVE:
+        if self._first is joiner and self._election.claim is None and member is not None and member.state in LIVE:
             joiner.found_ready(peer, now)
 
     def _asked(self, message: Asking, source: bytes, now: float) -> None:
@@ -936,8 +909,7 @@ class Course:
             times.append(self._joiner.timer())
         if self._sides.apart and self._judges:
             times.append(self._meeting.due_at)
-        if self._replacement is not None and self._joiner is not None and not self._joiner.busy:
-            # A joiner whose jobs run is not given up: `handle_timer` would be called again and again until they end.
+        if self._replacement is not None:
             times.append(self._replacement.over_at)
         if self.state in (State.FETCHING, State.TAKING_OVER) and self._election.claim is not None:
             times.append(self._election.timer())
@@ -1015,11 +987,11 @@ class Course:
             self._meeting.found_apart(self._own, now, trains=trains)
             self._tick_at = now
         meets = self._judges and (self._sides.apart or self._meeting.under_way)
-        joiner, replacement = self._joiner, self._replacement
-        if meets and self._meeting.judge(now) and not (joiner is not None and joiner.busy):
+        replacement = self._replacement
+        if meets and self._meeting.judge(now) and not (replacement is not None and replacement.joiner.busy):
             self._fire(Event.OUTRANKED, now)
-        elif replacement is not None and joiner is not None:
-            self._replace(replacement, joiner, now)
+        elif replacement is not None:
+            self._replace(replacement, now)
         if self._replacement is None and self._renewal() is not None:
             self._fire(Event.OUTDATED, now)
         elif self._replacement is None and not self.ending.begun:

@@ -11,13 +11,11 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from random import Random
 from typing import Final
 
 from gossipdp.protocol.course.rules import goes_before
-from gossipdp.protocol.membership.membership import Membership
 from gossipdp.protocol.model import Model
-from gossipdp.protocol.outputs import Outputs
+from gossipdp.protocol.parts import Parts
 from gossipdp.protocol.transfer.claims import Held, Live
 from gossipdp.protocol.wire.messages import Has, Member, PushPull, Standing
 
@@ -63,18 +61,18 @@ class Election:
     """Chooses which of several peers gives the model when no member has one.
 
     Args:
-        resume_after: Seconds to listen for the network before the peer goes on from its checkpoint.
         tolerance: Steps of the network's clock that count as equally late.
     """
 
-    def __init__(
-        self, membership: Membership, *, random: Random, outputs: Outputs, resume_after: float, tolerance: int
-    ) -> None:
-        self._membership, self._random, self._outputs = membership, random, outputs
-        self._resume_after, self._tolerance = resume_after, tolerance
-        self._period = membership.config.join_interval
-        self._held: Held | None = None
-        self._live: Live | None = None
+    def __init__(self, parts: Parts, *, tolerance: int) -> None:
+        self._membership, self._random, self._outputs = parts.membership, parts.random, parts.outputs
+        self._resume_after, self._tolerance = parts.config.resume_after, tolerance
+        """Seconds to listen for the network before the peer goes on from its checkpoint, and steps."""
+        self._period = parts.membership.config.join_interval
+        self.held: Held | None = None
+        """The progress of this peer's newest checkpoint, until the model is here."""
+        self.live: Live | None = None
+        """The live training process that waits, until the model is here."""
         self._claims = 0
         """Number of the claim. It changes when a live training process comes or goes."""
         self._others: dict[bytes, _Other] = {}
@@ -88,19 +86,9 @@ class Election:
         """This peer knows no other."""
 
     @property
-    def held(self) -> Held | None:
-        """The progress of this peer's newest checkpoint, until the model is here."""
-        return self._held
-
-    @property
-    def live(self) -> Live | None:
-        """The live training process that waits, until the model is here."""
-        return self._live
-
-    @property
     def claim(self) -> Held | None:
         """The latest that this peer can go on from by itself: its checkpoint, or the live training process."""
-        held, live = self._held, self._live
+        held, live = self.held, self.live
         if live is None:
             return held
         return Held(live.clock, 0) if held is None else Held(max(live.clock, held.clock), held.rounds)
@@ -108,29 +96,29 @@ class Election:
     @property
     def process_first(self) -> bool:
         """The live training process goes before this peer's checkpoint."""
-        held, live = self._held, self._live
+        held, live = self.held, self.live
         return live is not None and (held is None or live.clock + self._tolerance >= held.clock)
 
     def begin(self, now: float, remembered: Iterable[Member], held: Held | None, *, alone: bool) -> None:
         """This peer joins. held: of its newest checkpoint. alone: no address of another peer is known."""
-        self._held = held
+        self.held = held
         self._expected = [member.id for member in remembered if member.id != self._membership.me.id]
         self.deadline, self._ask_at = now + self._resume_after, now
         self._alone = alone and not self._expected
 
     def holds(self, held: Held | None) -> None:
         """The newest checkpoint that can be read is this one, or there is none."""
-        self._held = held
+        self.held = held
 
     def lives(self, live: Live | None) -> None:
         """A live training process waits. None: it is gone, or is a new one."""
-        if live != self._live:
-            self._live = live
+        if live != self.live:
+            self.live = live
             self._claims += 1
 
     def end(self) -> None:
         """The model is here."""
-        self._held = self._live = None
+        self.held = self.live = None
         self._others.clear()
         self.deadline = self._ask_at = math.inf
 
@@ -186,7 +174,7 @@ class Election:
         """
         listen, patience = LISTEN * self._period, PATIENCE * self._resume_after
         ready = [other for other in self._others.values() if other.ready]
-        if self._live is not None and (ready or (self._alone and not self._others)):
+        if self.live is not None and (ready or (self._alone and not self._others)):
             return any(map(self._further, ready))
         said = {peer for peer, other in self._others.items() if other.standing is not None}
         all_here = bool(self._expected) and said.issuperset(self._expected)
@@ -205,7 +193,7 @@ class Election:
     def _gives(self, other: _Other) -> bool:
         """Whether `other` is ready with a model worth fetching. The model of a member that trains always is."""
         spare = other.standing is not None and other.standing.has is Has.SPARE
-        return other.ready and (not spare or self._held is None or other.clock + self._tolerance >= self._held.clock)
+        return other.ready and (not spare or self.held is None or other.clock + self._tolerance >= self.held.clock)
 
     def _later(self, peer: bytes) -> bool:
         """Whether `peer` holds a later checkpoint. Of two equal ones, that of the lower id counts as later."""
@@ -216,9 +204,9 @@ class Election:
 
     def _further(self, other: _Other) -> bool:
         """Whether what `other` holds goes before this peer's live training process, if there is one."""
-        if self._live is None:
+        if self.live is None:
             return True
-        return other.clock > self._live.clock + self._tolerance
+        return other.clock > self.live.clock + self._tolerance
 
     # -- what this peer says ----------------------------------------------------------------------------------
 

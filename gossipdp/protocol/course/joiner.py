@@ -12,27 +12,24 @@ from the source of the last manifest. Pieces that are here are kept if their has
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from random import Random
+from collections.abc import Sequence
 from typing import Final
 
 from gossipdp.protocol import jobs
 from gossipdp.protocol.carried_state import Carried
 from gossipdp.protocol.causes import Fault
 from gossipdp.protocol.events import Notice, TransferProgress, UpdateRefused
-from gossipdp.protocol.membership.membership import Membership
-from gossipdp.protocol.membership.progress import LARGEST, ProgressBoard
-from gossipdp.protocol.outputs import Outputs
+from gossipdp.protocol.membership.progress import LARGEST
+from gossipdp.protocol.parts import Parts
 from gossipdp.protocol.schema import Schema
 from gossipdp.protocol.settings_digest import difference
-from gossipdp.protocol.strikes import Strikes
 from gossipdp.protocol.transfer.arrived import Arrived, Origin
 from gossipdp.protocol.transfer.layouts import Layouts, Opinion
 from gossipdp.protocol.transfer.manifest import Contents, hash_of, read_manifest, signed_part
 from gossipdp.protocol.transfer.plausibility import Judge
 from gossipdp.protocol.transfer.refusals import Refusal
 from gossipdp.protocol.transfer.requests import Requests
-from gossipdp.protocol.transfer.source import Giving, TransferConfig
+from gossipdp.protocol.transfer.source import Giving
 from gossipdp.protocol.wire.encoding import Buffer
 from gossipdp.protocol.wire.messages import (
     StateAsk,
@@ -58,39 +55,18 @@ class Joiner:
     `done` turns True when every chunk is taken in and found plausible. `manifest` and `schema` say what was fetched.
 
     Args:
-        verify: Checks a signature, given peer id, data and signature.
-        membership: Those of its members whose word counts are asked as witnesses, if there are any.
-        strikes: Members that are set aside give nothing.
-        progress: Has the network's clock.
-        settings: Digest of the settings that all peers share.
-        keys: Names of these settings.
-        resync: The model here is replaced (`Resync`) and has its room already. Otherwise there is none yet (`Adopt`),
-            and the operator is told why the network's model cannot be used.
-        layout: Digest of the schema that the model must have; b"" for any. A model here is replaced by one like it.
+        layout: Digest of the schema that the model must have, because it replaces one here (`Resync`). b"": there is no
+            model here. It gets its room (`Adopt`), and the operator is told why the network's model cannot be used.
         newer_than: A state of this clock or an older one is refused.
     """
 
-    def __init__(
-        self,
-        config: TransferConfig,
-        outputs: Outputs,
-        verify: Callable[[bytes, bytes, bytes], bool],
-        random: Random,
-        membership: Membership,
-        strikes: Strikes,
-        progress: ProgressBoard,
-        *,
-        settings: bytes,
-        keys: Sequence[str] = (),
-        resync: bool = False,
-        layout: bytes = b"",
-        newer_than: int = -1,
-    ) -> None:
-        self._config, self._outputs, self._verify, self._random = config, outputs, verify, random
-        self._membership, self._strikes, self._progress = membership, strikes, progress
-        self._settings, self._keys, self._resync, self._newer_than = settings, keys, resync, newer_than
-        self._judge = Judge(outputs, random, config.witness)
-        self._layout = layout
+    def __init__(self, parts: Parts, *, layout: bytes = b"", newer_than: int = -1) -> None:
+        config = parts.config
+        self._config, self._settings, self._keys = config.transfer, config.settings, config.keys
+        self._outputs, self._verify, self._random = parts.outputs, parts.verify, parts.random
+        self._membership, self._strikes, self._progress = parts.membership, parts.strikes, parts.progress
+        self._layout, self._newer_than = layout, newer_than
+        self._judge = Judge(parts.outputs, parts.random, config.transfer.witness)
         self._members: Sequence[bytes] = ()
         self.source: bytes | None = None
         self.giver = b""
@@ -110,11 +86,11 @@ class Joiner:
         """Pieces of the reference; chunks and pieces in all."""
         self._here: dict[int, bytes] = {}
         """The hashes of chunks that are taken in."""
-        self._transfer = random.getrandbits(48)
-        self._layouts = Layouts(outputs, self._transfer, config.chunk, config.manifest)
+        self._transfer = parts.random.getrandbits(48)
+        self._layouts = Layouts(parts.outputs, self._transfer, self._config.chunk, self._config.manifest)
         self._snapshot = 0
         self._missing: set[int] = set()
-        self._requests = Requests(config.window, config.chunk, config.silence)
+        self._requests = Requests(self._config.window, self._config.chunk, self._config.silence)
         self._working: dict[int, bytes] = {}
         """The source of each chunk that is being taken in; b"" if the chunk was given up meanwhile."""
         self._sought_at = self._requested_at = 0.0
@@ -198,7 +174,7 @@ class Joiner:
         if chunk >= self._first_piece:
             return self._outputs.ask(jobs.CheckPiece(chunk, payload, digest))
         self._judge.came(chunk, self._transfer)
-        take = jobs.Resync if self._resync else jobs.Adopt
+        take = jobs.Resync if self._layout else jobs.Adopt
         return self._outputs.ask(take(chunk, payload, digest))
 
     def _begin(self, manifest: StateManifest, buffers: list[Buffer], now: float) -> None:
@@ -279,7 +255,7 @@ class Joiner:
         """Fetch what is missing under this manifest, and ask witnesses about it."""
         chunks, total, hashes = contents.chunks, contents.total, contents.hashes
         if self.schema is None:
-            if not self._resync:
+            if not self._layout:
                 size, trainable = contents.schema.size, contents.schema.trainable
                 self._outputs.ask(jobs.Allocate(size, trainable, contents.width, contents.schema.tensors))
             self.schema, self.schema_bytes, self.manifest = contents.schema, contents.schema_bytes, manifest
@@ -301,7 +277,7 @@ class Joiner:
 
     def _tell(self, code: str, text: str) -> None:
         """Tell the operator why the network's model cannot be used, if this peer has none yet."""
-        if not self._resync:
+        if not self._layout:
             self._outputs.emit(Notice(code, text))
 
     def _go_on(self, now: float) -> None:
@@ -309,12 +285,9 @@ class Joiner:
             self.source, self._fetching = None, False
             self._settle(now)
         elif self._fetching:
-            self._ask(now)
+            self._ask(self._requests.ask(self._missing, self._working, now))
 
-    def _ask(self, now: float) -> None:
-        self._demand(self._requests.ask(self._missing, self._working, now))
-
-    def _demand(self, chunks: tuple[int, ...]) -> None:
+    def _ask(self, chunks: tuple[int, ...]) -> None:
         if chunks and self.source is not None:
             self._outputs.send(self.source, StateAsk(self._transfer, self._snapshot, chunks, self._requests.number))
 
@@ -323,21 +296,17 @@ class Joiner:
         """The fetched model, once all of it is here."""
         if not self.done or self.manifest is None:
             return None
+        pieces = [self._pieces[number] for number in range(self._first_piece, self._total)]
+        carried = Carried(b"".join(pieces[: self._reference]), b"".join(pieces[self._reference :]))
         return Arrived(
             origin=Origin.RECEIVED,
             schema=self.schema_bytes,
             clock=self.manifest.clock,
             rounds=self.manifest.rounds,
-            carried=self.carried,
+            carried=carried,
             begun=self.begun,
             giver=self.giver,
         )
-
-    @property
-    def carried(self) -> Carried:
-        """What goes with the model, once all of it is here."""
-        parts = [self._pieces[number] for number in range(self._first_piece, self._total)]
-        return Carried(b"".join(parts[: self._reference]), b"".join(parts[self._reference :]))
 
     def adopted(self, job: jobs.Adopt | jobs.Resync | jobs.CheckPiece, result: jobs.Checked, now: float) -> None:
         """The result of the job that takes a chunk or a piece in."""
@@ -359,7 +328,6 @@ class Joiner:
             self._missing.discard(chunk)
             if piece:
                 self._pieces[chunk] = job.payload
-        assert self.schema is not None and self.manifest is not None
         self._outputs.emit(TransferProgress(source, self._total - len(self._missing), self._total))
         self._go_on(now)
 
@@ -370,9 +338,15 @@ class Joiner:
 
     def _settle(self, now: float) -> None:
         """Once all chunks are here and judged: accept them, or fetch the implausible ones again."""
-        self._doubt(now)
-        self._judged = not self.done and self._complete and self._judge.settled(now)
-        if not self._judged or self._doubted:
+        self._judged = False
+        if self.done or self.schema is None or self._missing:
+            return
+        if not self._layout:
+            # One more member shows its layout, if no offer has shown it meanwhile.
+            self._layouts.ask(self.schema.digest, self._others, now)
+        undecided = not self._layout and self._layouts.opinion(self.schema.digest) is Opinion.OPEN
+        self._judged = self._judge.settled(now)
+        if not self._judged or undecided:
             return
         refused = self._judge.sentence()
         for source, chunks in refused.items():
@@ -388,22 +362,11 @@ class Joiner:
             return
         self.done = True
 
-    def _doubt(self, now: float) -> None:
-        """Ask one more member for its layout, if the model is here and no offer has shown it meanwhile."""
-        if self._complete and self.schema is not None and not self._layout and not self.done:
-            self._layouts.ask(self.schema.digest, self._others, now)
-
     @property
     def _others(self) -> list[bytes]:
         """Members other than the source whose word counts; all others if no such word counts."""
         others = [peer for peer in self._members if peer != (self.source or self.giver)]
         return self._membership.voices(others) or others
-
-    @property
-    def _doubted(self) -> bool:
-        """A member may still show another layout."""
-        layouts, schema = self._layouts, self.schema
-        return not self._layout and schema is not None and layouts.opinion(schema.digest) is Opinion.OPEN
 
     def outdone(self, candidates: Sequence[bytes]) -> bool:
         """Whether each of `candidates` has shown a state that is not newer than the one here."""
@@ -478,5 +441,5 @@ class Joiner:
         elif self._requests.silent(now):
             self._abandon(Refusal.SILENT, now)
         else:
-            self._demand(self._requests.repeat(now))
-            self._ask(now)
+            self._ask(self._requests.repeat(now))
+            self._ask(self._requests.ask(self._missing, self._working, now))

@@ -24,13 +24,12 @@ from gossipdp.protocol.course.rules import NO_LINE, strength
 from gossipdp.protocol.course.sides import FREEZE, Sides
 from gossipdp.protocol.course.table import GAP, Action, Event, Gap
 from gossipdp.protocol.events import Notice
-from gossipdp.protocol.membership.membership import Membership
 from gossipdp.protocol.membership.progress import Own
-from gossipdp.protocol.outputs import Outputs
+from gossipdp.protocol.parts import Parts
 from gossipdp.protocol.state_machine import next_state
 from gossipdp.protocol.wire.messages import Line
 
-__all__ = ["ALONE", "HEARING", "LAST", "HeldLine", "Meeting"]
+__all__ = ["ALONE", "HEARING", "LAST", "Meeting"]
 
 LAST: Final = 0xFFFF_FFFF
 """Greatest generation of a line: a larger one cannot be encoded."""
@@ -40,60 +39,25 @@ ALONE: Final = 24
 """Periods after the verdict in which other members of this side may come back."""
 
 
-class HeldLine:
-    """The line that this peer holds.
-
-    Args:
-        maker: This peer's id.
-    """
-
-    def __init__(self, maker: bytes) -> None:
-        self._maker = maker
-        self.line = NO_LINE
-        self.since = -math.inf
-        """Time at which this peer took the line."""
-        self.hearsay = False
-        """This peer named the line because another said that it is apart. Such a line counts no members."""
-
-    def take(self, line: Line, now: float) -> None:
-        """Hold a line that another peer named."""
-        self.line, self.since, self.hearsay = line, now, False
-
-    def name(self, own: Own, now: float, *, members: int, trains: bool, hearsay: bool, corrects: bool) -> None:
-        """Name this peer's side by its own progress. `corrects`: keep the generation of the line held."""
-        generation = self.line.generation if corrects else self._next_generation()
-        self.line = Line(generation, members, own.clock, own.rounds, self._maker, trains)
-        self.since, self.hearsay = now, hearsay
-
-    def recount(self, members: int, now: float) -> None:
-        """Name the line anew with another number of members, at the same progress."""
-        self.take(replace(self.line, generation=self._next_generation(), members=members, maker=self._maker), now)
-
-    def _next_generation(self) -> int:
-        # A peer may claim the last generation. One more would make this peer's messages unreadable.
-        return min(self.line.generation + 1, LAST)
-
-
 class Meeting:
     """Names this peer's side, and judges which of two sides follows the other.
 
     Args:
         sides: What members say, and which of them are apart.
-        apart_rounds: Rounds of absence after which a member is held apart. The notice names them.
     """
 
-    def __init__(self, membership: Membership, sides: Sides, outputs: Outputs, *, apart_rounds: int) -> None:
-        self._membership, self._sides, self._outputs = membership, sides, outputs
-        self._rounds, self._period = apart_rounds, membership.config.join_interval
-        self._held = HeldLine(membership.me.id)
+    def __init__(self, parts: Parts, sides: Sides) -> None:
+        self._membership, self._sides, self._outputs = parts.membership, sides, parts.outputs
+        self._rounds, self._period = parts.config.apart_rounds, parts.membership.config.join_interval
+        self.line = NO_LINE
+        """The line that this peer holds."""
+        self._since = -math.inf
+        """Time at which this peer took the line."""
+        self._hearsay = False
+        """This peer named the line because another said that it is apart. Such a line counts no members."""
         self._verdict_at = math.inf
         self._judged_at = -math.inf
         self.gap = Gap.TOGETHER
-
-    @property
-    def line(self) -> Line:
-        """The line that this peer holds."""
-        return self._held.line
 
     @property
     def under_way(self) -> bool:
@@ -105,9 +69,9 @@ class Meeting:
         """Time of the verdict. Infinite if none is awaited."""
         return self._verdict_at if self.gap is Gap.HEARING else math.inf
 
-    def begin(self, line: Line, now: float) -> None:
-        """This peer has its model from a member that holds `line`, or it is its own."""
-        self._held.take(line, now)
+    def take(self, line: Line, now: float) -> None:
+        """Hold a line that another peer named."""
+        self.line, self._since, self._hearsay = line, now, False
 
     def found_apart(self, own: Own, now: float, *, trains: bool) -> None:
         """Members were found to be apart since the last call: name this side, unless a member of it has just done so.
@@ -117,20 +81,22 @@ class Meeting:
             trains: This peer trains, or has ended its part of the run.
         """
         opens = self._fire(Event.APART) is Action.OPEN
-        held, hearsay = self._held, not self._sides.measured
-        corrects, anew = held.hearsay and not hearsay, opens and not self._fresh(now)
-        if anew or corrects or held.line == NO_LINE:
+        hearsay = not self._sides.measured
+        corrects, anew = self._hearsay and not hearsay, opens and not self._fresh(now)
+        if anew or corrects or self.line == NO_LINE:
             # A peer that only heard that it is apart, because it was stopped itself, knows nothing of its side.
             settled = [peer for peer in self._sides.own() if self._sides.settled(peer, now)]
             members = 0 if hearsay else 1 + len(settled)
             trains = trains or not set(self._membership.training()).isdisjoint(settled)
-            held.name(own, now, members=members, trains=trains, hearsay=hearsay, corrects=corrects and not anew)
+            generation = self.line.generation if corrects and not anew else self._next_generation()
+            self.line = Line(generation, members, own.clock, own.rounds, self._membership.me.id, trains)
+            self._since, self._hearsay = now, hearsay
         self._verdict_at = now + HEARING * self._period
 
     def offered(self, line: Line, source: bytes, now: float) -> None:
         """`source` is of this peer's side and holds another line."""
         if line.members and self._newer(line, now) and not self._sides.recent(source, now, line.maker):
-            self._held.take(line, now)
+            self.take(line, now)
 
     def judge(self, now: float) -> bool:
         """Members are held apart, or were. True: this peer is to follow a greater line, and can reach a holder."""
@@ -148,19 +114,25 @@ class Meeting:
             return True
         if now >= self._judged_at + ALONE * self._period and self._sides.misnamed(self.line):
             self._fire(Event.MISNAMED)
-            self._held.recount(1 + len(self._sides.company()), now)
+            generation, members = self._next_generation(), 1 + len(self._sides.company())
+            maker = self._membership.me.id
+            self.take(replace(self.line, generation=generation, members=members, maker=maker), now)
         return False
 
     def change_sides(self, line: Line, now: float) -> None:
         """This peer now holds the model of the side `line`."""
         self._sides.change(line)
-        self._held.take(line, now)
+        self.take(line, now)
         self._verdict_at = now + HEARING * self._period
         self._fire(Event.CHANGED_SIDES)
 
     def _fire(self, event: Event) -> Action | None:
         self.gap, action = next_state(GAP, self.gap, event)
         return action
+
+    def _next_generation(self) -> int:
+        # A peer may claim the last generation. One more would make this peer's messages unreadable.
+        return min(self.line.generation + 1, LAST)
 
     def _newer(self, line: Line, now: float) -> bool:
         """Whether `line`, said within this peer's side, replaces the one held."""
@@ -170,7 +142,7 @@ class Meeting:
 
     def _fresh(self, now: float) -> bool:
         """Whether the line held is young enough to be of a reunion that begins now."""
-        return now < self._held.since + FREEZE * self._period
+        return now < self._since + FREEZE * self._period
 
     def _announce(self, now: float) -> None:
         back = len(self._sides.present())

@@ -221,7 +221,9 @@ def test_of_many_members_the_one_with_the_latest_checkpoint_is_asked_in_every_pe
     membership = SimpleNamespace(
         me=record(B), members={peer: record(peer) for peer in PEERS}, config=SimpleNamespace(join_interval=1.0)
     )
-    election = Election(membership, random=Random(1), outputs=outputs, resume_after=99.0, tolerance=10)
+    config = SimpleNamespace(resume_after=99.0)
+    parts = SimpleNamespace(membership=membership, random=Random(1), outputs=outputs, config=config)
+    election = Election(parts, tolerance=10)
     election.begin(0.0, [], Held(100, 10), alone=False)
     election.meet(PEERS, 0.0)
     election.hear(Standing(1, Has.CHECKPOINT, 500, 50, False), LATEST, 0.0)

@@ -88,13 +88,13 @@ def test_reference_and_state_longer_than_a_piece_arrive_to_the_last_byte():
     state = Random(2).randbytes(PIECE + 1)
     taker = Taker({A: Giver(A, state)})
     taker.fetch(A)
-    assert taker.joiner.done and taker.joiner.carried == Carried(REFERENCE, state) and not taker.refused
+    assert taker.joiner.done and taker.joiner.arrived.carried == Carried(REFERENCE, state) and not taker.refused
 
 
 def test_model_with_nothing_to_carry_has_no_pieces():
     taker = Taker({A: Giver(A, reference=b"")})
     taker.fetch(A)
-    assert taker.joiner.done and taker.joiner.carried == Carried() and taker.joiner.schema.reference == b""
+    assert taker.joiner.done and taker.joiner.arrived.carried == Carried() and taker.joiner.schema.reference == b""
 
 
 def test_source_that_goes_halfway_through_a_state_leaves_no_patchwork_of_two_states():
@@ -112,7 +112,7 @@ def test_source_that_goes_halfway_through_a_state_leaves_no_patchwork_of_two_sta
         return buffers
 
     taker.fetch(B, mangle=note)
-    assert taker.joiner.done and taker.joiner.carried == Carried(REFERENCE, second)
+    assert taker.joiner.done and taker.joiner.arrived.carried == Carried(REFERENCE, second)
     assert sorted(asked) == [CHUNKS + 3, CHUNKS + 4], "the state alone"
 
 
@@ -127,7 +127,7 @@ def test_state_submitted_while_the_model_is_frozen_goes_with_it():
 
     giver.source.frozen = tell
     taker.fetch(A)
-    assert taker.joiner.carried.state == b"after"
+    assert taker.joiner.arrived.carried.state == b"after"
 
 
 def test_piece_that_differs_from_what_was_signed_is_refused():

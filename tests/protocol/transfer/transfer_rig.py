@@ -58,12 +58,29 @@ class Giver:
         return count
 
 
-def new_joiner(outputs, verify=lambda *_: True, seed=3, *, config=CONFIG, voices=list, shuns=None, **terms):
+def new_joiner(
+    outputs,
+    verify=lambda *_: True,
+    seed=3,
+    *,
+    config=CONFIG,
+    voices=list,
+    shuns=None,
+    settings=SETTINGS,
+    keys=(),
+    **terms,
+):
     """A joiner whose members all have a voice, and are not set aside."""
-    membership = SimpleNamespace(voices=voices)
-    strikes = SimpleNamespace(shuns=shuns or (lambda peer, now: False))
-    progress, terms = ProgressBoard(b"j" * 32, TRUSTING), {"settings": SETTINGS, **terms}
-    return Joiner(config, outputs, verify, Random(seed), membership, strikes, progress, **terms)
+    parts = SimpleNamespace(
+        config=SimpleNamespace(transfer=config, settings=settings, keys=keys),
+        outputs=outputs,
+        verify=verify,
+        random=Random(seed),
+        membership=SimpleNamespace(voices=voices),
+        strikes=SimpleNamespace(shuns=shuns or (lambda peer, now: False)),
+        progress=ProgressBoard(b"j" * 32, TRUSTING),
+    )
+    return Joiner(parts, **terms)
 
 
 class Taker:
