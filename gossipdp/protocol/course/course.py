@@ -673,7 +673,7 @@ class Course:
                 self._end(now, complete=False)
 
     def _follow_side(self, now: float) -> None:
-        self._wanted = self._sides.line_of(self._sides.greater(self._meeting.line)[0])
+        self._wanted = self._sides.theirs[self._sides.greater(self._meeting.line)[0]]
         self._follow(Reason.APART, now)
 
     # -- inputs -----------------------------------------------------------------------------------------------
@@ -783,7 +783,7 @@ class Course:
         replacement, trusted = self._replacement, not self._strikes.shuns(source, now)
         if trusted and replacement is not None and replacement.reason is Reason.APART:
             holders = [peer for peer in self._holders() if self._membership.reaches(peer)]
-            if all(map(self._sides.gives_up, holders)):
+            if self._sides.followers.issuperset(holders):
                 replacement.wanted(self._period, now)
         if self._meeting.line != NO_LINE:
             # The joiner will be of this peer's side.
@@ -795,7 +795,7 @@ class Course:
         Not while it is partly another model, or perhaps long out of date. While there are two sides, this peer is no
         witness for a transfer of the other side.
         """
-        foreign = isinstance(message, StateProbe) and not self._sides.knows(peer) and self._sides.present()
+        foreign = isinstance(message, StateProbe) and peer not in self._sides.theirs and self._sides.present()
         # Two idle peers may ask each other at once. Neither has replaced a chunk yet.
         replacement = self._replacement
         whole = replacement is None or (replacement.reason in SPARE and not replacement.taken)

@@ -159,9 +159,9 @@ class Sides:
         """(incarnation, number) of the last message of each sender."""
         self._said: dict[bytes, Line] = {}
         """The line that each member said last."""
-        self._theirs: dict[bytes, Line] = {}
+        self.theirs: dict[bytes, Line] = {}
         """Lines of members held apart that know of it. An earlier line may be of an earlier reunion."""
-        self._followers: set[bytes] = set()
+        self.followers: set[bytes] = set()
         """Members held apart that are giving up their model."""
 
     # -- members of each side ---------------------------------------------------------------------------------
@@ -194,21 +194,9 @@ class Sides:
         """The line that `peer` said last."""
         return self._said.get(peer, NO_LINE)
 
-    def line_of(self, peer: bytes) -> Line:
-        """The line of `peer`, which is held apart and knows it."""
-        return self._theirs[peer]
-
-    def knows(self, peer: bytes) -> bool:
-        """Whether `peer` is held apart and knows it."""
-        return peer in self._theirs
-
     def holders(self, line: Line) -> list[bytes]:
         """Members held apart that hold `line`."""
-        return [peer for peer, theirs in self._theirs.items() if theirs == line]
-
-    def gives_up(self, peer: bytes) -> bool:
-        """Whether `peer` is held apart and is giving up its model."""
-        return peer in self._followers
+        return [peer for peer, theirs in self.theirs.items() if theirs == line]
 
     # -- news of members --------------------------------------------------------------------------------------
 
@@ -221,8 +209,8 @@ class Sides:
         """`member` has failed or left."""
         peer = member.id
         self._said.pop(peer, None)
-        self._theirs.pop(peer, None)
-        self._followers.discard(peer)
+        self.theirs.pop(peer, None)
+        self.followers.discard(peer)
         self._long_gone.discard(peer)
         if member.state == State.LEFT:
             self._absences.left(member)
@@ -242,8 +230,8 @@ class Sides:
         elif back.new:
             # A new life has fetched its model from one side, and will name its line. Until then it is held apart.
             self.apart.pop(peer, None)
-            self._theirs.pop(peer, None)
-            self._followers.discard(peer)
+            self.theirs.pop(peer, None)
+            self.followers.discard(peer)
             if back.long:
                 self._long_gone.add(peer)
             if self.measured and self.present():
@@ -255,7 +243,7 @@ class Sides:
         if len(self._absences) <= MAX_LIVES:
             return
         members = self._membership.members.keys()
-        tables: tuple[dict[bytes, Any], ...] = (self._numbers, self._said, self._theirs, self.apart)
+        tables: tuple[dict[bytes, Any], ...] = (self._numbers, self._said, self.theirs, self.apart)
         for table in tables:
             for peer in table.keys() - members:
                 del table[peer]
@@ -281,30 +269,31 @@ class Sides:
         Returns:
             True if it is, and holds another line.
         """
-        line, differs = word.line, False
+        line = word.line
         if line == own:
             if line != NO_LINE:
                 self.apart.pop(source, None)
-                self._theirs.pop(source, None)
+                self.theirs.pop(source, None)
             elif word.apart and self._may_part(source):
-                self._part_as_told(source)
-        elif source in self.apart or word.apart or self._foreign(line):
-            if source not in self.apart and not (self._may_part(source) or self._foreign(line)):
+                self.part(source, measured=self._long_lost(source))
+            return False
+        if source not in self.apart:
+            foreign = self._foreign(line)
+            if not word.apart and not foreign:
+                return True
+            if not foreign and not self._may_part(source):
                 return False
-            if source not in self.apart:
-                self._part_as_told(source)
-            if word.apart:
-                self._theirs[source] = line
-        else:
-            differs = True
-        return differs
+            self.part(source, measured=self._long_lost(source))
+        if word.apart:
+            self.theirs[source] = line
+        return False
 
     def settle(self, source: bytes, *, gives_up: bool) -> None:
         """`source` has named its line, and says whether it is giving up its model."""
         if source in self.apart and gives_up:
-            self._followers.add(source)
+            self.followers.add(source)
         else:
-            self._followers.discard(source)
+            self.followers.discard(source)
         self._long_gone.discard(source)
 
     def part(self, peer: bytes, *, measured: bool) -> None:
@@ -315,12 +304,10 @@ class Sides:
 
     def _may_part(self, source: bytes) -> bool:
         """Whether the word of `source` that it was apart counts: it has a voice, or this peer itself has lost it."""
-        lost = source in self._long_gone or self._absences.long(source)
-        return lost or bool(self._membership.voices([source]))
+        return self._long_lost(source) or bool(self._membership.voices([source]))
 
-    def _part_as_told(self, peer: bytes) -> None:
-        """Hold `peer` apart because another says so. This peer may have measured its absence too."""
-        self.part(peer, measured=peer in self._long_gone or self._absences.long(peer))
+    def _long_lost(self, peer: bytes) -> bool:
+        return peer in self._long_gone or self._absences.long(peer)
 
     def take_noticed(self) -> bool:
         """Whether a member was found to be apart since the last call."""
@@ -344,16 +331,16 @@ class Sides:
     def _foreign(self, line: Line) -> bool:
         """Whether a member of another side named `line`."""
         far = line.maker in self.apart or self._absences.long(line.maker)
-        return line != NO_LINE and (far or line in self._theirs.values())
+        return line != NO_LINE and (far or line in self.theirs.values())
 
     # -- the verdict ------------------------------------------------------------------------------------------
 
     def greater(self, own: Line) -> list[bytes]:
         """Holders of the line across the gap that this peer is to follow (`side_to_follow`)."""
         voices: dict[Line, list[bytes]] = {}
-        for peer in self._membership.voices(self._theirs):
-            line = self._theirs[peer]
-            if peer in self.apart and peer not in self._followers:
+        for peer in self._membership.voices(self.theirs):
+            line = self.theirs[peer]
+            if peer in self.apart and peer not in self.followers:
                 voices.setdefault(line, []).append(peer)
         if not voices:
             return []
@@ -372,7 +359,7 @@ class Sides:
         """
         if self.company():
             return own.members < 2
-        return own.members > 1 and not self._followers
+        return own.members > 1 and not self.followers
 
     def close(self) -> None:
         """The reunion is over. What was measured does not count for the next one."""
@@ -381,8 +368,8 @@ class Sides:
     def change(self, line: Line) -> None:
         """This peer now holds the model of the side `line`. Its former side is apart until it says otherwise."""
         former = {peer: self._absences.life(peer) for peer in self.own() if self._said.get(peer) != line}
-        others = {peer: life for peer, life in self.apart.items() if self._theirs.get(peer, line) != line}
-        self._theirs = {peer: self._theirs[peer] for peer in others}
+        others = {peer: life for peer, life in self.apart.items() if self.theirs.get(peer, line) != line}
+        self.theirs = {peer: self.theirs[peer] for peer in others}
         self.apart.clear()
         self.apart.update(former | others)
         self.measured = True
