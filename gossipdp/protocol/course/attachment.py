@@ -57,11 +57,6 @@ class Attachment:
         """A process has written its model to shared memory. moments: it begins with an empty optimizer."""
         self.waiting, self._wants_moments, self._here = process, moments, True
 
-    @property
-    def waits(self) -> bool:
-        """A process waits."""
-        return self.waiting is not None
-
     def gone(self) -> None:
         """The process has detached."""
         self.waiting, self._here = None, False

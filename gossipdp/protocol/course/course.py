@@ -16,7 +16,7 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from random import Random
-from typing import Final, TypeAlias
+from typing import Final
 
 from gossipdp.protocol import jobs
 from gossipdp.protocol.carried_state import Carried
@@ -74,26 +74,12 @@ from gossipdp.protocol.wire.messages import (
 from gossipdp.protocol.wire.messages import State as Liveness
 from gossipdp.protocol.wire.table import since
 
-__all__ = ["WANTED", "Course", "Replacement", "TransferJob"]
+__all__ = ["WANTED", "Course", "Replacement"]
 
 TELLS: Final = 4
 """Members of each side that are told per period."""
 GREETED: Final = 32
 """Members told at once by a peer that has changed sides."""
-
-TransferJob: TypeAlias = (
-    jobs.Freeze
-    | jobs.HashPiece
-    | jobs.Sample
-    | jobs.CheckPiece
-    | jobs.Adopt
-    | jobs.Compare
-    | jobs.Resync
-    | jobs.Keep
-    | jobs.Restore
-)
-"""jobs of both sides of a transfer"""
-
 
 DRY: Final = {Reason.APART: 32, Reason.LAG: 4, Reason.IDLE: 4, Reason.LATE: 4}
 """Periods without any source after which the peer gives up. A peer that lags can be averaged as it is. A peer held
@@ -268,13 +254,13 @@ class Course:
         counts = self.ending.counts
         return self._age.current(self.contribution.clock) if counts is None else counts.clock
 
-    def facts(self) -> Facts:
+    def _facts(self) -> Facts:
         """What the decisions about the model rest on now."""
         ending = self.ending
         return Facts(
             clock=self.contribution.clock,
             every=self.pacing.usual_round_steps,
-            waits=self._attachment.waits,
+            waits=self._attachment.waiting is not None,
             begins=self.rounds.open,
             ends=ending.begun,
             spare=ending.spare,
@@ -290,7 +276,7 @@ class Course:
         """Members to fetch the model from: those of this peer's side."""
         return [peer for peer in self._within_reach() if peer not in self._sides.apart]
 
-    def current_model(self) -> Model | None:
+    def _current_model(self) -> Model | None:
         """The model, at the clock when it was current."""
         clock = self.contribution.clock
         if self.model is None:
@@ -309,7 +295,7 @@ class Course:
 
     def _renewal(self) -> Reason | None:
         """Why this peer, which does not train, fetches the model anew now."""
-        reason = renewal(self._age, self.facts()) if self._age.idle else None
+        reason = renewal(self._age, self._facts()) if self._age.idle else None
         return reason if reason is not None and self.givers() else None
 
     @property
@@ -525,19 +511,16 @@ class Course:
 
     # -- another peer's model in place of this one ------------------------------------------------------------
 
-    def _follow(self, reason: Reason, now: float, *, behind: int = 0, newer_than: int = -1, keep: bool = True) -> None:
-        """Give up this peer's model.
-
-        Args:
-            behind: Steps that the own model is old.
-            newer_than: Network clock that the fetched model must exceed.
-            keep: The driver saves a checkpoint of the own model first.
-        """
+    def _follow(self, reason: Reason, now: float) -> None:
+        """Give up this peer's model. Unless it is a mere copy, the driver saves a checkpoint of it first."""
+        spare, age, clock = reason in SPARE, self._age, self.contribution.clock
         self._tick_at = now + self._period
         members, others = 1 + len(self._sides.own()), len(self._sides.present())
-        self._replacement = Replacement(reason, self._new_joiner(newer_than=newer_than), now, not keep)
+        joiner = self._new_joiner(newer_than=age.least(clock) if spare else -1)
+        keep = age.trained or not spare
+        self._replacement = Replacement(reason, joiner, now, not keep)
         self.averaging.hold(True, now)
-        self._outputs.emit(ResyncBegan(reason, members, others, behind))
+        self._outputs.emit(ResyncBegan(reason, members, others, age.at(clock) if spare else 0))
         if keep:
             self._outputs.ask(jobs.Keep(reason))
 
@@ -568,7 +551,7 @@ class Course:
     def _adopt(self, now: float) -> None:
         """Another peer's model is here."""
         replacement = self._replacement
-        assert replacement is not None and replacement.joiner.arrived is not None
+        assert replacement is not None and replacement.joiner.arrived is not None and self.model is not None
         came, duration = replacement.joiner.arrived, now - replacement.began
         # Whatever the reason was: a model of the other side brings this peer to that side.
         if replacement.reason is Reason.APART or replacement.source in self._sides.apart:
@@ -577,11 +560,10 @@ class Course:
         ahead = max(0, came.rounds - self.rounds.rounds)
         self.contribution.replaced(max(came.clock, came.begun), ahead)
         clock = self.contribution.clock
-        if self.model is not None:
-            self.averaging.fetched()
-            self.model = replace(self.model, carried=came.carried)
-            if memoryview(came.carried.state).nbytes:
-                self._outputs.emit(StateRenewed())
+        self.averaging.fetched()
+        self.model = replace(self.model, carried=came.carried)
+        if memoryview(came.carried.state).nbytes:
+            self._outputs.emit(StateRenewed())
         self._came(came, clock)
         self.source.forget()
         self.rounds.resume(self.rounds.rounds + ahead)
@@ -600,7 +582,7 @@ class Course:
         replacement = self._replacement
         assert replacement is not None
         # A peer that gave up does not try again at once: `step` says when.
-        self._age.attempted(replacement.reason, self.facts(), complete=complete)
+        self._age.attempted(replacement.reason, self._facts(), complete=complete)
         self._lag.fetched(self._clocks(), now)
         self._replacement = None
         for chunk in sorted(replacement.taken):
@@ -661,9 +643,9 @@ class Course:
             case Action.FOLLOW_NETWORK:
                 self._follow(Reason.LAG, now)
             case Action.RENEW:
-                reason, age, clock = self._renewal(), self._age, self.contribution.clock
+                reason = self._renewal()
                 assert reason is not None
-                self._follow(reason, now, behind=age.at(clock), newer_than=age.least(clock), keep=age.trained)
+                self._follow(reason, now)
             case Action.TURN:
                 self._end(now, complete=False)
                 self._follow_side(now)
@@ -773,7 +755,7 @@ class Course:
 
     def _asked(self, message: Asking, source: bytes, now: float) -> None:
         """A peer asks for this peer's model, or for a sample of it."""
-        given = self.current_model() if self._gives(message, source) else None
+        given = self._current_model() if self._gives(message, source) else None
         member = self._membership.members.get(source)
         sketches = member is not None and member.version >= since(StateSketches)
         self.source.receive(message, source, given, now, sketches=sketches)
@@ -842,16 +824,37 @@ class Course:
             self._tell(peer, reply=True)
 
     def job_done(self, job: jobs.Job[object], result: object, now: float) -> None:
-        """The driver has carried out a job."""
+        """The driver has carried out a job. A result that nothing waits for any more is dropped."""
+        if isinstance(job, jobs.OfExchange):
+            return self.averaging.job_done(job, result, now)
+        model, joiner = self._current_model(), self._joiner
         match job:
-            case _ if isinstance(job, jobs.OfExchange):
-                self.averaging.job_done(job, result, now)
-            case _ if isinstance(job, TransferJob):
-                self._transfer_job_done(job, result, now)
             case jobs.CheckMoments():
                 self.moments.checked(job, job.typed(result), now)
+            case jobs.Freeze() if model is not None:
+                self.source.frozen(job, job.typed(result), model)
+            case jobs.HashPiece() if model is not None:
+                self.source.hashed(job, job.typed(result), model)
+            case jobs.Sample() if model is not None:
+                self.source.sampled(job.typed(result), model)
+            case jobs.CheckPiece() | jobs.Adopt() if joiner is not None:
+                joiner.adopted(job, job.typed(result), now)
+                self._follow_up(now)
+            case jobs.Compare() if joiner is not None:
+                joiner.compared(job.typed(result), now)
+                self._follow_up(now)
+            case jobs.Resync() if self._replacement is not None:
+                replaced = job.typed(result)
+                if replaced.finite:
+                    self._replacement.taken.add(job.chunk)
+                self._replacement.joiner.adopted(job, replaced, now)
+            case jobs.Keep() if self._replacement is not None:
+                self._replacement.saved()
+            case jobs.Restore():
+                self._restored(job.typed(result), now)
             case _:
                 self._round_job_done(job, result, now)
+        return None
 
     def _round_job_done(self, job: jobs.Job[object], result: object, now: float) -> None:
         """The result of a job of a round or of an attachment."""
@@ -871,33 +874,6 @@ class Course:
         if done is Done.ROUND:
             self.pacing.round_done(rounds.rounds, rounds.length, rounds.movement, rounds.open, now)
             self.averaging.round_done(now)
-
-    def _transfer_job_done(self, job: TransferJob, result: object, now: float) -> None:
-        """The result of a job of a transfer."""
-        model, joiner = self.current_model(), self._joiner
-        match job:
-            case jobs.Freeze() if model is not None:
-                self.source.frozen(job, job.typed(result), model)
-            case jobs.HashPiece() if model is not None:
-                self.source.hashed(job, job.typed(result), model)
-            case jobs.Sample() if model is not None:
-                self.source.sampled(job.typed(result), model)
-            case jobs.CheckPiece() | jobs.Adopt() if joiner is not None:
-                joiner.adopted(job, job.typed(result), now)
-                self._follow_up(now)
-            case jobs.Compare() if joiner is not None:
-                joiner.compared(job.typed(result), now)
-                self._follow_up(now)
-            case jobs.Resync():
-                replaced = job.typed(result)
-                if replaced.finite and self._replacement is not None:
-                    self._replacement.taken.add(job.chunk)
-                if joiner is not None:
-                    joiner.adopted(job, replaced, now)
-            case jobs.Keep() if self._replacement is not None:
-                self._replacement.saved()
-            case jobs.Restore():
-                self._restored(job.typed(result), now)
 
     # -- time -------------------------------------------------------------------------------------------------
 
@@ -965,7 +941,7 @@ class Course:
         if self.ending.due(now):
             before = self._membership.me.phase
             whole, sources = self.whole, bool(self.givers())
-            self.ending.look(self.facts(), now, ready=self.ready, whole=whole, sources=sources)
+            self.ending.look(self._facts(), now, ready=self.ready, whole=whole, sources=sources)
             if before is Phase.RUNNING and self._membership.me.phase is not before:
                 self.source.forget()  # the model has changed, because training is over
 

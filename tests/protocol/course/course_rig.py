@@ -204,7 +204,7 @@ class Side:
         self.course = Fetches(
             parts, self.me, Age(idle=waits), self.sides, self.me,
             Stands(open=False, rounds=0, trains=not waits, held=False), Stands(hold=self.hold, take_news=list),
-            Stands(), Stands(waits=waits, waiting=None, wants_moments=False), self.ending,
+            Stands(), Stands(waiting=Stands(live=None) if waits else None, wants_moments=False), self.ending,
         )  # fmt: skip
         if not joins:
             self.ready(b"", remembered, 0.0)
