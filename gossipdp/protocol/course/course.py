@@ -1,13 +1,6 @@
-"""Whose model this peer holds, and whether it fetches another: the machine `COURSE`.
+"""Whose model this peer holds, and whether it fetches another: the machine `COURSE` (protocol sections 7 to 9).
 
-A founder takes the first training process's model. Any other peer fetches it from a member that is ready. When a whole
-network comes back after a power cut, no member is ready. Then an `Election` decides which peer restores its checkpoint.
-A peer that holds a checkpoint later than what it fetched is told, and keeps it. A daemon that dies may leave its
-training process behind (`Live`), which holds a newer model than any checkpoint of this peer. The peer claims that in
-the election. It takes over the process's parameters unless a member has something that is more than two rounds later.
-
-A peer gives its model up for that of a greater side (`meeting`), if it has fallen behind (`lag`), and if its training
-has not begun and its model is old (`rules`). It turns to a greater line if its own side gives it no model.
+`Peer` passes on all inputs about models and exchanges. The course hands each to its machine, and draws the conclusions.
 """
 
 from __future__ import annotations

@@ -1,7 +1,5 @@
-"""Which checkpoint a network goes on from when all its peers come back at once.
+"""Which checkpoint a network goes on from when all its peers come back at once (protocol section 8).
 
-Peers that come back tell each other what they hold (`Standing`). The holder of the latest checkpoint restores it, as in
-the bully election (Garcia-Molina 1982, "Elections in a distributed computing system"). The others fetch it from there.
 The election only saves work. If a host comes up too late or a message is lost, two peers restore, and exchanges bring
 them together.
 """

@@ -1,15 +1,7 @@
-"""How a run ends at one peer: its training is over, it waits for others, all come to their mean, then it may leave.
+"""How a run ends at one peer (protocol section 14, algorithms section 12).
 
-The peer's own record tells its `Phase`, signed and gossiped like all of it. A peer whose training has ended while
-others train hands its last steps in: exchanges spread its anchor among those that train (algorithms section 12). Then
-it waits for them as a spare. It follows their model by transfers, so that its old anchor never mixes into theirs. When
-no member trains any more, it closes with those whose training is over too: exchanges bring their states together. One
-that closes takes the waiting ones with it. A peer that is done stays until all are, because they may need it as a
-partner, and until no news of progress comes. No wait is without end, and a member that fails or leaves at any moment is
-not waited for. A peer whose wait ends while others train on leaves, and its model is not final.
-
-A member may also ask all to finish. Peers follow such a call if their operator lets them, and repeat it. They end
-together, so none hands anything in, and members that train on are closed without.
+The peer's own record tells its `Phase`, signed and gossiped like all of it. No wait is without end, and a member that
+fails or leaves at any moment is not waited for.
 """
 
 from __future__ import annotations
@@ -248,11 +240,11 @@ class Ending:
             self.spare = True
         old = stale(self._age, clock, every, ends=self.begun, spare=self.spare)
         holders = [member.id for member in self._closers(now) if member.phase >= Phase.CLOSING]
-        gone = self._gone_with_it() if old or not (calls or holders) else []
+        gone = (old or not (calls or holders)) and self._gone_with_it()
         # A model without own training, or handed in, is fetched a last time, once no member trains.
         renews = renewal(self._age, replace(facts, spare=self.spare)) is not None and sources
         current = whole and not renews and (bool(holders) or not self._awaited(now))
-        lacks = bool(gone) or (old and bool(trainers or holders))
+        lacks = gone or (old and bool(trainers or holders))
         if current and not lacks:
             return self._enter(Phase.CLOSING, now)
         if now < self._until and (trainers or holders or not gone):
@@ -267,12 +259,14 @@ class Ending:
         trains |= {each.id for each in self._progress.reports() if each.steps > self._steps.get(each.id, 0)}
         return [peer for peer in self._of_my_side(self.trainers(), now) if peer in trains]
 
-    def _gone_with_it(self) -> list[bytes]:
-        """Members that have left with a final model since this peer's training was over."""
-        left = [member for member in self._membership.members.values() if member.state is State.LEFT]
-        before = (self._before.get(member.id, member).state for member in left)
-        pairs = zip(left, before, strict=True)
-        return [member.id for member, state in pairs if member.phase is Phase.DONE and state is not State.LEFT]
+    def _gone_with_it(self) -> bool:
+        """Whether members have left with a final model since this peer's training was over."""
+        return any(
+            member.state is State.LEFT
+            and member.phase is Phase.DONE
+            and self._before.get(member.id, member).state is not State.LEFT
+            for member in self._membership.members.values()
+        )
 
     def _leave_early(self, now: float) -> None:
         if self._age.trained and not self.handed_in:

@@ -1,10 +1,4 @@
-"""A joiner fetches the model from one member at a time, in verified chunks.
-
-A source freezes its anchor chunk by chunk (bfloat16) and signs the manifest of hashes. The joiner checks each chunk
-against it. Anchors of different members differ a little at every moment, so chunks of different sources are a patchwork
-of replicas within the consensus distance. That is a valid start. If a source dies, verified chunks are kept and the
-rest comes from the next source (algorithms section 8). The layout of a first model must be that of a second member
-(`layouts`). One that no second member shows is dropped with its source.
+"""A joiner fetches the model from one member at a time, in verified chunks (protocol section 7, algorithms section 8).
 
 What goes with the model and is not averaged (`carried_state`) follows the chunks in pieces, exactly. All pieces come
 from the source of the last manifest. Pieces that are here are kept if their hashes are in that manifest.

@@ -1,10 +1,8 @@
-"""Whether this peer has fallen behind the network because it was cut off or stopped.
+"""Whether this peer has fallen behind the network because it was cut off or stopped (algorithms section 8).
 
-Lag counts steps of the network's clock since the last exchange or transfer, as two other members report them
-(algorithms section 8). A member counts no more steps than it has trained itself since then. A lie of one member takes
-the clocks of all others ahead (`clock_claims`), but not what they train. A straggler that exchanges now and then does
-not lag. Two members that have kept step must vouch for the network. Otherwise peers that were all without exchanges for
-long would follow each other. This file decides; it sends and fetches nothing.
+A lie of one member takes the clocks of all others ahead (`clock_claims`), but not what they train. A straggler that
+exchanges now and then does not lag. Two members must vouch, because peers that were all without exchanges for long
+would follow each other otherwise. This file decides; it sends and fetches nothing.
 """
 
 from __future__ import annotations
@@ -139,8 +137,7 @@ class Lag:
         self._begun, self._trained_then, self._cut_since = clocks.network, clocks.trained(), False
 
     def mixed(self, clocks: Clocks, now: float) -> None:
-        """An exchange has mixed a chunk. This peer is in step as of the beginning of the exchange: it may have slept
-        since."""
+        """An exchange has mixed a chunk. This peer is in step as of its beginning: it may have slept since."""
         gap = self._without(clocks) > self._usual
         if self._begun >= self._mark:
             self._mark, self._trained = self._begun, self._trained_then
@@ -160,10 +157,6 @@ class Lag:
     def possible(self, alone: int, now: float) -> bool:
         """Whether this peer was cut off, or had no exchange for many of its rounds. alone: these rounds."""
         return self._cut or (now >= self._mixed_at + ALONE_FOR * self._period and alone >= ALONE)
-
-    def suspected(self, clocks: Clocks, now: float) -> bool:
-        """Whether it is time to ask others."""
-        return self.possible(clocks.own.alone, now) and self.far(clocks)
 
     def ask(self, now: float) -> None:
         """Others are asked from now on."""

@@ -1,16 +1,10 @@
-"""Two sides of a network meet again after a long partition: which of the two models goes on.
+"""Two sides of a network meet again after a long partition: which of the two models goes on (protocol section 9).
 
-Replicas that were cut off for a few rounds are averaged. After many rounds their mean is worse than either replica. So
-a member that returns after `apart_rounds` of this peer's own rounds is held *apart*: no exchange with it until one side
-has fetched the other's model. Progress reports are the version vectors that reveal such a partition (Parker et al.
-1983, "Detection of mutual inconsistency in distributed systems").
-
-A side is known by its `Line`: what the first of its members to notice said of it, once and for all. Lines are ordered:
-sides that train first, then those of more members. Within a side the greatest line replaces all others, as in an
-election by flooding (Lynch 1996, section 4.1). A peer that hears of a greater line across the gap fetches the model
-from a holder, and takes over its line. So every peer climbs one finite order. Lost or late messages only delay the end:
-one line, without a vote. Two members that tell the same lie can make a network follow them. One member cannot, except
-for a peer that can hear only that member. A restarted founder is a peer like any other.
+Replicas that were cut off for a few rounds are averaged. After many rounds their mean is worse than either replica.
+Progress reports are the version vectors that reveal such a partition (Parker et al. 1983, "Detection of mutual
+inconsistency in distributed systems"). Within a side the greatest line replaces all others, as in an election by
+flooding (Lynch 1996, section 4.1). A peer that follows a side takes over its line. So every peer climbs one finite
+order, and lost or late messages only delay the end: one line, without a vote.
 """
 
 from __future__ import annotations
