@@ -128,6 +128,7 @@ def build(
         _node_config(home, config, kept, web, choice.why, trains),
         peer,
         pairwise(config, spill.keep),
+        admission=admission,
         transport=transport,
         link=LinkServer(home, partial(room.shortage, attaches=True)),
         room=room,
@@ -144,13 +145,13 @@ def build(
         published=published,
         outside=final,
     )
-    node.add(Control(control, node, home, config, final))
+    node.add(Control(control, node, admission, home, config, final))
     node.add(Signals(node, supervisor))
     if config.network.advertise == (AUTO,) and transport.port:
         node.add(OwnAddresses(node, home, config, choice, transport.port, environment))
     where = ", ".join(choice.addresses) or "no address"
     log.info("peer %s, incarnation %d, at %s (%s)", short(identity.id), incarnation, where, choice.why)
-    _give_notice(node, config, transport, choice, kept)
+    _give_notice(node, config, transport, choice, kept, admission.foreign)
     _renew_invite(home, config, choice.addresses, kept)
     _start(node, config, store, kept)
     return node
@@ -298,7 +299,8 @@ def _remembered(path: Path) -> tuple[list[tuple[Member, float]], str]:
 # -- the start ---------------------------------------------------------------------------------------------------
 
 
-def _give_notice(node: Node, config: Config, transport: Transport, choice: Choice, kept: _Kept) -> None:
+def _give_notice(node: Node, config: Config, transport: Transport, choice: Choice, kept: _Kept, foreign: int) -> None:
+    """foreign: kept decisions of another operator."""
     if transport.scarce:
         node.notice("GD-104", transport.scarce)
     if config.removed:
@@ -306,7 +308,7 @@ def _give_notice(node: Node, config: Config, transport: Transport, choice: Choic
         node.notice("GD-312", f"keys of an earlier version do nothing, and can be removed: {keys}")
     for text in kept.damage:
         node.notice("GD-603", text)
-    if foreign := node.peer.admission.foreign:
+    if foreign:
         text = f"{foreign} kept decisions about members are not of the operator that this host follows, and do not hold"
         node.notice("GD-207", text)
     doubts = [doubt(address, listen_host(config), config.network.seeds) for address in choice.addresses]
@@ -326,27 +328,35 @@ def _renew_invite(home: Path, config: Config, addresses: Sequence[str], kept: _K
         )
 
 
-def _count_on(peer: Peer, meta: CheckpointMeta) -> None:
-    """Count this peer's rounds, steps and samples on from its checkpoint. Members that run may remember more."""
-    if meta.peer == peer.id.hex():
-        rounds = min(meta.peer_rounds, 0xFFFF_FFFF)
-        peer.progress.merge([Progress(peer.id, 0, meta.steps, meta.samples, rounds)])
+def _counted(peer: bytes, meta: CheckpointMeta) -> Progress | None:
+    """This peer's rounds, steps and samples by its checkpoint. Members that run may remember more."""
+    if meta.peer != peer.hex():
+        return None
+    return Progress(peer, 0, meta.steps, meta.samples, min(meta.peer_rounds, 0xFFFF_FFFF))
 
 
 def _start(node: Node, config: Config, store: Store, kept: _Kept) -> None:
     """Tell the peer whether it founds the network, and where it looks for it."""
     if kept.founds:
         log.info("founding the network %s: its first model is that of the first training process", kept.network.name)
-    resume = None
+    resume = counted = None
     if kept.newest is not None and not kept.founds:
         path, meta = kept.newest
         node.holds(path, store.saved_at(path))
         resume = Held(meta.clock, min(meta.round, 0xFFFF_FFFF))
         log.info("newest checkpoint: network clock %d steps, round %d", meta.clock, meta.peer_rounds)
-        _count_on(node.peer, meta)
+        counted = _counted(node.peer.id, meta)
     elif node.run_id:
         text = f"there is no checkpoint in {store.dir}: the model can only come from another member of this run"
         node.notice("GD-604", text)
     seeds = [] if kept.founds else list(config.network.seeds)
     members, known = [member for member, _ in kept.members], {member.id: seconds for member, seconds in kept.members}
-    node.peer.join(seeds, time.monotonic(), founds=kept.founds, remembered=members, known=known, resume=resume)
+    node.peer.join(
+        seeds,
+        time.monotonic(),
+        founds=kept.founds,
+        remembered=members,
+        known=known,
+        resume=resume,
+        counted=counted,
+    )

@@ -98,7 +98,7 @@ def run(arguments: argparse.Namespace) -> int:
             node = build(
                 home, config, of_container(os.environ), supervisor=arguments.supervisor, trains=arguments.trains
             )
-        me = node.peer.membership.me
+        me = node.peer.view.me
         logs.configure(me.name, arguments.log_format, id=me.id.hex(), verbose=arguments.verbose, file=file)
     except (GossipdpError, OSError) as error:
         return failed(with_code(error))

@@ -13,6 +13,7 @@ from typing import Any
 
 from gossipdp.config import Config
 from gossipdp.errors import DataError, GossipdpError, refused_here
+from gossipdp.protocol.admission.register import Admission
 from gossipdp.runtime.node import Node
 from gossipdp.runtime.observability import audit
 from peers import decisions, invites
@@ -27,8 +28,11 @@ log = logging.getLogger("gossipdp.daemon")
 class Control:
     """Answers requests on the control socket, in the I/O loop."""
 
-    def __init__(self, server: ControlServer, node: Node, home: Path, config: Config, final: FinalFiles) -> None:
-        self._server, self._node, self._home, self._config, self._final = server, node, home, config, final
+    def __init__(
+        self, server: ControlServer, node: Node, admission: Admission, home: Path, config: Config, final: FinalFiles
+    ) -> None:
+        self._server, self._node, self._admission = server, node, admission
+        self._home, self._config, self._final = home, config, final
 
     def filenos(self) -> Sequence[int]:
         return self._server.filenos()
@@ -63,7 +67,7 @@ class Control:
                 audit.record("invited", seeds=", ".join(seeds))
                 return {"path": str(path), "seeds": seeds}
             case "decisions":
-                return decisions.describe(self._node.peer.admission, self._node.generation)
+                return decisions.describe(self._admission, self._node.generation)
             case "decide":
                 stands, saved = self._node.decide(decisions.decode(**request.args))
                 return {"stands": stands, "saved": saved}
@@ -80,7 +84,7 @@ class Control:
 
     def _finish(self, calls: bool = False, wait: float | None = None, base: str = "") -> dict[str, Any]:
         """End the run in order. calls: ask all members to do so too."""
-        if not self._node.peer.replica.ready and calls:
+        if not self._node.peer.view.ready and calls:
             seen, do = "this peer has not got the model yet", "finish on another member, or `gossipdp leave`"
             raise DataError("GD-604", "this peer has no model to finish with", seen=seen, do=do)
         if base:

@@ -33,9 +33,11 @@ from gossipdp.protocol.replica import Replica
 from gossipdp.protocol.rounds.speed import Speed
 from gossipdp.protocol.strikes import Strikes
 from gossipdp.protocol.transfer.claims import Held, Live
+from gossipdp.protocol.transfer.moments import Moments
+from gossipdp.protocol.view import View
 from gossipdp.protocol.wire import encoding as wire
 from gossipdp.protocol.wire.encoding import Buffer
-from gossipdp.protocol.wire.messages import Coverage, Decision, Decisions, Member, Message, Receipt
+from gossipdp.protocol.wire.messages import Coverage, Decision, Decisions, Member, Message, Progress, Receipt
 
 __all__ = ["Peer", "PeerConfig"]
 
@@ -43,7 +45,9 @@ NONE_KNOWN: Final[Mapping[bytes, float]] = MappingProxyType({})
 
 
 class Peer:
-    """One peer of a network.
+    """One peer of a network. Its methods are commands, inputs and outputs.
+
+    `view` is what may be read of it. `leasing` is a second set of commands: leases on the data that the network reads.
 
     Args:
         me: this peer's member record. Its incarnation is new with every start.
@@ -65,34 +69,34 @@ class Peer:
         admission: Admission | None = None,
     ) -> None:
         self.config, self.id = config, me.id
-        self.admission = Admission(me.id) if admission is None else admission
-        self._admitted = self.admission.changes
+        self._admission = Admission(me.id) if admission is None else admission
+        self._admitted = self._admission.changes
         """decisions that the other machines have followed"""
-        self.strikes = Strikes(config.quarantine, me.id, self.admission)
+        self._strikes = Strikes(config.quarantine, me.id, self._admission)
         self._outputs = Outputs()
         signer, speed = Signer(sign, verify), Speed()
-        self.progress = ProgressBoard(me.id, signer)
-        self.membership = Membership(
+        self._progress = ProgressBoard(me.id, signer)
+        self._membership = Membership(
             config.membership,
             me,
             random=random,
             outputs=self._outputs,
-            admission=self.admission,
-            strikes=self.strikes,
-            progress=self.progress,
+            admission=self._admission,
+            strikes=self._strikes,
+            progress=self._progress,
             speed=speed,
             signer=signer,
             now=now,
         )
         self._budgets = Budgets(self._outputs, now)
         self._spreading = Spreading(
-            self.admission, self.membership, self._budgets, random=random, outputs=self._outputs, now=now
+            self._admission, self._membership, self._budgets, random=random, outputs=self._outputs, now=now
         )
         parts = Parts(
             config=config,
-            membership=self.membership,
-            progress=self.progress,
-            strikes=self.strikes,
+            membership=self._membership,
+            progress=self._progress,
+            strikes=self._strikes,
             outputs=self._outputs,
             speed=speed,
             random=random,
@@ -100,12 +104,11 @@ class Peer:
             verify=verify,
             now=now,
         )
-        self.replica = replica = Replica(parts)
-        self.averaging, self.moments = replica.averaging, replica.moments
-        self.rounds, self.pacing, self.contribution = replica.rounds, replica.pacing, replica.contribution
+        self._replica = Replica(parts)
         self.leasing = Leasing(
-            self.membership, incarnation=me.incarnation, random=random, outputs=self._outputs, now=now
+            self._membership, incarnation=me.incarnation, random=random, outputs=self._outputs, now=now
         )
+        self.view = View(config, self._admission, self._strikes, self._membership, self._progress, self._replica)
         self._leaving_at: float | None = None
         self._left = False
 
@@ -120,6 +123,7 @@ class Peer:
         remembered: Sequence[Member] = (),
         known: Mapping[bytes, float] = NONE_KNOWN,
         resume: Held | None = None,
+        counted: Progress | None = None,
     ) -> None:
         """Look for the network, without end.
 
@@ -130,22 +134,25 @@ class Peer:
             known: seconds for which earlier lives of this peer knew each.
             resume: progress of this host's newest checkpoint. This peer resumes from it if no member has the model, and
                 no live one holds a later checkpoint: `config.resume_after` seconds from now at the latest.
+            counted: this peer's own rounds, steps and samples by that checkpoint. It counts on from them.
         """
-        self.replica.join(remembered, resume, now, founds=founds, alone=not addresses)
-        self.membership.remember(remembered, known)
-        self.membership.join(addresses, now)
+        if counted is not None:
+            self._progress.merge([counted])
+        self._replica.join(remembered, resume, now, founds=founds, alone=not addresses)
+        self._membership.remember(remembered, known)
+        self._membership.join(addresses, now)
         self._step(now)
 
     def finish(self, now: float, *, calls: bool, wait: float | None = None) -> None:
         """End the run of this peer once its training process is gone: see `Ending.begin`."""
-        self.replica.ending.begin(now, calls=calls, wait=wait)
+        self._replica.ending.begin(now, calls=calls, wait=wait)
         self._step(now)
 
     def leave(self, now: float) -> None:
         """Finish the chunks in flight, say goodbye, and emit Left."""
         if self._leaving_at is None:
             self._leaving_at = now + self.config.leave_within
-            self.replica.stop(now)
+            self._replica.stop(now)
             self._step(now)
 
     def decide(self, decision: Decision, now: float) -> bool:
@@ -183,12 +190,12 @@ class Peer:
             moments: it begins with an empty optimizer, and can use the moments that this peer holds.
             live: it trained with an earlier daemon of this peer, and its parameters may be the newest of all.
         """
-        self.replica.attach(schema, carried, live, now, moments=moments)
+        self._replica.attach(schema, carried, live, now, moments=moments)
         self._step(now)
 
     def detach(self, now: float) -> None:
         """The training process is gone."""
-        self.replica.detach()
+        self._replica.detach()
         self._step(now)
 
     def submit(
@@ -213,12 +220,17 @@ class Peer:
             losses: the script's last training and evaluation loss, for other members to see; NaN if unknown.
         """
         self._wake(now)
-        if self.replica.submit(session, snapshot, applied, steps, samples, state, losses, now):
+        if self._replica.submit(session, snapshot, applied, steps, samples, state, losses, now):
             self._step(now)
 
     def slot_applied(self, session: int, slot: int, now: float) -> None:
         """The training process has added a sealed slot to x."""
-        self.rounds.slot_applied(session, slot)
+        self._replica.rounds.slot_applied(session, slot)
+        self._step(now)
+
+    def hold_moments(self, moments: Moments, now: float) -> None:
+        """The training process has given the inner optimizer's moments, for members that fetch them."""
+        self._replica.moments.hold(moments, now)
         self._step(now)
 
     # -- inputs -----------------------------------------------------------------------------------------------
@@ -226,7 +238,7 @@ class Peer:
     def receive(self, frames: Sequence[Buffer], source: bytes, now: float) -> None:
         """`frames` came from the peer whose id the transport has verified as `source`."""
         self._wake(now)
-        if not self.admission.admits(source):
+        if not self._admission.admits(source):
             return None
         try:
             message, buffers = wire.decode(frames)
@@ -238,40 +250,40 @@ class Peer:
             raised = traceback.extract_tb(error.__traceback__)[-1]
             fault = f"{type(error).__name__} in {raised.name}, line {raised.lineno}: {error!s:.200}"
             self._outputs.emit(MessageFailed(source, type(message).__name__, fault))
-            self.replica.part(source, now)
+            self._replica.part(source, now)
         return self._step(now)
 
     def _handle(self, message: Message, buffers: list[Buffer], source: bytes, size: int, now: float) -> None:
         if isinstance(message, MembershipMessage):
-            return self.membership.receive(message, source, now)
-        self.membership.contact(source, now)
+            return self._membership.receive(message, source, now)
+        self._membership.contact(source, now)
         if not self._budgets.takes(message, source, now):
             return None
         if isinstance(message, Decisions):
             return self._spreading.receive(message, buffers, source, now)
         if isinstance(message, Coverage):
             return self.leasing.receive(message, buffers, source, now)
-        return self.replica.receive(message, buffers, source, size, now)
+        return self._replica.receive(message, buffers, source, size, now)
 
     def link_down(self, peer: bytes, reason: str, now: float) -> None:
         """The transport has lost its link to `peer`."""
-        self.membership.link_down(peer, reason, now)
+        self._membership.link_down(peer, reason, now)
         self._step(now)
 
     def advertise(self, addresses: Sequence[str], now: float) -> None:
         """Other peers can dial this one at `addresses`, 4 at most. Without any they cannot dial it."""
-        self.membership.advertise(addresses, now)
+        self._membership.advertise(addresses, now)
         self._step(now)
 
     def job_done(self, job: jobs.Job[object], result: object, now: float) -> None:
         """The driver has carried out a job. Results come in the order of the jobs."""
         self._wake(now)
-        self.replica.job_done(job, result, now)
+        self._replica.job_done(job, result, now)
         self._step(now)
 
     def timer(self) -> float | None:
         """When `handle_timer` wants to be called next, or None."""
-        times: list[float | None] = [self.membership.timer(), self.replica.timer()]
+        times: list[float | None] = [self._membership.timer(), self._replica.timer()]
         if not self._left:
             times += [self._leaving_at, self.leasing.timer(), self._spreading.timer()]
         return min([time for time in times if time is not None], default=None)
@@ -279,8 +291,8 @@ class Peer:
     def handle_timer(self, now: float) -> None:
         """The time that `timer` named has come."""
         self._wake(now)
-        self.membership.handle_timer(now)
-        self.replica.handle_timer(now)
+        self._membership.handle_timer(now)
+        self._replica.handle_timer(now)
         if not self._left:
             self.leasing.handle_timer(now)
             self._spreading.handle_timer(now)
@@ -293,8 +305,8 @@ class Peer:
         while self._outputs.messages:
             envelope = self._outputs.messages.popleft()
             if envelope.to:
-                address = envelope.address or self.membership.address_of(envelope.to)
-                envelope = envelope._replace(address=address, others=self.membership.others_of(envelope.to))
+                address = envelope.address or self._membership.address_of(envelope.to)
+                envelope = envelope._replace(address=address, others=self._membership.others_of(envelope.to))
             yield envelope
 
     def next_job(self) -> jobs.Job[object] | None:
@@ -304,11 +316,6 @@ class Peer:
     def next_event(self) -> Event | None:
         """The next event for the driver, or None."""
         return self._outputs.events.popleft() if self._outputs.events else None
-
-    @property
-    def leaving(self) -> bool:
-        """`leave` was called."""
-        return self._leaving_at is not None
 
     # -- inside -----------------------------------------------------------------------------------------------
 
@@ -320,32 +327,32 @@ class Peer:
         due = self.timer()
         late = 0.0 if due is None else now - due
         if late > self.config.membership.probe_interval:
-            self.membership.slept(late)
-            self.replica.slept(late, now)
+            self._membership.slept(late)
+            self._replica.slept(late, now)
 
     def _step(self, now: float) -> None:
         """Follow up on an input. Called after every one."""
-        struck = self.strikes.judge(self._outputs.unjudged, self.membership.members, now)
+        struck = self._strikes.judge(self._outputs.unjudged, self._membership.members, now)
         self._outputs.unjudged.clear()
         for event in struck:
             self._outputs.emit(event)
-        decided = self._admitted != self.admission.changes
+        decided = self._admitted != self._admission.changes
         if decided:
-            self._admitted = self.admission.changes
-            self.membership.put_out(now)
+            self._admitted = self._admission.changes
+            self._membership.put_out(now)
         if decided or any(event.pause for event in struck):
-            self.averaging.step(now)
-        while self.membership.events:
-            news = self.membership.events.popleft()
+            self._replica.averaging.step(now)
+        while self._membership.events:
+            news = self._membership.events.popleft()
             self._outputs.emit(news)
             if isinstance(news, Joined):
                 self._spreading.joined(now)
             if isinstance(news, MemberChanged):
-                self.replica.member_changed(news.member, now)
+                self._replica.member_changed(news.member, now)
                 self.leasing.member_changed(now)
-        self.replica.step(now)
+        self._replica.step(now)
         leaving = self._leaving_at is not None and not self._left
-        if leaving and (self.averaging.at_rest or now >= (self._leaving_at or now)):
+        if leaving and (self._replica.averaging.at_rest or now >= (self._leaving_at or now)):
             self._left = True
-            self.membership.leave(now)
+            self._membership.leave(now)
             self._outputs.emit(Left())

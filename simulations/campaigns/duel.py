@@ -147,8 +147,8 @@ class Duel:
         self._start(one)
         network.at(0.2, "start", None, lambda: self._start(two))
         network.run(FORMED)
-        assert all(host.running.replica.ready for host in network.hosts), "the network has not formed"
-        while any(host.running.averaging.partner or not host.running.rounds.trains for host in network.hosts):
+        assert all(host.running.view.ready for host in network.hosts), "the network has not formed"
+        while any(host.running.view.partner or not host.running._replica.rounds.trains for host in network.hosts):
             assert network.now < FORMED + PATIENCE, "a peer does not train, or an exchange does not end"
             network.run(network.now + 0.01)
         for host in network.hosts:
@@ -157,7 +157,7 @@ class Duel:
         self._waits = True
         offering = network.hosts if self.setting.crossing else network.hosts[:1]
         for host in offering:
-            network.command(host, "want", lambda peer: peer.averaging.want(1, network.now))
+            network.command(host, "want", lambda peer: peer._replica.averaging.want(1, network.now))
         network.run(network.now + 0.6)
         assert self.watched, "no exchange has begun"
         self._calm()
@@ -174,7 +174,7 @@ class Duel:
                 self.books.beliefs.check_views()
                 assert self.books.exchanges > exchanged, "I7: they exchange no more"
                 for host in network.hosts:
-                    assert host.running.replica.ready, f"I7 {host.name} has no model"
+                    assert host.running.view.ready, f"I7 {host.name} has no model"
                     assert self.trainers[host.index].session, f"I7 {host.name}: training has no session"
                 self.oracle.check(self.books.doubts)
                 return

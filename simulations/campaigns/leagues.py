@@ -125,12 +125,12 @@ class LeagueSiege(Siege):
             self.network.at(self.network.now, "start", None, partial(self.restart, host))
         self._form(self.network.hosts)
         for host in self.honest:
-            self._clocks[host.index] = host.running.replica.clock, self.trainers[host.index].steps
+            self._clocks[host.index] = host.running.view.clock, self.trainers[host.index].steps
         self._besiege()
 
     def _form(self, hosts: Sequence[Host]) -> None:
         """Run until all of `hosts` have the model, and for as long again as a small network needs for that."""
-        while not all(host.peer is not None and host.peer.replica.ready for host in hosts):
+        while not all(host.peer is not None and host.peer.view.ready for host in hosts):
             self.network.run(self.network.now + 1.0)
             assert self.network.now < LONGEST, "the network never formed"
         self.network.run(self.network.now + FORMING / 2)
@@ -160,7 +160,7 @@ class LeagueSiege(Siege):
 
     def siege(self, seconds: float = SIEGE) -> LeagueOutcome:
         outcome = super().siege(seconds)
-        gained = [host.running.replica.clock - self._clocks[host.index][0] for host in self.honest]
+        gained = [host.running.view.clock - self._clocks[host.index][0] for host in self.honest]
         trained = [self.trainers[host.index].steps - self._clocks[host.index][1] for host in self.honest]
         tables = [host.running.leasing.table(DATA.digest) for host in self.honest]
         finished = [table.epoch * DATA.blocks + sum(map(int.bit_count, table.finished)) for table in tables if table]

@@ -90,7 +90,7 @@ class Behind(Cluster):
     @staticmethod
     def _a_round(up: Sequence[Host]) -> int:
         """Most exchanges of a dialable peer in one round."""
-        return 1 + guests_per_round([host.running.membership.me for host in up])[0]
+        return 1 + guests_per_round([host.running.view.me for host in up])[0]
 
     def _check_views(self) -> None:
         """The undialable peers know all members from the few dialable ones, whose traffic has a budget. So they get

@@ -114,7 +114,7 @@ class Siege(Cluster):
         self._besiege()
 
     def _besiege(self) -> None:
-        assert all(host.running.replica.ready for host in self.network.hosts), "the network never formed"
+        assert all(host.running.view.ready for host in self.network.hosts), "the network never formed"
         self._began = self.network.now
         self._look()
         for host in self.culprits:
@@ -171,7 +171,7 @@ class Siege(Cluster):
     def _look(self) -> None:
         now = self.network.now
         for one, other in permutations(self.honest, 2):
-            if one.running.membership.members[other.id].state in (State.FAILED, State.LEFT):
+            if one.running.view.members[other.id].state in (State.FAILED, State.LEFT):
                 since = self._dead_since.setdefault((one.index, other.index), now)
                 self._believed_dead = max(self._believed_dead, now - since)
             else:

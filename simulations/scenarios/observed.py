@@ -112,7 +112,7 @@ class ObservedCluster(Cluster):
         network = self.network
         network.at(network.now + TICK, "look", None, self._observe)
         up = [host for host in network.hosts if host.peer is not None]
-        ready = [host for host in up if host.running.replica.ready]
+        ready = [host for host in up if host.running.view.ready]
         seen, failed = {}, {}
         for host in up:
             believed = {other.index: _believed(host, other) for other in up if other is not host}
@@ -126,7 +126,7 @@ class ObservedCluster(Cluster):
                 seen,
                 failed,
                 self.disagreement() ** 0.5 if ready else 0.0,
-                {host.index: host.running.contribution.steps for host in up},
+                {host.index: host.running.view.steps for host in up},
             )
         )
 
@@ -198,5 +198,5 @@ class ObservedCluster(Cluster):
 
 def _believed(host: Host, other: Host) -> State | None:
     """State that `host` believes of the present life of `other`. None if it knows only earlier lives."""
-    record = host.running.membership.members.get(other.id)
+    record = host.running.view.members.get(other.id)
     return None if record is None or record.incarnation < other.incarnation else record.state

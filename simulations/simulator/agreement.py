@@ -42,13 +42,13 @@ class Agreement(NamedTuple):
 
 def disagreement(network: Network) -> float:
     """Mean over parameters and peers of (a_i - mean a)^2."""
-    anchors = [host.algorithm.ledger.a for host in network.hosts if host.peer is not None and host.peer.replica.ready]
+    anchors = [host.algorithm.ledger.a for host in network.hosts if host.peer is not None and host.peer.view.ready]
     return float(np.mean(np.var(np.array(anchors, np.float64), axis=0)))
 
 
 def rounding_noise(network: Network) -> float:
     """Squared distance that roundings alone may leave: buffers travel in 16 bits, relative to each element."""
-    ledgers = [host.algorithm.ledger for host in network.hosts if host.peer is not None and host.peer.replica.ready]
+    ledgers = [host.algorithm.ledger for host in network.hosts if host.peer is not None and host.peer.view.ready]
     buffers = [
         float(np.sum((ROUNDING * each.a[each.trainable :].astype(np.float64)) ** 2)) / each.size for each in ledgers
     ]
@@ -66,7 +66,7 @@ def observe_agreement(network: Network, listeners: list[Callable[[Host, Event], 
     """
     up = [host for host in network.hosts if host.peer is not None]
     rounds = 8 + 6 * math.log2(max(2, len(up))) + MOMENTUM_FADES
-    begun = {host.index: host.running.rounds.rounds for host in up}
+    begun = {host.index: host.running.view.model_rounds for host in up}
     start = left = disagreement(network)
     worst = [start, 0.0, 0.0]
     met = [dict.fromkeys(begun, 0) for _ in worst]
@@ -84,7 +84,7 @@ def observe_agreement(network: Network, listeners: list[Callable[[Host, Event], 
         network.run(network.now + 1.0)
         left = disagreement(network)
         worst[third] = max(worst[third], left)
-        done = min(host.running.rounds.rounds - begun[host.index] for host in up)
+        done = min(host.running.view.model_rounds - begun[host.index] for host in up)
         third = min(2, int(3 * done / rounds))
     enough = [min(each.values()) >= rounds / 6 for each in met]
     return Agreement(start, worst, left, rounds, enough, rounding_noise(network))

@@ -77,11 +77,11 @@ class Beliefs:
 
 
 def _version(host: Host) -> tuple[int, int]:
-    return host.incarnation, host.running.membership.me.refutation
+    return host.incarnation, host.running.view.me.refutation
 
 
 def _check_view(host: Host, other: Host) -> None:
-    record = host.running.membership.members.get(other.id)
+    record = host.running.view.members.get(other.id)
     if other.peer is not None:
         assert record is not None and record.state == State.ALIVE, f"I8 {host.name} does not see {other.name}: {record}"
         assert record.incarnation == other.incarnation, f"I8 {host.name} knows an earlier life of {other.name}"

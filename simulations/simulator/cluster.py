@@ -121,7 +121,7 @@ class Cluster(ClusterProcesses):
         network.set_conditions(self.plan.before)
         watch_living(network, PRESETS[self.plan.preset].probe_interval)
         # Without a running peer that has the model, all hosts with a checkpoint must come back. One seed must run.
-        cold = not any(host.peer is not None and host.peer.replica.ready for host in network.hosts)
+        cold = not any(host.peer is not None and host.peer.view.ready for host in network.hosts)
         seed = self._seed_that_must_run(self._random.randrange(2))
         if self.plan.dead:
             self._kill_for_good(network.hosts[seed])
@@ -144,7 +144,7 @@ class Cluster(ClusterProcesses):
         """
         network, now = self.network, self.network.now
         up = [host for host in network.hosts if host.peer is not None and now >= host.paused_until]
-        ready = {host for host in up if host.running.replica.ready}
+        ready = {host for host in up if host.running.view.ready}
         mortal = [host for host in up if host is not needed and ready - {host}]
         if not mortal:
             return
@@ -159,9 +159,7 @@ class Cluster(ClusterProcesses):
         It takes longest with three sides, one of which is a single peer with a line of its own.
         """
         begun = self.network.now
-        while any(
-            host.peer and (host.peer.replica.apart or host.peer.replica.resyncing) for host in self.network.hosts
-        ):
+        while any(host.peer and (host.peer.view.apart or host.peer.view.resyncing) for host in self.network.hosts):
             if self.network.now >= latest:
                 return
             self.network.run(self.network.now + 1.0)
@@ -195,7 +193,7 @@ class Cluster(ClusterProcesses):
         for host in self.network.hosts:
             if host.peer is None:
                 continue
-            assert host.peer.replica.ready, f"I7 {host.name} has no model at the end"
+            assert host.peer.view.ready, f"I7 {host.name} has no model at the end"
             trainer = self.trainers[host.index]
             assert trainer.alive and trainer.session, f"I7 {host.name}: the training process has no session"
             mixed = self.books.mixes.at.get((host.index, host.incarnation), [])

@@ -130,7 +130,9 @@ class ClusterProcesses:
             trainer.hear(event)
         self.progress.heard(host, event, self.network.now)
         match event:
-            case SessionOpened(_, kept) if not kept and self.network.links.whole_for > 1.0 and not host.running.leaving:
+            case SessionOpened(_, kept) if (
+                not kept and self.network.links.whole_for > 1.0 and not host.running.view.leaving
+            ):
                 self.books.check_start(host)
             case StateReady(Origin.FOUNDED):
                 self.founded = True
@@ -139,7 +141,7 @@ class ClusterProcesses:
                 assert saved is not None and (saved.clock, saved.rounds) == (clock, rounds), f"{host.name}: {event}"
                 self.later_checkpoints.setdefault(host.index, []).append(saved)
             case ResyncEnded(complete=True):
-                up = [other.running.replica for other in self.network.hosts if other.peer is not None]
+                up = [other.running._replica for other in self.network.hosts if other.peer is not None]
                 if clocks := [each.clock for each in up if each.rounds.trains]:
                     self._replaced[host.index] = min(clocks)
             case SessionRefused(code, reason):
@@ -213,9 +215,9 @@ class ClusterProcesses:
         if host.peer is None:
             return
         others = [other for other in self.network.hosts if other is not host]
-        kept = any(other.checkpoint is not None or (other.peer and other.peer.replica.ready) for other in others)
+        kept = any(other.checkpoint is not None or (other.peer and other.peer.view.ready) for other in others)
         older = self._older.get(host.index)
-        if torn and (kept or older is not None or host.peer.replica.ready):
+        if torn and (kept or older is not None or host.peer.view.ready):
             host.tear(older)
         if not kept and host.checkpoint is None:
             self.save(host)

@@ -52,13 +52,13 @@ def watch_living(network: Network, period: float) -> None:
 
 def _is_dead_to(one: Host, other: Host) -> bool:
     """Whether `one` believes `other` dead, although either could dial the other."""
-    record = one.running.membership.members.get(other.id)
+    record = one.running.view.members.get(other.id)
     return record is not None and record.state == State.FAILED and not (one.outbound or other.outbound)
 
 
 def lives_that_know(up: list[Host], dead: Host) -> dict[Host, int]:
     """The running hosts that believed `dead` alive, and their lives. Other hosts need not learn of its death."""
-    seen = {host: host.running.membership.members.get(dead.id) for host in up if host is not dead}
+    seen = {host: host.running.view.members.get(dead.id) for host in up if host is not dead}
     alive = (State.ALIVE, State.SUSPECT)
     return {host: host.life for host, record in seen.items() if record is not None and record.state in alive}
 
@@ -82,6 +82,6 @@ def check_found_dead(dead: Host, lives: Mapping[Host, int]) -> None:
     """Check that these lives believe `dead` failed, as far as they still run."""
     for host, life in lives.items():
         if host.peer is not None and host.life == life:
-            record = host.peer.membership.members.get(dead.id)
+            record = host.peer.view.members.get(dead.id)
             known = record is not None and record.state in (State.FAILED, State.LEFT)
             assert known, f"I8 {host.name} has not noticed that {dead.name} is dead: {record}"

@@ -114,8 +114,8 @@ class Host:
     def end_life(self, *, keep_disk: bool) -> None:
         """Kill the process. The disk keeps the last checkpoint and the members alive then."""
         if self.peer is not None and keep_disk:
-            self.remembered = tuple(self.peer.membership.alive())
-            self.decisions = self.peer.admission.decisions
+            self.remembered = tuple(self.peer.view.alive)
+            self.decisions = self.peer.view.decisions
         if not keep_disk:
             self.checkpoint, self.remembered, self.decisions = None, (), ()
         self.peer = None
@@ -123,7 +123,7 @@ class Host:
 
     def save(self) -> None:
         """Write a checkpoint to the disk, unless the peer has no whole model."""
-        if self.running.replica.model is not None and self.running.replica.whole:
+        if self.running.view.model is not None and self.running.view.whole:
             self.keep()
 
     def keep(self, *, pinned: bool = False) -> None:
@@ -133,11 +133,11 @@ class Host:
             pinned: keep it beside later ones.
         """
         peer, ledger = self.running, self.algorithm.ledger
-        assert peer.replica.model is not None
+        assert peer.view.model is not None
         self.checkpoint = Checkpoint(
-            peer.replica.model.schema_bytes,
-            peer.replica.state_clock,
-            peer.rounds.rounds,
+            peer.view.model.schema_bytes,
+            peer.view.state_clock,
+            peer.view.model_rounds,
             ledger.a.copy(),
             ledger.v.copy(),
             ledger.lookahead.copy(),

@@ -143,19 +143,19 @@ class Books:
         The anchor is at most `NEAR` times as far from the mean of the training peers as these are, or as one of them
         moves in a round. A model that was long on its way is not checked, and paused peers do not count.
         """
-        if self.hostile or host.running.replica.fetched_in > MOST_ROUNDS * host.config.every:
+        if self.hostile or host.running._replica.fetched_in > MOST_ROUNDS * host.config.every:
             return
-        view, now = host.running.membership, self._clock()
-        reached = {member.id for member in view.alive() if view.reaches(member.id)}
+        membership, now = host.running._membership, self._clock()
+        reached = {member.id for member in membership.alive() if membership.reaches(member.id)}
         there = [each for each in self._hosts if each.peer is not None and each.paused_until <= now]
         bound = [each for each in there if each.id in reached and self._bound_trainer(each) is not None]
-        others = [each for each in bound if each.running.rounds.trains]
+        others = [each for each in bound if each.running._replica.rounds.trains]
         if not others:
             return
         anchors = np.array([other.algorithm.ledger.a for other in others], np.float64)
         mean = anchors.mean(axis=0)
         apart, distance = (rms(vectors - mean) for vectors in (anchors, host.algorithm.ledger.a))
-        usual = max(apart, *(other.running.rounds.movement for other in others))
+        usual = max(apart, *(other.running._replica.rounds.movement for other in others))
         self.late_starts += 1
         assert distance <= NEAR * usual, f"I16 {host.name}: training begins {distance / usual:.1f} times as far away"
 
@@ -287,9 +287,11 @@ class Books:
         up = [host for host in self._hosts if host.peer is not None]
         for host in up:
             peer = host.running
-            assert not peer.replica.resyncing and not peer.replica.apart, f"I15 {host.name}: two sides are still apart"
-            assert peer.averaging.in_doubt == 0 or len(up) < len(self._hosts), f"I2 {host.name}: still in doubt"
-            if peer.replica.ready:
+            assert not peer.view.resyncing and not peer.view.apart, f"I15 {host.name}: two sides are still apart"
+            assert peer._replica.averaging.in_doubt == 0 or len(up) < len(self._hosts), (
+                f"I2 {host.name}: still in doubt"
+            )
+            if peer.view.ready:
                 self.check(host, range(host.algorithm.ledger.chunks))
         self.rested = True
 

@@ -144,7 +144,7 @@ class Nemesis:
         hosts = [network.hosts[number] for number in fault.hosts if number < len(network.hosts)]
         if not hosts:
             return
-        busy = [host for host in network.hosts if host.peer is not None and host.peer.averaging.partner is not None]
+        busy = [host for host in network.hosts if host.peer is not None and host.peer.view.partner is not None]
         host = busy[fault.hosts[0] % len(busy)] if fault.busy and busy else hosts[0]
         rest = [other for other in network.hosts if other not in hosts]
         network.record("fault", host if fault.kind in OF_ONE else None, None, fault)

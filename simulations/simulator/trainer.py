@@ -165,13 +165,13 @@ class Trainer:
                 if kept and self._live is not None:
                     self._since_submit -= self._live.steps
                 else:
-                    self._since_submit, self.clock = 0, self.host.running.replica.clock
+                    self._since_submit, self.clock = 0, self.host.running.view.clock
                     self.since[:] = 0.0
                     self.x[:] = self.region.buffers[0]
-                self._every = self.host.running.pacing.every
+                self._every = self.host.running.view.every
                 self._spans = self._schema.spans()
                 self._done(self, "load", tuple(range(self.host.algorithm.ledger.chunks)))
-                self._inherit(self.host.running.moments.held)
+                self._inherit(self.host.running.view.moments)
                 free = self.region.free
                 self._tell("loaded", lambda peer: free.done("model"))
                 if not self._stepping:
@@ -186,7 +186,7 @@ class Trainer:
                 self._slots.append((slot, chunks, due))
             case SnapshotTaken():
                 self._outstanding, self._under_way = False, 0
-                self.clock = max(self.clock, self.host.running.replica.clock + self._since_submit)
+                self.clock = max(self.clock, self.host.running.view.clock + self._since_submit)
                 self._rounds += 1
                 if self.config.tells and self._rounds % self.config.tells == 0:
                     self._tell_moments()
@@ -207,7 +207,7 @@ class Trainer:
             chunks.append(Frozen(payload, codec.digest(payload)))
         self.moments = moments = Moments(self._optimizer_steps, tuple(chunks))
         self._done(self, "tell", ())
-        self._tell("moments", lambda peer: peer.moments.hold(moments, self._network.now))
+        self._tell("moments", lambda peer: peer.hold_moments(moments, self._network.now))
 
     # -- what it does -----------------------------------------------------------------------------------------
 

@@ -62,7 +62,7 @@ class HostileMember:
 
     def victims(self) -> list[Member]:
         """The latest records of the other members."""
-        return self.peer.membership.alive()
+        return self.peer.view.alive
 
     def signed(self, record: Member) -> Member:
         """`record`, signed by this member's own key."""

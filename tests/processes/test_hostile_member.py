@@ -27,7 +27,7 @@ def forgeries(hostile: HostileMember) -> None:
                 forged = (
                     replace(word, state=State.LEFT),
                     replace(word, state=State.LEFT, refutation=word.refutation + 1),
-                    replace(word, incarnation=word.incarnation + 1, address=hostile.peer.membership.me.address),
+                    replace(word, incarnation=word.incarnation + 1, address=hostile.peer.view.me.address),
                 )
                 record = hostile.signed(replace(hostile.random.choice(forged), accusers=()))
                 hostile.say(to, Pong(0, (record,)))

@@ -141,7 +141,7 @@ class Extremes:
     def doubt(self, teller, *members):
         accusers = tuple(bytes([number]) * 32 for number in range(MAX_ACCUSERS))
         for member in members:
-            known = self.town.peer(0).membership.members[member]
+            known = self.town.peer(0).view.members[member]
             self.hear(teller, Pong(0, (replace(known, state=State.SUSPECT, accusers=accusers),)))
 
 
@@ -154,7 +154,7 @@ def test_peers_at_all_limits_under_loss_cuts_and_restarts__every_message_is_read
     made.largest_counts(b, c)
     made.decide()
     town.run(1.0)
-    assert town.peer(0).replica.clock >= LARGEST - 1000 and len(town.peer(0).membership.members) > 400
+    assert town.peer(0).view.clock >= LARGEST - 1000 and len(town.peer(0).view.members) > 400
     for _ in range(20):
         made.doubt(d, b, c)
         town.run(0.5)

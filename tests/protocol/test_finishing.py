@@ -37,10 +37,10 @@ def test_no_outer_step_moves_an_anchor_and_no_momentum_pulls_after_the_end():
     town.finish(0, 1)
     town.run(0.2)
     momenta = [host.algorithm.ledger.v.copy() for host in town.hosts]
-    rounds = [host.peer.rounds.rounds for host in town.hosts]
+    rounds = [host.peer.view.model_rounds for host in town.hosts]
     town.finished(0, 1)
     assert all((host.algorithm.ledger.v == before).all() for host, before in zip(town.hosts, momenta, strict=True))
-    assert [host.peer.rounds.rounds for host in town.hosts] == rounds
+    assert [host.peer.view.model_rounds for host in town.hosts] == rounds
 
 
 def test_the_final_model_has_one_clock_on_all_peers_whenever_their_training_ended():
@@ -49,7 +49,7 @@ def test_the_final_model_has_one_clock_on_all_peers_whenever_their_training_ende
     town.run(2.0)
     town.finish(0)
     town.run(2.0)
-    first, second, last = (town.peer(index).replica for index in (2, 0, 1))
+    first, second, last = (town.peer(index)._replica for index in (2, 0, 1))
     assert first.state_clock < second.state_clock
     town.finish(1)
     town.finished(0, 1, 2)
@@ -65,7 +65,7 @@ def test_the_clock_of_a_model_that_was_old_when_it_came_does_not_fall_as_trainin
     town.train(2)
     while not town.of(2, RoundDone):
         town.run(0.02)
-    replica = town.peer(2).replica
+    replica = town.peer(2)._replica
     before = replica.state_clock
     assert replica.fetched_in
     town.trainers[2].die()
@@ -147,7 +147,7 @@ def test_a_member_that_keeps_its_lookahead_agrees_with_the_others(monkeypatch):
     for trainer in town.trainers.values():
         trainer.die()
     town.run(1.0)
-    monkeypatch.setattr(town.peer(1).averaging, "rest", lambda: None)
+    monkeypatch.setattr(town.peer(1)._replica.averaging, "rest", lambda: None)
     before = np.concatenate([town.points(0), town.anchors(1)])
     town.finish(0, 1)
     assert all(report.closeness.agrees for report in town.finished(0, 1))
@@ -159,16 +159,16 @@ def test_the_last_round_of_a_peer_is_in_its_anchor_before_it_closes():
     town = Ending.trained(2)
     town.net.set_conditions(dataclasses.replace(town.net.conditions, job=0.5))
     trainer, peer = town.trainers[0], town.peer(0)
-    while peer.rounds.at_rest or peer.rounds.handed_out:
+    while peer._replica.rounds.at_rest or peer._replica.rounds.handed_out:
         town.run(0.01)
-    made = peer.rounds.rounds
+    made = peer.view.model_rounds
     trainer.die()
     town.finish(0, 1)
     town.run(0.01)
-    assert peer.membership.me.phase is Phase.RUNNING, "a round is under way"
+    assert peer.view.me.phase is Phase.RUNNING, "a round is under way"
     town.net.set_conditions(dataclasses.replace(town.net.conditions, job=0.001))
     town.finished(0, 1)
-    assert peer.rounds.rounds > made
+    assert peer.view.model_rounds > made
 
 
 def test_a_peer_that_ends_first_waits_and_meets_no_peer_that_trains():
@@ -178,9 +178,9 @@ def test_a_peer_that_ends_first_waits_and_meets_no_peer_that_trains():
     for events in town.events.values():
         events.clear()
     town.run(30.0)
-    assert town.peer(0).membership.me.phase is Phase.WAITING and not town.of(0, ExchangeEnded)
+    assert town.peer(0).view.me.phase is Phase.WAITING and not town.of(0, ExchangeEnded)
     assert town.of(1, ExchangeEnded) and not town.of(1, Finished)
-    progress = town.peer(0).replica.ending.progress(town.net.now)
+    progress = town.peer(0).view.finish_progress(town.net.now)
     assert set(progress.awaited) == {town.hosts[1].id, town.hosts[2].id} and progress.left < 600.0
     town.finish(1, 2)
     town.finished(0, 1, 2)
@@ -189,7 +189,7 @@ def test_a_peer_that_ends_first_waits_and_meets_no_peer_that_trains():
 
 def test_the_wait_for_members_that_train_ends():
     town = Ending.trained(3)
-    town.hosts[2].peer.replica.ending._follows = False
+    town.hosts[2].peer._replica.ending._follows = False
     town.finish(0, calls=True, wait=6.0)
     town.run(5.0)
     assert not town.of(0, Finished)
@@ -197,11 +197,11 @@ def test_the_wait_for_members_that_train_ends():
     assert all(len(report.closers) == 2 for report in reports) and town.net.now < 16.0
     assert all(report.without == (town.hosts[2].id,) and not report.early for report in reports)
     assert distance(town.anchors(0, 1)) < 1e-5
-    [clock] = {town.peer(index).replica.state_clock for index in (0, 1)}
-    assert clock < town.peer(2).replica.clock, "the clock of those that have ended"
-    rounds = town.peer(2).rounds.rounds
+    [clock] = {town.peer(index).view.state_clock for index in (0, 1)}
+    assert clock < town.peer(2).view.clock, "the clock of those that have ended"
+    rounds = town.peer(2).view.model_rounds
     town.run(5.0)
-    assert town.peer(2).rounds.rounds > rounds and town.peer(2).membership.me.phase is Phase.RUNNING
+    assert town.peer(2).view.model_rounds > rounds and town.peer(2).view.me.phase is Phase.RUNNING
 
 
 def test_a_member_that_has_made_no_step_is_waited_for_a_minute():
@@ -246,7 +246,7 @@ def test_a_call_ends_the_training_of_all_members_and_names_the_caller():
 
 def test_a_peer_that_does_not_follow_trains_on():
     town = Ending.trained(3)
-    town.hosts[1].peer.replica.ending._follows = False
+    town.hosts[1].peer._replica.ending._follows = False
     town.finish(0, calls=True, wait=4.0)
     reports = town.finished(0, 2)
     assert all(len(report.closers) == 2 for report in reports)
@@ -255,7 +255,7 @@ def test_a_peer_that_does_not_follow_trains_on():
 
 def test_a_call_of_a_member_set_aside_is_not_followed():
     town = Ending.trained(3)
-    town.hosts[1].peer.replica.ending._strikes.shuns = lambda peer, now: peer == town.hosts[0].id
+    town.hosts[1].peer._replica.ending._strikes.shuns = lambda peer, now: peer == town.hosts[0].id
     town.finish(0, calls=True)
     town.run(0.1)
     assert all(begun.by != town.hosts[0].id for begun in town.of(1, FinishBegan))
@@ -286,7 +286,7 @@ def test_a_peer_that_is_done_waits_for_a_partner_but_not_for_ever():
     town.finish(0, 1, 2, wait=8.0)
     while not all(town.of(index, FinishPhase)[-1:] == [FinishPhase(Phase.CLOSING)] for index in (0, 1, 2)):
         town.run(0.01)
-    town.hosts[2].peer.averaging._closing._agreement.usual = 0.0  # it never agrees
+    town.hosts[2].peer._replica.averaging._closing._agreement.usual = 0.0  # it never agrees
     reports = town.finished(0, 1)
     assert all(report.closeness.agrees for report in reports)
     assert town.net.now < 5.5 + 8.0 + 8.0 + 2.0
@@ -331,7 +331,7 @@ def test_replicas_further_apart_than_usual_come_together_at_once():
     town.run(1.0)
     before = town.points(0, 1)
     town.hosts[0].algorithm.ledger.a += np.float32(0.6)
-    usual = town.peer(0).averaging.closeness.before
+    usual = town.peer(0).view.closeness.before
     town.finish(0, 1)
     reports = town.finished(0, 1)
     assert usual < 0.2 and all(report.closeness.agrees for report in reports)
@@ -421,7 +421,7 @@ def test_leaving_while_others_are_waited_for_ends_at_once():
     town.run(2.0)
     town.net.command(town.hosts[0], "leave", lambda peer: peer.leave(town.net.now))
     town.run(3.0)
-    assert town.peer(0).membership.me.state is State.LEFT and not town.of(0, Finished)
+    assert town.peer(0).view.me.state is State.LEFT and not town.of(0, Finished)
 
 
 def test_a_peer_that_trains_offers_nothing_to_one_whose_training_is_over():
@@ -443,10 +443,10 @@ def test_other_codecs_close_as_finely():
 
 def test_members_that_come_again_and_again_do_not_keep_the_others_from_their_end():
     town = Ending.trained(3)
-    town.hosts[2].peer.replica.ending._follows = False
+    town.hosts[2].peer._replica.ending._follows = False
     town.finish(0, 1, calls=True)
     town.run(2.0)
-    flapping, phases = town.peer(2).membership, [Phase.WAITING, Phase.RUNNING]
+    flapping, phases = town.peer(2)._membership, [Phase.WAITING, Phase.RUNNING]
     until = town.net.now + 120.0
     town.finish(2)
     while town.net.now < until and not all(town.of(index, Finished) for index in (0, 1)):

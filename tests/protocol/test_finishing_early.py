@@ -18,15 +18,15 @@ PUSH = 0.05
 
 
 def finishing(town, index):
-    return town.peer(index).replica.ending
+    return town.peer(index)._replica.ending
 
 
 def waiting(town, index):
     """Run until this peer waits for the others; at most 60 seconds."""
     until = town.net.now + 60.0
-    while town.net.now < until and town.peer(index).membership.me.phase is not Phase.WAITING:
+    while town.net.now < until and town.peer(index).view.me.phase is not Phase.WAITING:
         town.run(0.05)
-    assert town.peer(index).membership.me.phase is Phase.WAITING
+    assert town.peer(index).view.me.phase is Phase.WAITING
 
 
 def lose(town, index):
@@ -49,7 +49,7 @@ def pushed(peers):
     before = town.anchors(*range(peers))
     assert distance(before) < 1e-3 * PUSH
     town.hosts[0].algorithm.ledger.a += np.float32(PUSH)
-    town.peer(0).averaging.passes = 0
+    town.peer(0)._replica.averaging.passes = 0
     return town, before.mean(0)
 
 
@@ -118,9 +118,9 @@ def test_a_peer_leaves_after_its_wait_without_a_final_model_and_the_last_one_has
     assert early.without == (town.hosts[1].id,)
     assert FinishPhase(Phase.CLOSING) not in town.of(0, FinishPhase) and town.net.now < 18.0
     counts = finishing(town, 0).counts
-    assert counts.steps == town.peer(0).progress.mine.steps and counts.clock <= town.peer(1).replica.clock
+    assert counts.steps == town.peer(0).view.own_progress.steps and counts.clock <= town.peer(1).view.clock
     town.run(10.0)
-    assert town.peer(1).membership.members[town.hosts[0].id].state is State.LEFT
+    assert town.peer(1).view.members[town.hosts[0].id].state is State.LEFT
     town.finish(1)
     [last] = town.finished(1)
     assert last.closeness.agrees and not last.early and not last.without
@@ -149,14 +149,14 @@ def test_peers_that_end_early_one_after_the_other_leave_one_after_the_other():
 
 def test_the_wait_for_members_that_train_is_told_and_so_is_the_hand_in():
     town = Ending.trained(3)
-    town.peer(0).averaging.hand_in = lambda passes, now: False
+    town.peer(0)._replica.averaging.hand_in = lambda passes, now: False
     town.finish(0, wait=50.0)
     town.run(2.0)
     others = {town.hosts[index].id for index in (1, 2)}
     progress = finishing(town, 0).progress(town.net.now)
     assert progress.handing and progress.phase is Phase.RUNNING and {*progress.awaited} == others
     assert 0.0 < progress.left < 30.0
-    del town.peer(0).averaging.hand_in
+    del town.peer(0)._replica.averaging.hand_in
     waiting(town, 0)
     progress = finishing(town, 0).progress(town.net.now)
     assert progress.handed_in and not progress.handing and {*progress.awaited} == others
@@ -165,7 +165,7 @@ def test_the_wait_for_members_that_train_is_told_and_so_is_the_hand_in():
 
 def test_steps_that_nobody_takes_are_named_by_the_last_peer():
     town = Ending.trained(2)
-    averaging = town.peer(0).averaging
+    averaging = town.peer(0)._replica.averaging
     averaging.hand_in = lambda passes, now: False
     town.trainers[0].die()
     town.run(1.0)
@@ -222,7 +222,7 @@ def test_a_spare_whose_last_source_has_gone_has_no_final_model():
     town = Ending.trained(2)
     town.finish(0)
     town.run(15.0)
-    town.peer(0).replica.givers = list
+    town.peer(0)._replica.givers = list
     town.finish(1, wait=1.0)
     early, last = town.finished(0, 1)
     assert early.early and early.without == (town.hosts[1].id,)
@@ -312,8 +312,8 @@ def test_a_process_that_goes_and_comes_again_ends_nothing():
         town.run(5.0)
         town.train(0)
         town.run(5.0)
-    assert not any(town.of(index, FinishBegan) for index in (0, 1)) and town.peer(0).rounds.trains
-    assert {town.peer(index).membership.me.phase for index in (0, 1)} == {Phase.RUNNING}
+    assert not any(town.of(index, FinishBegan) for index in (0, 1)) and town.peer(0)._replica.rounds.trains
+    assert {town.peer(index).view.me.phase for index in (0, 1)} == {Phase.RUNNING}
 
 
 def test_a_spare_whose_daemon_restarts_waits_again_and_finishes_with_the_last():
@@ -327,7 +327,7 @@ def test_a_spare_whose_daemon_restarts_waits_again_and_finishes_with_the_last():
     town.run(5.0)
     town.finish(0)
     town.run(10.0)
-    assert town.peer(0).membership.me.phase is Phase.WAITING and not town.of(0, Finished)
+    assert town.peer(0).view.me.phase is Phase.WAITING and not town.of(0, Finished)
     town.finish(1)
     reports = town.finished(0, 1)
     assert all(len(report.closers) == 2 and report.closeness.agrees for report in reports)
@@ -337,7 +337,7 @@ def test_a_spare_that_never_comes_costs_the_last_peer_a_bounded_time():
     town = Ending.trained(2)
     town.finish(0)
     town.run(8.0)
-    town.peer(0).replica.ending._await = lambda facts, now, **options: None
+    town.peer(0)._replica.ending._await = lambda facts, now, **options: None
     town.finish(1, wait=10.0)
     town.run(14.0)
     progress = finishing(town, 1).progress(town.net.now)
@@ -350,12 +350,12 @@ def test_the_last_copy_is_of_the_model_at_rest():
     """A source served a frozen copy of its training, made for another peer just before its end."""
     town = Ending.trained(2)
     town.finish(0)
-    source = town.peer(1).replica.source
+    source = town.peer(1)._replica.source
     while source._snapshot is None:
         town.run(0.05)
     snapshots = []
-    rested = town.peer(1).averaging.rest
-    town.peer(1).averaging.rest = lambda: (snapshots.append(source._snapshot), rested())[1]
+    rested = town.peer(1)._replica.averaging.rest
+    town.peer(1)._replica.averaging.rest = lambda: (snapshots.append(source._snapshot), rested())[1]
     town.finish(1)
     while not snapshots:
         town.run(0.001)

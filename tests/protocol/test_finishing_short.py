@@ -28,7 +28,7 @@ def sought(town):
         assert town.net.now < 90.0, "some never agree"
         town.run(0.02)
         for host in town.hosts:
-            closeness = host.peer.averaging.closeness
+            closeness = host.peer.view.closeness
             if closeness.over:
                 counts.setdefault(host.index, closeness.exchanges)
     return counts
@@ -117,7 +117,7 @@ class Liar:
         self.before = town.anchors(*self.honest)
         self.usual = math.sqrt(2.0) * distance(self.before)
         host = town.hosts[-1]
-        algorithm, offers = host.algorithm, host.peer.averaging._offers
+        algorithm, offers = host.algorithm, host.peer._replica.averaging._offers
         random, begin = np.random.default_rng(0), offers.begin
 
         def lies():

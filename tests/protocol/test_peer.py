@@ -24,7 +24,7 @@ def test_founder_without_a_training_process_has_no_model():
     town = Town()
     town.start(0, found=True)
     town.run(2.0)
-    assert not town.peer(0).replica.ready and not town.of(0, StateReady)
+    assert not town.peer(0).view.ready and not town.of(0, StateReady)
 
 
 def test_found_takes_the_model_of_the_first_training_process():
@@ -35,7 +35,7 @@ def test_found_takes_the_model_of_the_first_training_process():
     town.run(0.1)
     assert [event.origin for event in town.of(0, StateReady)] == ["founded"]
     assert (town.hosts[0].algorithm.ledger.a == start).all() and (trainer.x == start).all()
-    assert trainer.session == 1 and town.peer(0).replica.ready
+    assert trainer.session == 1 and town.peer(0).view.ready
 
 
 def test_lone_peer_takes_rounds_that_leave_x_alone_and_never_offers():
@@ -70,7 +70,7 @@ def test_joiner_takes_over_the_networks_clock():
     town.start(1)
     town.run(3.0)
     clock = town.of(1, StateReady)[0].clock
-    assert clock > 90 and town.peer(1).replica.clock >= clock and not town.peer(1).pacing.warming_up
+    assert clock > 90 and town.peer(1).view.clock >= clock and not town.peer(1).view.warming_up
 
 
 def test_two_peers_exchange_and_agree():
@@ -98,7 +98,7 @@ def test_leave_says_goodbye_and_the_others_know():
     town.net.command(town.hosts[1], "leave", lambda peer: peer.leave(town.net.now))
     town.run(2.5)
     assert town.of(1, Left)
-    assert town.peer(0).membership.members[town.hosts[1].id].state == State.LEFT
+    assert town.peer(0).view.members[town.hosts[1].id].state == State.LEFT
 
 
 def test_pace_is_short_while_warming_up_and_then_as_configured():
@@ -121,7 +121,7 @@ def test_random_frames_change_nothing_and_never_raise():
         frames = [random.randbytes(random.choice((1, 5, 20, 60))) for _ in range(random.randint(1, 4))]
         frames[0] = bytes([0x90 + random.randint(2, 9), 1, random.randint(1, 21)]) + frames[0]
         peer.receive(frames, b"q" * 32, 1.0)
-    assert not peer.replica.ready and b"q" * 32 not in peer.membership.members
+    assert not peer.view.ready and b"q" * 32 not in peer.view.members
 
 
 def test_same_seed_and_inputs_say_the_same_bytes():
@@ -142,12 +142,12 @@ def test_chunk_of_a_state_that_was_not_asked_for_says_nothing_of_whose_model_it_
     town.run(6.0)
     town.start(2)
     joiner, stranger = town.peer(2), town.hosts[1].id
-    while not joiner.replica.ready:
+    while not joiner.view.ready:
         town.run(0.0005)
-        if joiner.replica.model is None:
+        if joiner.view.model is None:
             joiner.receive(wire.encode(StateChunk(777, 1 << 32, 0, 0), [bytes(100)]), stranger, town.net.now)
             town.net.drain(town.hosts[2])
-    assert {event.source for event in town.of(2, TransferProgress)} == {joiner.replica.giver}
+    assert {event.source for event in town.of(2, TransferProgress)} == {joiner._replica.giver}
 
 
 def test_offer_of_somebody_unknown_keeps_no_joiner_waiting():
@@ -156,7 +156,7 @@ def test_offer_of_somebody_unknown_keeps_no_joiner_waiting():
     offer = Offer(1 << 32 | 4, bytes(16), bytes(16), "modulo8", 0.5, 0.0, 0, 2)
     town.peer(1).receive(wire.encode(offer), b"d" * 32, 0.0)
     town.net.drain(town.hosts[1])
-    assert town.peer(1).replica._joiner.source is None
+    assert town.peer(1)._replica._joiner.source is None
 
 
 @pytest.mark.parametrize("asked", [1, 2])
@@ -164,7 +164,7 @@ def test_timer_asked_any_number_of_times__changes_nothing_that_follows(asked):
     def transcript(times):
         peer, said, slept = a_peer(), [], []
         peer.join(["10.0.0.2:1"], 0.0)
-        peer.membership.slept = slept.append
+        peer._membership.slept = slept.append
         for now in (0.5, 1.0, 1.5, 60.0, 60.5, 61.0):
             for _ in range(times):
                 peer.timer()

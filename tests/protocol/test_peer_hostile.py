@@ -60,7 +60,7 @@ def test_member_that_reports_the_smallest_of_all_speeds__rounds_go_on():
     town = founded(2, tampers=slow)
     town.start(1)
     town.run(20.0)
-    assert len(town.of(0, RoundDone)) > 10 and not town.peer(0).membership.training()
+    assert len(town.of(0, RoundDone)) > 10 and not town.peer(0).view.training
 
 
 def longest(number, **fields):
@@ -82,11 +82,11 @@ def test_members_with_the_longest_records_all_in_doubt__every_message_fits_its_h
     said = [long, longest(2), replace(long, id=b"t" * 32), Member(SENDER, "s", "10.0.0.2:1", 1, 0, State.ALIVE), *crowd]
     for first in range(0, len(said), 4):
         peer.receive(encode(PushPull(False, tuple(said[first : first + 4]))), SENDER, now)
-    assert long.id in peer.membership.members and longest(2).id not in peer.membership.members
+    assert long.id in peer.view.members and longest(2).id not in peer.view.members
     for _ in range(400):
         now += 0.25
         for doubted in (long, replace(long, id=b"t" * 32)):
-            doubt = replace(peer.membership.members[doubted.id], state=State.SUSPECT, accusers=accusers)
+            doubt = replace(peer.view.members[doubted.id], state=State.SUSPECT, accusers=accusers)
             peer.receive(encode(Pong(0, (doubt,))), SENDER, now)
         peer.receive(encode(Ping(7, (replace(long, refutation=int(now)),))), long.id, now)
         while (due := peer.timer()) is not None and due <= now:
@@ -109,7 +109,7 @@ def test_holder_of_a_used_invite_that_invents_hosts__news_stay_small_and_few():
         frames = encode(Decisions(OPERATOR), (pack([invite], made),))
         town.net.command(town.hosts[0], "hears", lambda peer, frames=frames: peer.receive(frames, source, town.net.now))
     town.run(5.0)
-    assert len(peer.admission.receipts) <= MAX_RECEIPTS and not town.of(0, UpdateRefused)
+    assert len(peer._admission.receipts) <= MAX_RECEIPTS and not town.of(0, UpdateRefused)
     assert all(len(event.receipts) <= MAX_RECEIPTS for event in town.of(0, ReceiptsTaken))
 
 
@@ -146,7 +146,7 @@ def test_holder_of_an_invite_mints_genuine_receipts__few_are_checked_and_a_ban_s
         peer.receive(encode(Decisions(OPERATOR), (pack([], made),)), SENDER, now)
     assert len(checked) <= budgets.SHARED + budgets.BURST + 10 * (budgets.SHARED_RATE + budgets.RATE)
     peer.receive(encode(Decisions(OPERATOR), (pack([ban(b"b" * 32)], []),)), b"t" * 32, now)
-    assert peer.admission.why_not(b"b" * 32) and peer.next_event() is not None
+    assert peer.view.why_not(b"b" * 32) and peer.next_event() is not None
     while (event := peer.next_event()) is not None:
         assert not isinstance(event, UpdateRefused)
 
@@ -186,7 +186,7 @@ def old_and_young(young=2, operator=b""):
     for index in range(3, 3 + young):
         town.start(index)
     town.run(2.0)
-    assert all(len(town.peer(index).membership.proven()) == 2 for index in range(3))
+    assert all(len(town.peer(index).view.proven) == 2 for index in range(3))
     return town, [host.id for host in town.hosts[3:]]
 
 
@@ -205,7 +205,7 @@ def test_two_young_keys_say_that_they_trained_apart_and_are_greater__no_model_is
                 hear(town, index, source, word)
         town.run(0.5)
     assert not any(town.of(index, ResyncBegan) for index in range(3))
-    assert not any(town.peer(index).replica.apart for index in range(3))
+    assert not any(town.peer(index).view.apart for index in range(3))
 
 
 def test_young_key_asks_all_to_finish__old_members_train_on_and_say_so_and_follow_an_old_one():
@@ -237,11 +237,11 @@ def reports(source, clock):
 @pytest.mark.parametrize(("liar", "gain"), [(2, 10_000), (3, 100)], ids=["old", "young"])
 def test_one_member_claims_any_clock__the_networks_gains_as_fast_as_training_could_be(liar, gain):
     town, _ = old_and_young()
-    before, source = town.peer(0).replica.clock, town.hosts[liar].id
+    before, source = town.peer(0).view.clock, town.hosts[liar].id
     for _ in range(20):
         hear(town, 0, source, reports(source, 1 << 30))
         town.run(0.5)
-    assert town.peer(0).replica.clock < before + gain
+    assert town.peer(0).view.clock < before + gain
 
 
 def test_two_old_members_claim_a_clock__it_is_the_networks():
@@ -249,7 +249,7 @@ def test_two_old_members_claim_a_clock__it_is_the_networks():
     for source in (town.hosts[1].id, town.hosts[2].id):
         hear(town, 0, source, reports(source, 1 << 20))
     town.run(0.1)
-    assert town.peer(0).replica.clock >= 1 << 20
+    assert town.peer(0).view.clock >= 1 << 20
 
 
 def test_two_banned_members_claim_a_clock_and_a_member_passes_it_on__it_is_not_the_networks():
@@ -257,11 +257,11 @@ def test_two_banned_members_claim_a_clock_and_a_member_passes_it_on__it_is_not_t
     banned = [host.id for host in town.hosts[1:3]]
     for member in banned:
         town.net.command(town.hosts[0], "bans", lambda peer, member=member: peer.decide(ban(member), town.net.now))
-    before = town.peer(0).replica.clock
+    before = town.peer(0).view.clock
     for member in banned:
         hear(town, 0, town.hosts[3].id, reports(member, 1 << 20))
     town.run(0.1)
-    assert town.peer(0).replica.clock < before + 100
+    assert town.peer(0).view.clock < before + 100
 
 
 HONEST, SILENT = range(3), range(3, 7)
@@ -290,7 +290,7 @@ def exchanges_of_three(silent, seed):
     town.run(30.0)
     ended = [event for index in HONEST for event in town.of(index, ExchangeEnded)[before[index] :]]
     partners = {town.hosts[index].id for index in HONEST}
-    assert silent == 0 or all(town.hosts[index].id in town.peer(0).membership.members for index in SILENT)
+    assert silent == 0 or all(town.hosts[index].id in town.peer(0).view.members for index in SILENT)
     return sum(event.chunks > 0 for event in ended if event.partner in partners)
 
 
@@ -321,12 +321,12 @@ def joins_beside_a_liar(plausible):
     town.run(10.0)
     town.start(3)
     town.run(30.0)
-    assert asked and town.peer(2).replica.model.schema == OTHER
+    assert asked and town.peer(2).view.model.schema == OTHER
     return town
 
 
 @pytest.mark.parametrize("plausible", [False, True])
 def test_first_source_of_a_joiner_has_another_layout__that_of_two_members_is_taken(plausible):
     town = joins_beside_a_liar(plausible)
-    model = town.peer(3).replica.model
+    model = town.peer(3).view.model
     assert model is not None and model.schema == SCHEMA

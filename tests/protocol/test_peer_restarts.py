@@ -36,7 +36,7 @@ def test_restart_with_nobody_there_resumes_from_the_checkpoint_after_a_while():
     town.start(0)
     trainer = town.train(0)
     town.run(4.9)
-    assert not town.peer(0).replica.ready
+    assert not town.peer(0).view.ready
     town.run(1.0)
     [ready] = town.of(0, StateReady)
     assert (ready.origin, ready.clock) == ("restored", saved.clock)
@@ -75,7 +75,7 @@ def test_no_checkpoint_and_nobody_there_is_told_and_the_search_goes_on():
     assert [type(job) for job in take(peer.next_job)] == [jobs.Restore]
     peer.job_done(jobs.Restore(), None, 5.1)
     assert "GD-101" in {event.code for event in take(peer.next_event) if isinstance(event, Notice)}
-    assert not peer.replica.ready and peer.timer() is not None
+    assert not peer.view.ready and peer.timer() is not None
 
 
 def test_manifest_that_comes_while_the_checkpoint_is_read_makes_no_room_for_another_model():

@@ -34,8 +34,8 @@ OTHER_MEMBER = Member(b"q" * 32, "q", "10.0.0.2:1", 1, 0, State.ALIVE)
 
 def trains(peer, now):
     """A round of 10 steps a second is over."""
-    speed = peer.pacing._speed
-    speed.compare(peer.membership.speeds(speed.trained(0.1, now), now))
+    speed = peer._replica.pacing._speed
+    speed.compare(peer._membership.speeds(speed.trained(0.1, now), now))
 
 
 def hears(peer, message, *, of=OTHER_MEMBER, at=1.0):
@@ -43,7 +43,7 @@ def hears(peer, message, *, of=OTHER_MEMBER, at=1.0):
     peer.receive(wire.encode(message), of.id, at)
     for seconds in (0.5, 1.0):
         trains(peer, at + seconds)
-    return peer.pacing.speed
+    return peer._replica.pacing.speed
 
 
 @pytest.mark.parametrize("said", [Ping, Pong])
@@ -74,7 +74,7 @@ def test_h_is_not_by_who_has_left_though_a_word_of_it_comes_late():
 def test_h_is_not_by_who_is_set_aside_nor_by_who_is_no_member():
     peer = a_peer()
     assert hears(peer, Pong(7, (OTHER_MEMBER,), speed=40.0)) == pytest.approx(10 / 25)
-    peer.strikes.shuns = lambda peer, now: True
+    peer._strikes.shuns = lambda peer, now: True
     assert hears(peer, Pong(8, (OTHER_MEMBER,)), at=3.0) == 1.0
     assert hears(a_peer(), Ping(7, (), speed=40.0)) == 1.0
 
@@ -84,7 +84,7 @@ def goes_on(peer, begin, end):
     factors = []
     for at in range(begin, end + 1, 10):
         trains(peer, float(at))
-        factors.append(peer.pacing.speed)
+        factors.append(peer._replica.pacing.speed)
     return factors
 
 
@@ -97,7 +97,7 @@ def test_failed_member_counts_for_the_last_rounds_and_then_no_more():
     hears(peer, Pong(7, (OTHER_MEMBER,), speed=40.0))
     assert goes_on(peer, 10, 100)[-1] == COUNTED
     peer.receive(wire.encode(Pong(8, (replace(OTHER_MEMBER, state=State.FAILED),))), b"r" * 32, 105.0)
-    assert peer.membership.members[OTHER_MEMBER.id].state == State.FAILED
+    assert peer.view.members[OTHER_MEMBER.id].state == State.FAILED
     assert goes_on(peer, 110, 190) == [COUNTED] * 7 + [ALONE] * 2
 
 

@@ -26,7 +26,7 @@ def test_attach_before_the_state_with_another_schema_is_gd_301_when_it_comes():
     town.start(1)
     trainer = town.train(1, OTHER)
     town.run(5.0)
-    assert trainer.refused == "GD-301" and town.peer(1).replica.ready
+    assert trainer.refused == "GD-301" and town.peer(1).view.ready
 
 
 @pytest.mark.parametrize(
@@ -59,7 +59,7 @@ def test_other_settings_are_gd_303_and_no_state_is_taken():
     town.hosts[1].config = configured(settings=b"other settings..")
     town.start(1)
     town.run(5.0)
-    assert not town.peer(1).replica.ready and "GD-303" in {event.code for event in town.of(1, Notice)}
+    assert not town.peer(1).view.ready and "GD-303" in {event.code for event in town.of(1, Notice)}
 
 
 def test_founding_interrupted_by_a_new_training_process_ends_with_one_session():
@@ -82,7 +82,7 @@ def test_training_process_that_dies_while_waiting_for_the_model_leaves_nothing_b
     trainer = town.train(1)
     trainer.die()
     town.run(5.0)
-    assert town.peer(1).replica.ready and not town.of(1, SessionOpened)
+    assert town.peer(1).view.ready and not town.of(1, SessionOpened)
     again = town.train(1)
     town.run(2.0)
     assert again.session == 1
@@ -103,7 +103,7 @@ def test_snapshot_of_an_older_session_is_dropped_and_said_so():
     town = founded()
     town.net.command(town.hosts[0], "submit", lambda peer: peer.submit(7, 1, 0, 5, 5, town.net.now))
     assert town.of(0, SnapshotTaken)[-1] == SnapshotTaken(1, "session")
-    assert town.peer(0).replica.clock == 0
+    assert town.peer(0).view.clock == 0
 
 
 def test_a_new_training_process_is_not_told_of_a_round_of_its_predecessor():
@@ -113,9 +113,9 @@ def test_a_new_training_process_is_not_told_of_a_round_of_its_predecessor():
         town.train(number)
     town.run(10.0)
     peer, until = town.peer(1), town.net.now + 20.0
-    while not (peer.replica._unsettled and peer.averaging.partner) and town.net.now < until:
+    while not (peer._replica._unsettled and peer.view.partner) and town.net.now < until:
         town.run(0.001)
-    assert peer.replica._unsettled and peer.averaging.partner
+    assert peer._replica._unsettled and peer.view.partner
     town.trainers[1].die()
     town.run(2.0)
     town.events[1].clear()
@@ -130,11 +130,11 @@ def test_process_that_has_not_made_a_round__is_waited_for_in_mode_sync_alone(syn
     town = founded(2, sync=sync)
     town.start(1)
     town.run(3.0)
-    assert town.peer(1).averaging._offers.rests() == Objection.IDLE
+    assert town.peer(1)._replica.averaging._offers.rests() == Objection.IDLE
     town.train(1)
     end = town.net.now + 20.0
-    while not town.peer(1).rounds.open and town.net.now < end:
+    while not town.peer(1).view.session_open and town.net.now < end:
         town.run(0.001)
-    assert town.peer(1).averaging._offers.rests() == until
+    assert town.peer(1)._replica.averaging._offers.rests() == until
     town.run(10.0)
-    assert town.peer(1).averaging._offers.rests() is None
+    assert town.peer(1)._replica.averaging._offers.rests() is None

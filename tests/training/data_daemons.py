@@ -76,9 +76,9 @@ class DataDaemons:
             daemon = DataDaemon(self, home, number)
             self.all.append(daemon)
             if len(self.all) > 1:
-                first = self.all[0].peer.membership.me.address
-                daemon.feed(lambda peer, now: peer.membership.join([first], now))
-            while any(len(each.peer.membership.alive()) < len(self.all) - 1 for each in self.all):
+                first = self.all[0].peer.view.me.address
+                daemon.feed(lambda peer, now: peer._membership.join([first], now))
+            while any(len(each.peer.view.alive) < len(self.all) - 1 for each in self.all):
                 self._turn(0.01)
         return daemon
 
@@ -107,7 +107,7 @@ class DataDaemons:
 
     def carry(self, sender: DataDaemon, envelope: Any) -> None:
         for other in self.all:
-            me = other.peer.membership.me
+            me = other.peer.view.me
             if other is not sender and (
                 other.id == envelope.to or (not envelope.to and me.address == envelope.address)
             ):

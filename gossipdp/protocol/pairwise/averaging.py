@@ -241,6 +241,11 @@ class Averaging:
             self._active.close(Outcome.CUT, now, reason)
 
     @property
+    def stopped(self) -> bool:
+        """This peer leaves: it begins no more exchanges."""
+        return self._stopped
+
+    @property
     def partner(self) -> bytes | None:
         """The peer that this one exchanges with right now."""
         return None if self._active is None else self._active.terms.partner

@@ -47,9 +47,9 @@ class Checkpoints:
         data: DataServer | None,
         kept: Callable[[jobs.Keep], None],
     ) -> None:
-        self._config, self._peer, self._algorithm, self._clock = (
+        self._config, self._view, self._algorithm, self._clock = (
             context.config,
-            context.peer,
+            context.peer.view,
             context.algorithm,
             context.clock,
         )
@@ -88,7 +88,7 @@ class Checkpoints:
         Returns:
             False if the peer has no whole model, or a checkpoint is being written.
         """
-        begun = self._peer.replica.whole and not self.writer.busy and self.save()
+        begun = self._view.whole and not self.writer.busy and self.save()
         if begun:
             self._requested = done or _ignore
         return begun
@@ -122,7 +122,7 @@ class Checkpoints:
         if self.writer.busy:
             path = self._status.checkpoint
             newest = f"{path} is the newest" if path else "none is of this start"
-            clock = self._peer.replica.clock
+            clock = self._view.clock
             text = f"the checkpoint under way, of step {clock} of the network's clock, is given up; {newest}"
             self._notices.notice("GD-602", text, now)
 
@@ -131,15 +131,15 @@ class Checkpoints:
 
     def save(self) -> bool:
         """Begin to write; True."""
-        peer, model, own = self._peer, self._peer.replica.model, self._peer.progress.mine
+        view, model, own = self._view, self._view.model, self._view.own_progress
         assert model is not None
         meta = CheckpointMeta(
             network=self._config.network,
             run=self._run().hex(),
-            peer=peer.id.hex(),
+            peer=view.id.hex(),
             incarnation=self._incarnation,
-            round=peer.rounds.rounds,
-            clock=peer.replica.state_clock,
+            round=view.model_rounds,
+            clock=view.state_clock,
             steps=own.steps,
             samples=own.samples,
             peer_rounds=own.rounds,

@@ -62,7 +62,7 @@ class Ending:
     """
 
     def __init__(self, context: NodeContext, training: TrainingSessions, outside: Outside | None) -> None:
-        self._peer, self._status, self._notices = context.peer, context.status, context.notices
+        self._view, self._status, self._notices = context.peer.view, context.status, context.notices
         self._training, self._outside = training, outside
         self._calls: BackgroundCalls[Path | GossipdpError] = BackgroundCalls("final")
         self._last_by = math.inf
@@ -79,7 +79,7 @@ class Ending:
     @property
     def _size(self) -> int:
         """Parameters of the model; 0 without one."""
-        model = self._peer.replica.model
+        model = self._view.model
         return 0 if model is None else model.schema.size
 
     @property
@@ -91,12 +91,12 @@ class Ending:
         """An event of the peer."""
         match event:
             case events.FinishBegan(by):
-                who = f"asked by {name_of(self._peer, by)}" if by else "asked on this host"
+                who = f"asked by {name_of(self._view, by)}" if by else "asked on this host"
                 trains = self._training.hurry()
                 rest = "training ends after one more snapshot" if trains else "training is over"
                 log.info("finishing: %s; %s", who, rest)
                 least = LAST_STEP + LAST_EACH * self._size
-                patience = max(least, ROUNDS * self._peer.pacing.usual_round)
+                patience = max(least, ROUNDS * self._view.usual_round)
                 self._last_by = now + patience if trains else now
                 self.tick(now)
             case events.SnapshotTaken() if self._last_by < math.inf:
@@ -125,7 +125,7 @@ class Ending:
             log.warning("finished without a model: none has come to this peer")
         elif event.early:
             names = self._names(event.without)
-            steps = "has" if self._peer.replica.ending.handed_in else "lacks"
+            steps = "has" if self._view.handed_in else "lacks"
             text = "ended early: this host's model is not final. The final one will be on %s, and %s its last steps"
             log.warning(text, names, steps)
         elif not close.agrees:
@@ -141,10 +141,10 @@ class Ending:
                 log.warning("the final model lacks the last steps of %s", self._names(event.without))
 
     def _finished_alone(self, event: events.Finished) -> None:
-        members = self._peer.membership
-        known = [members.members[peer] for peer in event.without]
+        view = self._view
+        known = [view.members[peer] for peer in event.without]
         told = {*event.without, *event.handed_in}
-        known += [member for member in members.restart_contacts() if member.id not in told]
+        known += [member for member in view.restart_contacts if member.id not in told]
         absent = [member.name or member.address for member in known]
         if absent:
             text = "finished alone: the final model is this peer's own, and other members took no part: %s"
@@ -156,7 +156,7 @@ class Ending:
             log.info("finished alone: the final model is this peer's own")
 
     def _names(self, peers: Sequence[bytes]) -> str:
-        return _listed([name_of(self._peer, peer) for peer in peers])
+        return _listed([name_of(self._view, peer) for peer in peers])
 
     def tick(self, now: float) -> None:
         """End training that hands over no snapshot, and look for the final files."""
@@ -183,8 +183,8 @@ class Ending:
 
     def _about(self, report: events.Finished, checkpoint: Path) -> dict[str, Any]:
         """All hosts say the same, except in `this_host`. Clock and rounds are those of `checkpoint`."""
-        members, close = self._peer.membership.members, report.closeness
-        counts, network = self._peer.replica.ending.counts, self._peer.progress
+        view, close = self._view, report.closeness
+        members, counts = view.members, view.final_counts
         assert counts is not None, "a model was saved"
         holders = sorted((members[one].name, one.hex()) for one in report.closers if one in members)
         return {
@@ -192,10 +192,10 @@ class Ending:
             **counts._asdict(),
             "peers": [{"id": one, "name": name} for name, one in holders],
             "this_host": {
-                "peer": self._peer.id.hex(),
-                "rounds": network.mine.rounds,
-                "network_steps": network.steps(),
-                "network_samples": network.samples(),
+                "peer": view.id.hex(),
+                "rounds": view.own_progress.rounds,
+                "network_steps": view.network_steps,
+                "network_samples": view.network_samples,
                 "exchanges": close.exchanges,
                 "agrees": close.agrees,
                 "early": report.early,
@@ -209,8 +209,8 @@ class Ending:
         }
 
     def _described(self, peers: Sequence[bytes]) -> list[dict[str, Any]]:
-        members, progress = self._peer.membership.members, self._peer.progress
-        reports = ((members[peer], progress.of(peer)) for peer in peers if peer in members)
+        members = self._view.members
+        reports = ((members[peer], self._view.report(peer)) for peer in peers if peer in members)
         return [
             {
                 "id": member.id.hex(),
@@ -225,16 +225,15 @@ class Ending:
 
     def waiting(self, now: float) -> dict[str, float]:
         """Members whose training is over and that wait for those that train -> seconds since this peer knows it."""
-        members = self._peer.membership.members
+        members = self._view.members
         return {members[peer].name: now - since for peer, since in self._waiting.items() if peer in members}
 
     def describe(self, now: float) -> dict[str, Any]:
         """The part of `status` about the end of the run; empty before it."""
-        finishing = self._peer.replica.ending
-        if not finishing.begun:
+        if not self._view.finishing:
             return {}
-        progress, close = finishing.progress(now), self._peer.averaging.closeness
-        members = self._peer.membership.members
+        progress, close = self._view.finish_progress(now), self._view.closeness
+        members = self._view.members
         names = [members[peer].name for peer in progress.awaited if peer in members]
         return {
             "phase": progress.phase.name.lower(),

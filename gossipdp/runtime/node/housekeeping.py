@@ -48,8 +48,8 @@ class Housekeeping:
         remember: Callable[[Sequence[tuple[Member, float]]], None],
         history: History,
     ) -> None:
-        self._peer, self._status, self._metrics, self._notices = (
-            context.peer,
+        self._view, self._status, self._metrics, self._notices = (
+            context.peer.view,
             context.status,
             context.metrics,
             context.notices,
@@ -63,18 +63,18 @@ class Housekeeping:
 
     def tick(self, now: float, jobs_waiting: int, parameters: int, *, saving: bool, finishing: str) -> None:
         """Do it. parameters: that memory is taken for. saving and finishing as in `Status.describe`."""
-        peer = self._peer
-        reports = peer.progress.reports()
+        view = self._view
+        reports = view.reports
         self._status.rates.look(reports, now)
-        self._status.lags.look(reports, peer.replica.clock)
+        self._status.lags.look(reports, view.clock)
         self._metrics.update(self._status, queued=jobs_waiting)
         self._metrics.set_queues(bytes=self._transport.queued_bytes)
-        self._transport.know(peer.membership.known())
+        self._transport.know(view.known)
         if text := self._memory.look(parameters):
             self._notices.notice("GD-506", text, now)
         if text := self._spill.tick():
             self._notices.notice("GD-602", text, now)
-        self._notices.remind(self._join_progress.look(peer, self._status.transfer, now))
+        self._notices.remind(self._join_progress.look(view, self._status.transfer, now))
         signs = self._status.signs(saving=saving, finishing=finishing)
         verdict = judge(signs)
         self._metrics.set_verdict(verdict.state)
@@ -90,8 +90,8 @@ class Housekeeping:
             self._notices.notice("GD-602", text, now)
 
     def _remember_members(self, now: float) -> None:
-        membership = self._peer.membership
-        members = [(member, membership.known_for(member.id)) for member in membership.restart_contacts()]
+        view = self._view
+        members = [(member, view.known_for(member.id)) for member in view.restart_contacts]
         written = {member.id: (member.addresses, int(known / KNOWN)) for member, known in members}
         if not written or written == self._remembered or now < self._remember_at:
             return

@@ -70,7 +70,7 @@ class NetworkEvents:
                 self._refusals.met_member()
                 self._unanswered.answered(address)
                 way = "inbound" if inbound else "outbound"
-                log.info("link to %s at %s (%s)", name_of(self._peer, peer), address, way)
+                log.info("link to %s at %s (%s)", name_of(self._peer.view, peer), address, way)
             case network.DialFailed():
                 self._dial_failed(event, now)
             case network.HandshakeRefused() | network.Crowded() | network.Flooded():
@@ -87,7 +87,7 @@ class NetworkEvents:
             case network.RunLearned(run):
                 self._heard_run = run
                 log.info("this peer belongs to run %s", run.hex()[:8])
-                if self._peer.replica.ready:
+                if self._peer.view.ready:
                     self.model_ready()
 
     def model_ready(self) -> None:
@@ -102,7 +102,7 @@ class NetworkEvents:
         no_peer = "no peer met there: " if code == "GD-101" else ""
         if faults[-1:] == [DialFault.LISTENS]:
             log.info("%s: no peer listened there yet, and one does now; it is dialled again soon", dialled)
-        elif not (code == "GD-101" and self._peer.membership.left(event.address)):
+        elif not (code == "GD-101" and self._peer.view.left(event.address)):
             again = self._unanswered.failed(dialled, event.causes, do, now)
             own = not event.peer and faults == [DialFault.LEADS_BACK]
             if not (code == "GD-101" and (own or self._may_restart(event.address, now))):
@@ -116,8 +116,8 @@ class NetworkEvents:
 
     def _may_restart(self, address: str, now: float) -> bool:
         """Whether a member that this peer has met is at `address`, and has been out of reach for a short time."""
-        membership = self._peer.membership
-        met = (member for member in membership.members.values() if membership.heard(member.id))
+        view = self._peer.view
+        met = (member for member in view.members.values() if view.heard(member.id))
         return self._unanswered.silent_for(address, now) < RESTARTS and any(address in one.addresses for one in met)
 
     def _dialable(self, event: network.Dialable, now: float) -> None:

@@ -20,6 +20,7 @@ from typing import Any, Protocol, TypeVar
 from gossipdp.algorithms.pairwise import Pairwise
 from gossipdp.errors import DataError
 from gossipdp.protocol import events, jobs
+from gossipdp.protocol.admission.register import Admission
 from gossipdp.protocol.outputs import Envelope
 from gossipdp.protocol.peer import Peer
 from gossipdp.protocol.wire.messages import Ack, Data, Decision, Member, Receipt
@@ -83,6 +84,7 @@ class Node:
     Args:
         peer: not joined yet; the daemon calls `found` or `join` on it before `run`.
         algorithm: carries out the peer's jobs.
+        admission: the peer's.
         transport, link, store, metrics: closed by `close`.
         room: tells beforehand whether a model fits in memory.
         incarnation: of this start.
@@ -105,6 +107,7 @@ class Node:
         peer: Peer,
         algorithm: Pairwise,
         *,
+        admission: Admission,
         transport: Transport,
         link: LinkServer,
         room: Room,
@@ -125,10 +128,10 @@ class Node:
     ) -> None:
         self.peer, self._algorithm, self._transport, self._metrics = peer, algorithm, transport, metrics
         self._clock, self._found_run = clock, found_run
-        self._decisions = DecisionKeeper(peer.admission, transport, keep_decisions, keep_secret, self.notice, wall)
+        self._decisions = DecisionKeeper(admission, transport, keep_decisions, keep_secret, self.notice, wall)
         self._history, self._published = history, published
         self.status = Status(
-            peer,
+            peer.view,
             transport,
             network=config.network,
             home=config.home,
@@ -138,7 +141,7 @@ class Node:
             address_why=config.address_why,
             trains=config.trains,
         )
-        self._notices = notices = Notices(peer, self.status, metrics)
+        self._notices = notices = Notices(peer.view, self.status, metrics)
         context = NodeContext(
             config, peer, algorithm, incarnation, self.status, metrics, notices, self._run_id, self._now
         )
@@ -377,7 +380,7 @@ class Node:
 
     def _belong(self) -> None:
         """A founder's first model begins a new run."""
-        if self.peer.replica.founds and not self._transport.run:
+        if self.peer.view.founds and not self._transport.run:
             self._transport.found(self._found_run())
 
     def _kept(self, job: jobs.Keep) -> None:
@@ -405,7 +408,7 @@ class Node:
     def _end(self, now: float) -> None:
         """The peer leaves. Once it has left, save a last checkpoint, and end when that is written or stuck."""
         if (self.status.leaving or now >= self._stopping_at) and not self._final_checkpoint:
-            self._final_checkpoint = self.checkpoint(self._ending.saved) or not self.peer.replica.whole
+            self._final_checkpoint = self.checkpoint(self._ending.saved) or not self.peer.view.whole
         writer = self._checkpoints.writer
         if writer.steps != self._written:
             self._written, self._written_at = writer.steps, now

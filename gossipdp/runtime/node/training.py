@@ -53,7 +53,8 @@ class TrainingSessions:
         drain: Callable[[float], None],
         faults: FaultPoint,
     ) -> None:
-        self._config, self._peer, self._algorithm = context.config, context.peer, context.algorithm
+        self._config, self._algorithm = context.config, context.algorithm
+        self._peer, self._view = context.peer, context.peer.view
         self._status, self._metrics, self._notices = context.status, context.metrics, context.notices
         self._run, self._clock = context.run, context.clock
         self._server, self._region, self._drain, self._faults = server, region, drain, faults
@@ -82,10 +83,10 @@ class TrainingSessions:
 
     def hurry(self) -> bool:
         """The run ends: ask for one more snapshot, at the next step. False if there is none to wait for."""
-        peer = self._peer
-        if not peer.rounds.open:
+        view = self._view
+        if not view.session_open:
             return False
-        self._server.send(link.Pace(1, peer.replica.clock, peer.progress.samples()))
+        self._server.send(link.Pace(1, view.clock, view.network_samples))
         return True
 
     def end(self) -> None:
@@ -102,12 +103,12 @@ class TrainingSessions:
                 self._region.attach(self._server.region)
                 self._status.attached(pid)
                 self._faults.attached(pid)
-            case link.ModelWritten() if self._peer.replica.ending.begun:
+            case link.ModelWritten() if self._view.finishing:
                 self.end()
             case link.ModelWritten():
                 live, carried = self._live(event), event.carried
                 self._peer.attach(self._schema, now, carried=carried, moments=event.empty, live=live)
-                if not self._peer.replica.ready and not self._peer.replica.founds:
+                if not self._view.ready and not self._view.founds:
                     log.info("a training process waits for the model")
             case link.Submitted():
                 submitted = (event.session, event.snapshot, event.applied, event.steps, event.samples)
@@ -115,7 +116,7 @@ class TrainingSessions:
                 state = self._states.submitted(event.session, event.state)
                 self._peer.submit(*submitted, now, state=state, losses=(event.loss, event.eval_loss))
             case link.SlotApplied(session, 0):
-                if session == self._peer.rounds.session:
+                if session == self._view.session:
                     self._region.free.done("model")
             case link.SlotApplied(session, slot):
                 self._peer.slot_applied(session, slot, now)
@@ -145,20 +146,20 @@ class TrainingSessions:
     def _live(self, event: link.ModelWritten) -> Live | None:
         """What the process has trained with an earlier daemon of this run, if it has."""
         run = self._run()
-        same = event.run == run if run else self._peer.replica.founds
+        same = event.run == run if run else self._view.founds
         return Live(event.clock, event.steps, event.samples, event.loaded) if event.run and same else None
 
     def _read_moments(self, event: link.MomentsWritten) -> None:
-        model, region = self._peer.replica.model, self._region.region
+        model, region = self._view.model, self._region.region
         self._region.free.received("moments")
-        if event.session != self._peer.rounds.session or model is None or region is None:
+        if event.session != self._view.session or model is None or region is None:
             self._region.free.done("moments")
             return  # the process has lost its session, and will hear of it
 
         def done(moments: Moments | None) -> None:
             if moments is not None:
                 now = self._clock()
-                self._peer.moments.hold(moments, now)
+                self._peer.hold_moments(moments, now)
                 self._drain(now)
             self._server.send(link.MomentsTaken(event.number))
             self._region.free.done("moments")
@@ -166,8 +167,8 @@ class TrainingSessions:
         self._moments.read(event.steps, region.raw[event.applied % 2], model.schema, done)
 
     def _write_moments(self, event: link.MomentsWanted) -> None:
-        model, region, held = self._peer.replica.model, self._region.region, self._peer.moments.held
-        if event.session != self._peer.rounds.session or model is None or region is None or held is None:
+        model, region, held = self._view.model, self._region.region, self._view.moments
+        if event.session != self._view.session or model is None or region is None or held is None:
             return
         self._moments.write(region.raw[0], held, model.schema, lambda: self._server.send(link.MomentsGiven()))
 
@@ -187,21 +188,21 @@ class TrainingSessions:
 
     def tell(self, event: events.Event) -> None:
         """Tell the training process what an event of the peer means for it."""
-        peer, send = self._peer, self._server.send
+        view, send = self._view, self._server.send
         match event:
             case events.SessionOpened():
                 self._open(event)
-            case events.StateRenewed() if self._status.training and peer.replica.model is not None:
-                self._states.renew(peer.rounds.session, peer.replica.model.carried.state)
+            case events.StateRenewed() if self._status.training and view.model is not None:
+                self._states.renew(view.session, view.model.carried.state)
             case events.SessionRefused(code, reason, mismatch):
                 cause, do = LINK_CODES.get(code, ("the model cannot be used", ""))
                 log.error("%s %s: %s", code, cause, reason, extra={"code": code})
                 self._server.refuse(code, cause, reason, do, mismatch)
             case events.Pace() | events.RoundDone():
-                if self._status.training and not peer.replica.ending.begun:
-                    send(link.Pace(peer.pacing.every, peer.replica.clock, peer.progress.samples()))
+                if self._status.training and not view.finishing:
+                    send(link.Pace(view.every, view.clock, view.network_samples))
             case events.SlotSealed(slot, chunks):
-                send(link.Slot(peer.rounds.session, slot, link.chunk_bits(chunks)))
+                send(link.Slot(view.session, slot, link.chunk_bits(chunks)))
             case events.RoundSettled(snapshot):
                 send(link.Settled(snapshot))
             case events.SnapshotTaken(snapshot, refused):
@@ -217,18 +218,18 @@ class TrainingSessions:
                     send(link.Waiting(f"the optimizer's moments from {short(source)}", chunks / of))
 
     def _open(self, opened: events.SessionOpened) -> None:
-        peer, config = self._peer, self._config
+        view, config = self._view, self._config
         self._states.end()
-        carried = NOTHING if peer.replica.model is None else peer.replica.model.carried
-        held = peer.moments.held
+        carried = NOTHING if view.model is None else view.model.carried
+        held = view.moments
         message = link.Session(
             opened.session,
-            peer.pacing.every,
-            peer.replica.clock,
+            view.every,
+            view.clock,
             self._algorithm.ledger.chunk_parameters,
             config.mode,
             config.deadline,
-            ROUNDS if peer.moments.enabled else 0,
+            ROUNDS if view.takes_moments else 0,
             0 if held is None else held.steps,
             self._run(),
             opened.kept,

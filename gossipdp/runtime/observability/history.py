@@ -156,22 +156,21 @@ def _append(path: Path, record: Record) -> None:
 
 
 def _record(status: Status, wall: float) -> Record:
-    peer, counters = status.peer, status.transport.counters
-    membership = peer.membership
-    names = {member.id: member.name for member in membership.members.values()}
-    reports = [report for report in peer.progress.reports() if report.id in names]
-    reports.sort(key=lambda report: (report.id != peer.id, names[report.id]))
+    view, counters = status.view, status.transport.counters
+    names = {member.id: member.name for member in view.members.values()}
+    reports = [report for report in view.reports if report.id in names]
+    reports.sort(key=lambda report: (report.id != view.id, names[report.id]))
     mixed = sum(status.exchanges.get(result, 0) for result in MIXED)
     return Record(
         time=wall,
-        life=membership.me.incarnation,
+        life=view.me.incarnation,
         round=status.round,
         steps=status.steps,
         samples=status.samples,
         loss=finite(status.loss),
         eval_loss=finite(status.eval_loss),
         distance=finite(status.consensus_distance),
-        ratio=finite(peer.pacing.ratio),
+        ratio=finite(view.consensus_ratio),
         stall=status.stall_seconds,
         sent=sum(counters.sent_bytes.values()),
         received=sum(counters.received_bytes.values()),

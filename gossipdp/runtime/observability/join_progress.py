@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from typing import Final, NamedTuple
 
-from gossipdp.protocol.peer import Peer
+from gossipdp.protocol.view import View
 from gossipdp.runtime.network.dial_causes import dial_text, foremost
 from gossipdp.runtime.observability.unanswered import Unanswered
 
@@ -42,14 +42,14 @@ class JoinProgress:
         self._state: tuple[int, str] = (0, "")
         self._unanswered = unanswered
 
-    def look(self, peer: Peer, transfer: str, now: float) -> Reminder | None:
-        """The reminder that is due now for `peer`, or None.
+    def look(self, view: View, transfer: str, now: float) -> Reminder | None:
+        """The reminder that is due now for the peer of `view`, or None.
 
         Args:
             transfer: text on how much of the model has arrived; "" before the first chunk.
         """
-        members = len(peer.membership.alive())
-        if peer.replica.ready or peer.replica.founds:
+        members = len(view.alive)
+        if view.ready or view.founds:
             self._began = self._moved = self._told = math.inf  # a daemon joins once
             return None
         if (bool(members), transfer) != (bool(self._state[0]), self._state[1]):

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from gossipdp.protocol.peer import Peer
+from gossipdp.protocol.view import View
 from gossipdp.protocol.wire.messages import Lane, Member
 from gossipdp.runtime.network.events import TransportCounters
 from gossipdp.runtime.observability.lags import Lags
@@ -31,7 +31,7 @@ class Met:
 
 
 def rows_of(
-    peer: Peer,
+    view: View,
     counters: TransportCounters,
     met: Mapping[bytes, Met],
     rates: SampleRates,
@@ -48,12 +48,12 @@ def rows_of(
         lags: steps of the network's clock since each member's last report.
         training: a training process has a session here.
     """
-    membership, clock = peer.membership, peer.replica.clock
-    reports = {report.id: report for report in peer.progress.reports()}
-    trainers = {*membership.training(), *([peer.id] if training else [])}
+    clock = view.clock
+    reports = {report.id: report for report in view.reports}
+    trainers = {*view.training, *([view.id] if training else [])}
     rows = []
-    for member in membership.members.values():
-        report, exchanged, me = reports.get(member.id), met.get(member.id, Met()), member.id == peer.id
+    for member in view.members.values():
+        report, exchanged, me = reports.get(member.id), met.get(member.id, Met()), member.id == view.id
         # A member that begins to train says so with a later ping.
         trains = member.id in trainers or now - exchanged.last < LATELY
         rows.append(
@@ -62,15 +62,15 @@ def rows_of(
                 "id": member.id.hex(),
                 "me": me,
                 "state": member.state.name.lower(),
-                "trains": trains if trains or me or membership.heard(member.id) else None,
-                "gone": membership.dead_for(member.id, now) or None,
+                "trains": trains if trains or me or view.heard(member.id) else None,
+                "gone": view.dead_for(member.id, now) or None,
                 "incarnation": member.incarnation,
                 "address": member.address,
                 "others": list(member.others),
                 "path": "direct" if member.address else "outbound-only",
-                "rtt": finite(membership.rtt(member.id)),
-                "known": membership.known_for(member.id) if membership.heard(member.id) else None,
-                "voice": bool(membership.voices([member.id])),
+                "rtt": finite(view.rtt(member.id)),
+                "known": view.known_for(member.id) if view.heard(member.id) else None,
+                "voice": view.has_voice(member.id),
                 "round": None if report is None else report.rounds,
                 "steps": None if report is None else report.steps,
                 "samples": None if report is None else report.samples,
@@ -82,10 +82,10 @@ def rows_of(
                 "received": sum(counters.received_bytes[(member.id, lane)] for lane in Lane),
                 "last_exchange": finite(now - exchanged.last),
                 "exchanges": exchanged.exchanges,
-                "strikes": peer.strikes.count(member.id, now),
+                "strikes": view.strikes(member.id, now),
                 "version": member.software,
                 "protocol": member.version,
-                "excluded": peer.admission.why_not(member.id),
+                "excluded": view.why_not(member.id),
             }
         )
     rows.sort(key=lambda row: (not row["me"], row["name"], row["id"]))

@@ -290,12 +290,12 @@ class Metrics:
             status: the peer's status.
             queued: vector jobs not finished yet.
         """
-        peer, counters, links = status.peer, status.transport.counters, status.transport.links()
+        view, counters, links = status.view, status.transport.counters, status.transport.links()
         self.set_members(status.counts())
-        self._gauges["round"].set(peer.rounds.rounds)
-        self._gauges["clock_steps"].set(peer.replica.clock)
-        self._gauges["consensus_ratio"].set(peer.pacing.ratio)
-        self._gauges["members_set_aside"].set(len(peer.strikes.aside(self._clock())))
+        self._gauges["round"].set(view.model_rounds)
+        self._gauges["clock_steps"].set(view.clock)
+        self._gauges["consensus_ratio"].set(view.consensus_ratio)
+        self._gauges["members_set_aside"].set(len(view.set_aside(self._clock())))
         self.set_training(
             steps=status.steps,
             samples=status.samples,
@@ -315,7 +315,7 @@ class Metrics:
         self._raise(self._counters["sends_delayed_total"], "full", counters.full)
         self._gauges["links"].set(len(links))
         for link in links:
-            self.set_rtt(link.peer, peer.membership.rtt(link.peer))
+            self.set_rtt(link.peer, view.rtt(link.peer))
         self.set_queues(jobs=queued)
 
     def set_verdict(self, state: str) -> None:

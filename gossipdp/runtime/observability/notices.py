@@ -13,7 +13,7 @@ from gossipdp.error_codes import ADVICE
 from gossipdp.protocol import events
 from gossipdp.protocol.causes import Outcome
 from gossipdp.protocol.course.table import Reason
-from gossipdp.protocol.peer import Peer
+from gossipdp.protocol.view import View
 from gossipdp.protocol.wire.messages import Decision, Member, Phase, Receipt, State, Verdict, short
 from gossipdp.runtime.observability.join_progress import Reminder
 from gossipdp.runtime.observability.metrics import Metrics
@@ -78,9 +78,9 @@ def is_news(decision: Decision, generation: int) -> bool:
     return decision.secret is None or max(generation, decision.secret.replaces) < decision.number
 
 
-def name_of(peer: Peer, member: bytes) -> str:
-    """Name and short id of `member`, or the short id alone if `peer` does not know it."""
-    known = peer.membership.members.get(member)
+def name_of(view: View, member: bytes) -> str:
+    """Name and short id of `member`, or the short id alone if the peer of `view` does not know it."""
+    known = view.members.get(member)
     return short(member) if known is None else f"{known.name} ({short(member)})"
 
 
@@ -88,13 +88,13 @@ class Notices:
     """Tells the operator what wants attention.
 
     Args:
-        peer: names the members, and tells round and re-sync state.
+        view: names the members, and tells round and re-sync state.
         status: gets every event and the notices.
         metrics: gets every event and counts the notices.
     """
 
-    def __init__(self, peer: Peer, status: Status, metrics: Metrics) -> None:
-        self._peer, self._status, self._metrics = peer, status, metrics
+    def __init__(self, view: View, status: Status, metrics: Metrics) -> None:
+        self._view, self._status, self._metrics = view, status, metrics
         self._told: dict[tuple[str, str], float] = {}
         self._lines: Counter[str] = Counter()
         """number of warnings by code since `_lines_since`"""
@@ -234,7 +234,7 @@ class Notices:
                 for receipt in receipts[:MEMBER_LINES]:
                     self._received(receipt, now)
             case events.OperatorDiffers(through, operator):
-                mine = self._peer.admission.operator.hex() or "no operator"
+                mine = self._view.operator.hex() or "no operator"
                 text = f"{self._name(through)} follows the operator {operator.hex()}, and this host follows {mine}"
                 self.notice("GD-207", text, now)
             case events.Struck(peer, reason, strikes, pause) if pause:
@@ -250,19 +250,19 @@ class Notices:
         why = f" ({decision.reason})" if decision.reason else ""
         if is_news(decision, self._status.transport.secret.generation):
             log.warning("operator: %s%s", told(decision), why)
-        if decision.subject in (self._peer.id, b"") and (fate := self._peer.admission.fate):
+        if decision.subject in (self._view.id, b"") and (fate := self._view.fate):
             self.notice("GD-204", fate, now)
 
     def _received(self, receipt: Receipt, now: float) -> None:
         """A member has a new secret, or an invite has let it in."""
-        admission, who = self._peer.admission, self._name(receipt.peer)
-        decision = admission.about(receipt.subject)
+        view, who = self._view, self._name(receipt.peer)
+        decision = view.decision(receipt.subject)
         if decision is None or decision.invite is None:
             log.info("%s has the network's new secret", who)
             return
         log.warning("the invite for %s lets %s in", decision.name, who)
         uses = decision.invite.uses
-        if len(admission.holders(receipt.subject)) > uses:
+        if len(view.holders(receipt.subject)) > uses:
             text = (
                 f"the invite for {decision.name} has let in more hosts than {uses}; `gossipdp invite --list` names them"
             )
@@ -324,15 +324,15 @@ class Notices:
             event.duration,
             extra={
                 "exchange": event.exchange,
-                "initiator": (self._peer.id if event.initiator else event.partner).hex(),
+                "initiator": (self._view.id if event.initiator else event.partner).hex(),
                 "partner": event.partner.hex(),
-                "round": self._peer.progress.mine.rounds,
+                "round": self._view.own_progress.rounds,
             },
         )
 
     def _verdict(self, event: events.StateJudged, level: int) -> None:
         source = self._name(event.source)
-        if not event.witness and len(self._peer.membership.alive()) > 1:
+        if not event.witness and len(self._view.alive) > 1:
             log.log(level, "took the model from %s unchecked: no other member could compare it with its own", source)
             return
         if not event.witness:
@@ -351,4 +351,4 @@ class Notices:
         )
 
     def _name(self, member: bytes) -> str:
-        return name_of(self._peer, member)
+        return name_of(self._view, member)

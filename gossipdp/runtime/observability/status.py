@@ -15,7 +15,7 @@ from typing import Any, Final
 from gossipdp.codecs import CODECS
 from gossipdp.protocol import events
 from gossipdp.protocol.admission.statements import SECRET
-from gossipdp.protocol.peer import Peer
+from gossipdp.protocol.view import View
 from gossipdp.protocol.wire.messages import Lane, State, short
 from gossipdp.runtime.network.transport import Transport
 from gossipdp.runtime.observability.health import Signs, judge
@@ -50,7 +50,7 @@ class Status:
         trains: a training command is started along with this peer.
     """
 
-    peer: Peer
+    view: View
     transport: Transport
     network: str
     metrics: str = ""
@@ -106,7 +106,7 @@ class Status:
     _shares: list[float] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        self._signs = VitalSigns(self.peer, self.unanswered, self._started, trains=self.trains)
+        self._signs = VitalSigns(self.view, self.unanswered, self._started, trains=self.trains)
 
     def observe(self, event: events.Event) -> None:
         self._signs.observe(event, time.monotonic())
@@ -223,7 +223,7 @@ class Status:
         self.distance = event.distance
         self.blocks += event.blocks
         self.escalated += event.escalated
-        model = self.peer.replica.model
+        model = self.view.model
         if model is not None:
             parameters = model.schema.size * event.chunks / event.of
             self.exchanged_parameters += parameters
@@ -238,28 +238,28 @@ class Status:
 
     @property
     def steps(self) -> int:
-        return self.peer.contribution.steps
+        return self.view.steps
 
     @property
     def samples(self) -> int:
-        return self.peer.contribution.samples
+        return self.view.samples
 
     @property
     def consensus_distance(self) -> float:
         """RMS distance of a replica to the mean, per parameter: E||a_i - a_j||^2 = 2N/(N-1) CD^2 over pairs."""
-        members = 1 + len(self.peer.membership.alive())
+        members = 1 + len(self.view.alive)
         return self.distance * math.sqrt((members - 1) / (2 * members)) if members > 1 else 0.0
 
     def counts(self) -> dict[str, int]:
         """Members by state, this peer included."""
-        counts = Counter(member.state.name.lower() for member in self.peer.membership.members.values())
+        counts = Counter(member.state.name.lower() for member in self.view.members.values())
         return {state.name.lower(): counts[state.name.lower()] for state in State}
 
     def seeds(self) -> list[str]:
         """Addresses for an invite: all of this peer, if it can be dialled, and the first ones of some members."""
-        membership = self.peer.membership
-        others = [member.address for member in membership.alive() if member.state == State.ALIVE and member.address]
-        return [*membership.me.addresses, *others][:MAX_INVITED]
+        view = self.view
+        others = [member.address for member in view.alive if member.state == State.ALIVE and member.address]
+        return [*view.me.addresses, *others][:MAX_INVITED]
 
     def signs(self, *, saving: bool, finishing: str = "") -> Signs:
         """What the verdict depends on. Arguments as of `describe`."""
@@ -271,23 +271,23 @@ class Status:
             saving=saving,
             finishing=finishing,
         )
-        return replace(signs, banned=signs.banned or left_behind(self.peer, self.transport, time.time()))
+        return replace(signs, banned=signs.banned or left_behind(self.view, self.transport, time.time()))
 
     def totals(self) -> Totals:
         counters = self.transport.counters
         traffic = sum(counters.received_bytes.values()), sum(counters.sent_bytes.values())
-        return Totals(self.round, self.peer.replica.clock, self.loss, *traffic)
+        return Totals(self.round, self.view.clock, self.loss, *traffic)
 
     @property
     def round(self) -> int:
         """Rounds that this peer has made, in all its lives, as the others know it too."""
-        return self.peer.progress.mine.rounds
+        return self.view.own_progress.rounds
 
     def samples_per_second(self) -> tuple[float | None, float | None]:
         """Of this peer, and of all live members of which it is known; None if it is unknown."""
-        now, me = time.monotonic(), self.peer.id
+        now, me = time.monotonic(), self.view.id
         own = self.rates.of(me, now)
-        known = [self.rates.of(member.id, now) for member in self.peer.membership.alive()]
+        known = [self.rates.of(member.id, now) for member in self.view.alive]
         rates = [rate for rate in (own, *known) if rate is not None]
         return own, sum(rates) if rates else None
 
@@ -298,21 +298,21 @@ class Status:
             saving: this peer leaves, and its last checkpoint is not written yet.
             finishing: what the end of its run waits for.
         """
-        peer, counters = self.peer, self.transport.counters
+        view, counters = self.view, self.transport.counters
         own_rate, network_rate = self.samples_per_second()
         signs = self.signs(saving=saving, finishing=finishing)
         shares, shown = sorted(self._shares), without_passed(self.notices, self._signs.reached())
-        state = "finishing" if finishing else "ready" if peer.replica.ready else "joining"
+        state = "finishing" if finishing else "ready" if view.ready else "joining"
         state = "leaving" if self.leaving else state
         return {
             "verdict": judge(signs)._asdict(),
-            "id": peer.id.hex(),
-            "name": peer.membership.me.name,
+            "id": view.id.hex(),
+            "name": view.me.name,
             "network": self.network,
             "run": self.transport.run.hex(),
-            "incarnation": peer.membership.me.incarnation,
-            "address": peer.membership.me.address,
-            "addresses": list(peer.membership.me.addresses),
+            "incarnation": view.me.incarnation,
+            "address": view.me.address,
+            "addresses": list(view.me.addresses),
             "address_why": self.address_why,
             "dialled": self.dialled,
             "metrics": self.metrics,
@@ -321,31 +321,31 @@ class Status:
             "log": self.log,
             "state": state,
             "transfer": self.transfer,
-            "resyncing": peer.replica.resyncing or "",
+            "resyncing": view.resyncing or "",
             "resyncs": dict(self.resyncs),
-            "apart": len(peer.replica.apart),
-            "set_aside": [other.hex() for other in peer.strikes.aside(time.monotonic())],
+            "apart": len(view.apart),
+            "set_aside": [other.hex() for other in view.set_aside(time.monotonic())],
             "training": "attached" if self.training else "none",
             "attaches": self.attaches,
             "trainer": self.trainer,
             "reasons": self.reasons,
             "reason": self.reason,
-            "parameters": 0 if peer.replica.model is None else peer.replica.model.schema.size,
+            "parameters": 0 if view.model is None else view.model.schema.size,
             "round": self.round,
-            "model_rounds": peer.rounds.rounds,
-            "clock": peer.replica.clock,
-            "steps": peer.contribution.steps,
-            "samples": peer.contribution.samples,
+            "model_rounds": view.model_rounds,
+            "clock": view.clock,
+            "steps": view.steps,
+            "samples": view.samples,
             "samples_per_second": finite(own_rate),
             "network_samples_per_second": finite(network_rate),
-            "every": peer.pacing.every,
-            "warming_up": peer.pacing.warming_up,
+            "every": view.every,
+            "warming_up": view.warming_up,
             "members": self.counts(),
-            "voices": {"all": not peer.membership.some_proven, "proven": len(peer.membership.proven())},
-            "secret": secret_state(peer, self.transport),
-            "versions": versions_of([peer.membership.me, *peer.membership.alive()]),
+            "voices": {"all": not view.some_proven, "proven": len(view.proven)},
+            "secret": secret_state(view, self.transport),
+            "versions": versions_of([view.me, *view.alive]),
             "links": sorted(link.peer.hex() for link in self.transport.links()),
-            "partner": "" if peer.averaging.partner is None else peer.averaging.partner.hex(),
+            "partner": "" if view.partner is None else view.partner.hex(),
             "last_partner": self.last_partner.hex(),
             "exchanges": dict(self.exchanges),
             "exchanged_bytes": self.exchanged_bytes,
@@ -358,7 +358,7 @@ class Status:
             "escalated_median": shares[len(shares) // 2] if shares else None,
             "chunks_in_doubt": self.in_doubt,
             "consensus_distance": finite(self.consensus_distance),
-            "consensus_ratio": finite(peer.pacing.ratio),
+            "consensus_ratio": finite(view.consensus_ratio),
             "loss": finite(self.loss),
             "eval_loss": finite(self.eval_loss),
             "stall_seconds": self.stall_seconds,
@@ -377,7 +377,7 @@ class Status:
     def members(self) -> list[dict[str, Any]]:
         """The answer to `members`: this peer first, then by name."""
         training, counters = self.training, self.transport.counters
-        return rows_of(self.peer, counters, self._met, self.rates, self.lags, time.monotonic(), training=training)
+        return rows_of(self.view, counters, self._met, self.rates, self.lags, time.monotonic(), training=training)
 
 
 def _lane(counter: Counter[tuple[bytes, Lane]], lane: Lane) -> int:
@@ -400,7 +400,7 @@ def _told(event: events.ExchangeEnded) -> dict[str, Any]:
 # -- the network's secret ------------------------------------------------------------------------------------------
 
 
-def secret_state(peer: Peer, transport: Transport) -> dict[str, Any]:
+def secret_state(view: View, transport: Transport) -> dict[str, Any]:
     """What this peer knows of the network's secret.
 
     Returns:
@@ -409,25 +409,25 @@ def secret_state(peer: Peer, transport: Transport) -> dict[str, Any]:
         until: seconds since 1970; so long the secret before is taken from everybody.
         lacks: names of live members that are not known to have the newest.
     """
-    admission, renewal = peer.admission, peer.admission.about(SECRET)
+    renewal = view.decision(SECRET)
     generation = transport.secret.generation
     if renewal is None or renewal.secret is None:
         return {"generation": generation, "newest": generation, "until": 0, "lacks": []}
-    named, holders = frozenset(renewal.allowed), admission.holders(SECRET)
+    named, holders = frozenset(renewal.allowed), view.holders(SECRET)
     proven = {link.peer for link in transport.links() if link.generation == renewal.number}
     old = {link.peer for link in transport.links()} - proven
-    live = peer.membership.alive()
+    live = view.alive
     lacking = [one for one in live if one.id not in holders | proven and (one.id in named or one.id in old)]
-    lacks = [member.name for member in lacking if admission.admits(member.id)]
+    lacks = [member.name for member in lacking if not view.why_not(member.id)]
     if generation != renewal.number:
-        lacks.append(peer.membership.me.name)
+        lacks.append(view.me.name)
     newest = max(generation, renewal.number)
     return {"generation": generation, "newest": newest, "until": renewal.secret.until, "lacks": sorted(lacks)}
 
 
-def left_behind(peer: Peer, transport: Transport, wall: float) -> str:
+def left_behind(view: View, transport: Transport, wall: float) -> str:
     """Why members keep this peer out for want of the newest secret; "" if they do not. wall: seconds since 1970."""
-    renewal = peer.admission.about(SECRET)
+    renewal = view.decision(SECRET)
     if renewal is None or renewal.secret is None or renewal.number <= transport.secret.generation:
         return ""
     if wall < renewal.secret.until:

@@ -11,7 +11,7 @@ from typing import Final
 
 from gossipdp.protocol import events
 from gossipdp.protocol.causes import Outcome, Unused
-from gossipdp.protocol.peer import Peer
+from gossipdp.protocol.view import View
 from gossipdp.protocol.wire.messages import State, short
 from gossipdp.runtime.network.dial_causes import foremost
 from gossipdp.runtime.observability.health import WIDE, Signs, Silent
@@ -43,8 +43,8 @@ class VitalSigns:
         trains: a training command is started along with this peer.
     """
 
-    def __init__(self, peer: Peer, unanswered: Unanswered, now: float, *, trains: bool = False) -> None:
-        self._peer, self._unanswered = peer, unanswered
+    def __init__(self, view: View, unanswered: Unanswered, now: float, *, trains: bool = False) -> None:
+        self._view, self._unanswered = view, unanswered
         self._trains, self._starts_until = trains, now + STARTS if trains else -math.inf
         self._quiet_since = self._still_since = self._met_at = now
         self._exchanged_at = -math.inf
@@ -146,27 +146,23 @@ class VitalSigns:
             saving: the peer leaves, and its last checkpoint is not written yet.
             finishing: what the end of this peer's run waits for.
         """
-        peer, pacing = self._peer, self._peer.pacing
-        membership, replica = peer.membership, peer.replica
-        alive = membership.alive()
-        train = len(membership.training()) if alive else 0
-        if not training or not train or replica.resyncing:
+        view, alive = self._view, self._view.alive
+        train = len(view.training) if alive else 0
+        if not training or not train or view.resyncing:
             self._quiet_since = now  # no exchange is possible
         if alive:
             self._met_at = now
-        patience = QUIET_ROUNDS * pacing.usual_round + peer.config.transfer.silence
+        patience = QUIET_ROUNDS * view.usual_round + view.config.transfer.silence
         failed = [
-            member
-            for member in membership.members.values()
-            if member.state is State.FAILED and peer.admission.admits(member.id)
+            member for member in view.members.values() if member.state is State.FAILED and not view.why_not(member.id)
         ]
-        last = membership.members.get(partner)
-        held = replica.resumes
+        last = view.members.get(partner)
+        held = view.resumes
         return Signs(
-            joining=not replica.ready,
-            founds=replica.founds,
-            leaving=peer.leaving,
-            banned=peer.admission.fate,
+            joining=not view.ready,
+            founds=view.founds,
+            leaving=view.leaving,
+            banned=view.fate,
             saving=saving,
             finishing=finishing,
             training=training,
@@ -175,26 +171,26 @@ class VitalSigns:
             starting=now < self._starts_until,
             live=1 + len(alive),
             unmet=now - self._met_at,
-            dialled=membership.me.addresses,
-            failed=tuple((member.name, membership.dead_for(member.id, now)) for member in failed),
+            dialled=view.me.addresses,
+            failed=tuple((member.name, view.dead_for(member.id, now)) for member in failed),
             train=train,
             partner=short(partner) if last is None else last.name,
             exchanged=now - self._exchanged_at,
             quiet=now - self._quiet_since,
             still=now - self._still_since,
             patience=patience,
-            round_seconds=pacing.usual_round,
+            round_seconds=view.usual_round,
             fruitless=tuple(self._fruitless.most_common(3)),
-            ratio=math.nan if self._unseen else pacing.ratio,
+            ratio=math.nan if self._unseen else view.consensus_ratio,
             unseen=self._unseen,
             all_far=self._all_far(),
-            stall=self._stall(max(STALL_WINDOW, QUIET_ROUNDS * pacing.usual_round)) if training else math.nan,
-            sync=peer.config.sync,
+            stall=self._stall(max(STALL_WINDOW, QUIET_ROUNDS * view.usual_round)) if training else math.nan,
+            sync=view.config.sync,
             silent=self._silent(now),
             transfer=transfer,
-            resyncing=replica.resyncing,
-            resumes=None if held is None or replica.ready else held.clock,
-            listens=peer.config.resume_after,
+            resyncing=view.resyncing,
+            resumes=None if held is None or view.ready else held.clock,
+            listens=view.config.resume_after,
             refused=self._refused,
             second=self._second if now < self._second_until else (0, 0),
             unsaved=self._unsaved,
@@ -203,20 +199,18 @@ class VitalSigns:
 
     def reached(self) -> set[str]:
         """Addresses of the members that have a link to this peer."""
-        membership = self._peer.membership
-        linked = (member for member in membership.alive() if membership.linked(member.id))
+        view = self._view
+        linked = (member for member in view.alive if view.linked(member.id))
         return {address for member in linked for address in member.addresses}
 
     def _all_far(self) -> bool:
         """Whether several members are far from this one, and none is near: then no host alone has diverged."""
-        pacing = self._peer.pacing
+        view = self._view
         self._distances = {
-            member.id: self._distances[member.id]
-            for member in self._peer.membership.alive()
-            if member.id in self._distances
+            member.id: self._distances[member.id] for member in view.alive if member.id in self._distances
         }
-        ratios = [pacing.ratio_of(distance) for distance in self._distances.values()]
-        return len(ratios) > 1 and min(ratios) > WIDE and not pacing.runaway.active
+        ratios = [view.consensus_ratio_of(distance) for distance in self._distances.values()]
+        return len(ratios) > 1 and min(ratios) > WIDE and not view.ran_away
 
     def _stall(self, window: float) -> float:
         """Share of the time that the last reports of training cover; NaN while they cover too little of it."""

@@ -159,7 +159,7 @@ class Extremes(Behaviour):
         """Of an honest member, its own words with any doubt; of others, what their keys sign."""
         for host in self.honest:
             if host.id == member.id:
-                word = host.running.membership.me
+                word = host.running.view.me
                 state = State.FAILED if member.state is State.LEFT else member.state
                 return replace(word, state=state, accusers=member.accusers)
         return Signer(partial(sign, member.id), verify).sign_member(member)

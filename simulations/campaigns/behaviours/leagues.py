@@ -80,7 +80,7 @@ class LeftBehind(Lines):
     def speaks(self) -> Iterator[Envelope]:
         yield from self._clock.speaks()
         for to in self.honest:
-            dead = replace(to.running.membership.me, state=State.FAILED)
+            dead = replace(to.running.view.me, state=State.FAILED)
             yield envelope(to, Ping(self.random.getrandbits(32), (dead,)))
             yield self.says(to, NO_LINE, apart=False)
 

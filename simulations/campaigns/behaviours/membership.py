@@ -53,7 +53,7 @@ class ForgedSender(Behaviour):
             yield envelope(to, Refuse(exchange, "busy"))
             yield envelope(to, Accept(exchange, "modulo4", 0.5, 0.0, 8))
             yield envelope(to, End(exchange, to is other, "lost"))
-            accused = replace(one.running.membership.me, state=State.SUSPECT, accusers=(other.id,))
+            accused = replace(one.running.view.me, state=State.SUSPECT, accusers=(other.id,))
             yield envelope(to, Ping(self.random.getrandbits(32), (accused,)))
 
 
@@ -67,7 +67,7 @@ class ForgedWords(Behaviour):
         signer = Signer(partial(sign, self.host.id), verify)
         for to in self.honest:
             victim = self.random.choice([host for host in self.honest if host is not to])
-            word = victim.running.membership.me
+            word = victim.running.view.me
             records = (
                 replace(word, state=State.LEFT),
                 replace(word, state=State.LEFT, refutation=word.refutation + 1),
@@ -88,7 +88,7 @@ class FalseDeaths(Behaviour):
 
     def speaks(self) -> Iterator[Envelope]:
         for to in self.honest:
-            dead = [replace(host.running.membership.me, state=State.FAILED) for host in self.honest]
+            dead = [replace(host.running.view.me, state=State.FAILED) for host in self.honest]
             yield envelope(to, Ping(self.random.getrandbits(32), tuple(dead)))
 
 
@@ -104,7 +104,7 @@ class Storm(Behaviour):
 
     def speaks(self) -> Iterator[Envelope]:
         for host in self.honest:
-            word = host.running.membership.me
+            word = host.running.view.me
             if word not in self._words[host.id]:
                 self._words[host.id].append(word)
         for to in self.honest:

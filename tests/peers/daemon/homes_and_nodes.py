@@ -67,4 +67,4 @@ def noticed(node: Node) -> dict[str, float]:
 
 def held(node: Node) -> Held | None:
     """The checkpoint from which the peer would resume."""
-    return node.peer.replica.resumes
+    return node.peer._replica.resumes

@@ -59,21 +59,21 @@ def test_who_is_allowed_and_who_is_banned_is_what_the_configuration_says(
         "safety.allow": friend.hex(), "safety.ban": foe.hex(),
     }  # fmt: skip
     node = assembly.build(where, home.read_config(where, flags, {}))
-    shunned = [node.peer.strikes.shuns(peer, 0.0) for peer in (friend, foe, b"\x0c" * 32)]
+    shunned = [node.peer._strikes.shuns(peer, 0.0) for peer in (friend, foe, b"\x0c" * 32)]
     node.close()
     assert given[0]["admission"].lists == ({friend, node.peer.id}, {foe})
     assert shunned == [False, True, True], "nor is anything offered to these"
 
 
 def test_new_home_in_which_up_was_said_founds(start: Start) -> None:
-    assert start().peer.replica.founds
+    assert start().peer.view.founds
 
 
 def test_home_that_has_founded_never_founds_again(where: Path, start: Start) -> None:
     files.save_run(where / "run", RUN)
     save(where, 120)
     node = start()
-    assert not node.peer.replica.founds and held(node) == (120, 12) and node.run_id == RUN
+    assert not node.peer.view.founds and held(node) == (120, 12) and node.run_id == RUN
 
 
 @pytest.mark.parametrize(("own", "before"), [(True, 140), (False, 0)])
@@ -83,16 +83,16 @@ def test_rounds_go_on_from_the_own_checkpoint__and_not_from_that_of_another_peer
     files.save_run(where / "run", RUN)
     save(where, 140, peer=Identity.load(where).id.hex() if own else "cd" * 32)
     node = start()
-    mine = node.peer.progress.mine
+    mine = node.peer.view.own_progress
     assert (node.status.round, mine.steps, mine.samples, mine.clock) == (before // 20, before, before, 0)
-    node.peer.progress.report(clock=150, steps=10, samples=10, rounds=1)
+    node.peer._progress.report(clock=150, steps=10, samples=10, rounds=1)
     assert node.status.members()[0]["round"] == node.status.describe()["round"] == before // 20 + 1
 
 
 def test_home_whose_run_file_is_lost_founds_nothing_while_a_checkpoint_names_the_run(where: Path, start: Start) -> None:
     save(where, 120)
     node = start()
-    assert not node.peer.replica.founds and held(node) == (120, 12) and node.run_id == RUN
+    assert not node.peer.view.founds and held(node) == (120, 12) and node.run_id == RUN
     assert files.load_run(where / "run") == RUN
 
 
@@ -100,13 +100,13 @@ def test_checkpoint_of_another_network_or_of_no_run_names_none(where: Path, star
     save(where, 120, network="other")
     save(where, 120, run=b"")
     node = start()
-    assert node.peer.replica.founds and node.run_id == b""
+    assert node.peer.view.founds and node.run_id == b""
 
 
 def test_home_of_a_run_without_a_checkpoint_waits_for_others_and_says_so(where: Path, start: Start) -> None:
     files.save_run(where / "run", RUN)
     node = start()
-    assert not node.peer.replica.founds and held(node) is None
+    assert not node.peer.view.founds and held(node) is None
     assert [notice[:6] for notice in shown(node.status)] == ["GD-604"] and noticed(node) == {"GD-604": 1.0}
 
 
@@ -163,7 +163,7 @@ def test_started_at_another_port__its_invite_names_that(where: Path, start: Star
     invites.write_invite(where, ["127.0.0.1:9", "192.0.2.7:4710"], config)
     node = start()
     brought = invites.read_invite((where / "invite").read_text()).invite
-    assert brought.seeds == (node.peer.membership.me.address, "192.0.2.7:4710")
+    assert brought.seeds == (node.peer.view.me.address, "192.0.2.7:4710")
 
 
 def test_few_descriptors_that_cut_the_links_are_told(

@@ -116,9 +116,9 @@ def test_of_a_model_that_is_half_another_s_no_checkpoint_is_made(
     saved: list[bool] = []
     monkeypatch.setattr(node._checkpoints, "save", lambda: saved.append(True) or True)
     schema = Schema.of([("w", (300,), "float32", "parameter")])
-    node.peer.replica.model = Model.of(schema.to_bytes(), bytes(16), 0, 0)
-    joiner = node.peer.replica._new_joiner()
-    node.peer.replica._replacement = Replacement(Reason.LAG, joiner, 0.0, kept=True)
+    node.peer._replica.model = Model.of(schema.to_bytes(), bytes(16), 0, 0)
+    joiner = node.peer._replica._new_joiner()
+    node.peer._replica._replacement = Replacement(Reason.LAG, joiner, 0.0, kept=True)
     assert not node.checkpoint() and not saved
-    node.peer.replica._replacement = None
+    node.peer._replica._replacement = None
     assert node.checkpoint() and saved == [True]

@@ -47,7 +47,7 @@ class Leaving:
         node._clock, node._jobs._store.files = lambda: self.now, self.disk
         schema = Schema.of([("w", (1024,), "float32", "parameter")])
         node._algorithm.allocate(schema.size, schema.trainable, 256)
-        node.peer.replica.model = Model.of(schema.to_bytes(), b"", 0, 0)
+        node.peer._replica.model = Model.of(schema.to_bytes(), b"", 0, 0)
         node.leave()
         self.live(2.0)
         assert node.status.leaving and node._checkpoints.writer.busy
@@ -75,7 +75,7 @@ def test_address_that_does_not_answer_is_told_unless_its_member_has_left(start: 
     node, other = start(), Identity.generate()
     word = Member(other.id, "gone", "127.0.0.1:9", 1, 1, State.LEFT)
     word = Signer(other.sign, Identity.verify).sign_member(word)
-    node.peer.membership.receive(Ping(1, (word,)), other.id, 0.0)
+    node.peer._membership.receive(Ping(1, (word,)), other.id, 0.0)
     for address in ("127.0.0.1:9", "127.0.0.1:11"):
         node._network.handle(DialFailed(b"", address, (Cause("GD-101", "refused"),)), 1.0)
     assert [notice.split(":")[:2] for notice in shown(node.status)] == [["GD-101 127.0.0.1", "11"]]
@@ -177,9 +177,9 @@ def test_checkpoint_asked_for__answered_when_it_is_on_the_disk_or_could_not_be_w
     node = start()
     asked: list[Any] = [Asked() for _ in range(3)]
     control = services.Control(
-        cast(ControlServer, SimpleNamespace(handle=lambda fd: [asked[fd]])), node, where, None, None
+        cast(ControlServer, SimpleNamespace(handle=lambda fd: [asked[fd]])), node, None, where, None, None
     )  # type: ignore[arg-type]
-    monkeypatch.setattr(type(node.peer.replica), "whole", property(lambda replica: True))
+    monkeypatch.setattr(type(node.peer._replica), "whole", property(lambda replica: True))
     monkeypatch.setattr(node._checkpoints, "save", lambda: True)
     control.handle(0)
     path, error = save(where, 90), DataError("GD-602", "checkpoint-00000002 could not be written", seen="No space left")

@@ -40,14 +40,14 @@ def states(made: Town, subject: int) -> list[State]:
     """What every other peer believes of the subject."""
     peer = made.hosts[subject].id
     others = [host.peer for host in made.hosts if host.peer is not None and host.index != subject]
-    return [other.membership.members[peer].state for other in others]
+    return [other.view.members[peer].state for other in others]
 
 
 def admitting(made: Town, subject: int) -> list[int]:
     return [
         host.index
         for host in made.hosts
-        if host.peer is not None and host.index != subject and host.peer.admission.admits(made.hosts[subject].id)
+        if host.peer is not None and host.index != subject and host.peer._admission.admits(made.hosts[subject].id)
     ]
 
 
@@ -90,8 +90,8 @@ def test_peer_that_joins_later_learns_all_decisions_from_its_first_member() -> N
     made.run(5.0)
     made.start(3)
     made.run(3.0)
-    assert made.peer(3).admission.digest == made.peer(0).admission.digest
-    assert not any(made.peer(3).admission.admits(subject) for subject in subjects)
+    assert made.peer(3)._admission.digest == made.peer(0)._admission.digest
+    assert not any(made.peer(3)._admission.admits(subject) for subject in subjects)
 
 
 def test_two_sides_of_a_cut_compare_their_decisions_afterwards() -> None:
@@ -100,12 +100,12 @@ def test_two_sides_of_a_cut_compare_their_decisions_afterwards() -> None:
     decide(made, 0, ban(b"x" * 32))
     decide(made, 5, ban(b"y" * 32))
     made.run(40.0)
-    digests = [made.peer(index).admission.digest for index in range(6)]
+    digests = [made.peer(index)._admission.digest for index in range(6)]
     assert digests == [digests[0]] * 3 + [digests[5]] * 3 and digests[0] != digests[5]
     made.net.links.heal()
     made.run(60.0)
-    assert len({made.peer(index).admission.digest for index in range(6)}) == 1
-    assert len(made.peer(2).admission.decisions) == 2
+    assert len({made.peer(index)._admission.digest for index in range(6)}) == 1
+    assert len(made.peer(2).view.decisions) == 2
 
 
 def test_restarted_peer_keeps_its_decisions() -> None:
@@ -114,7 +114,7 @@ def test_restarted_peer_keeps_its_decisions() -> None:
     made.run(5.0)
     made.net.stop(made.hosts[2])
     made.net.start(made.hosts[2], seeds=[])
-    assert not made.peer(2).admission.admits(b"x" * 32)
+    assert not made.peer(2)._admission.admits(b"x" * 32)
 
 
 def test_closed_network_drops_those_that_are_not_allowed() -> None:
@@ -133,9 +133,9 @@ def test_peer_that_joins_a_closed_network_is_never_alone() -> None:
     made.start(11)
     for _ in range(20):
         made.run(0.5)
-        assert made.peer(11).admission.admits(made.hosts[0].id)
-    assert made.peer(11).admission.digest == made.peer(0).admission.digest
-    assert len(made.peer(11).membership.alive()) == 11
+        assert made.peer(11)._admission.admits(made.hosts[0].id)
+    assert made.peer(11)._admission.digest == made.peer(0)._admission.digest
+    assert len(made.peer(11).view.alive) == 11
 
 
 def tell(made: Town, index: int, source: int, message: Decisions, *decisions: Decision) -> None:
@@ -148,14 +148,14 @@ def test_forged_decision_is_refused_and_not_passed_on() -> None:
     tell(made, 0, 2, Decisions(OPERATOR), ban(b"x" * 32), ban(made.hosts[1].id, operator=STRANGER))
     made.run(10.0)
     assert [event.reason for event in made.of(0, UpdateRefused)] == ["signature of a decision"]
-    assert admitting(made, 1) == [0, 2] and not made.peer(2).admission.admits(b"x" * 32)
+    assert admitting(made, 1) == [0, 2] and not made.peer(2)._admission.admits(b"x" * 32)
 
 
 def test_buffer_that_holds_no_decisions_is_dropped() -> None:
     made = town(2)
     frames = encode(Decisions(OPERATOR), [b"\x93\x01\x02\x03"])
     made.net.command(made.hosts[0], "told", lambda peer: peer.receive(frames, made.hosts[1].id, made.net.now))
-    assert len(made.of(0, MessageDropped)) == 1 and made.peer(0).admission.decisions == ()
+    assert len(made.of(0, MessageDropped)) == 1 and made.peer(0).view.decisions == ()
 
 
 def test_decisions_are_sent_once_a_probe_interval_however_often_a_member_asks() -> None:
@@ -185,7 +185,7 @@ def test_other_operators_are_told_a_few_times_and_not_followed() -> None:
             tell(made, 0, 1, Decisions(bytes([n]) * 32), ban(b"x" * 32))
         told = made.of(0, OperatorDiffers)
         assert len(told) == 8 and told[0] == OperatorDiffers(made.hosts[1].id, bytes(32))
-        assert made.peer(0).admission.admits(b"x" * 32)
+        assert made.peer(0)._admission.admits(b"x" * 32)
 
 
 def test_members_of_the_version_before_are_never_sent_decisions() -> None:
@@ -215,10 +215,10 @@ def test_invite_and_whom_it_lets_in_reach_all__no_other_member_lets_a_second_hos
     made.net.command(made.hosts[2], "wake", lambda peer: None)
     made.run(10.0)
     for index in range(8):
-        assert made.peer(index).admission.holders(key) == {guest}
-        assert "1 of 1 hosts" in made.peer(index).admission.redeem(invite, received(invite, b"h" * 32), 0.0)
+        assert made.peer(index).view.holders(key) == {guest}
+        assert "1 of 1 hosts" in made.peer(index)._admission.redeem(invite, received(invite, b"h" * 32), 0.0)
         assert len(made.of(index, ReceiptsTaken)) == 1
-    assert len({made.peer(index).admission.digest for index in range(8)}) == 1
+    assert len({made.peer(index)._admission.digest for index in range(8)}) == 1
 
 
 def test_two_sides_of_a_cut_that_let_in_a_host_each_learn_of_both() -> None:
@@ -233,7 +233,7 @@ def test_two_sides_of_a_cut_that_let_in_a_host_each_learn_of_both() -> None:
     made.run(30.0)
     made.net.links.heal()
     made.run(60.0)
-    assert all(len(made.peer(index).admission.holders(key)) == 2 for index in range(4))
+    assert all(len(made.peer(index).view.holders(key)) == 2 for index in range(4))
 
 
 def test_everybody_learns_who_has_the_new_secret() -> None:
@@ -249,4 +249,4 @@ def test_everybody_learns_who_has_the_new_secret() -> None:
             lambda peer: peer.received(received(renewal, peer.id), made.net.now),
         )
     made.run(10.0)
-    assert all(made.peer(index).admission.holders(SECRET) == set(ids) for index in range(16))
+    assert all(made.peer(index).view.holders(SECRET) == set(ids) for index in range(16))

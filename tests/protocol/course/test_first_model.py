@@ -101,7 +101,7 @@ def test_later_member_that_dies_is_not_waited_for():
     assert b.restores == 0
     del b.speaking[C]
     b.run(RESUME + 8.0)
-    assert b.peer.membership.members[C].state == State.FAILED and b.restores == 1
+    assert b.peer.view.members[C].state == State.FAILED and b.restores == 1
 
 
 def test_later_member_whose_checkpoint_is_damaged_says_so_and_is_not_waited_for():
@@ -156,7 +156,7 @@ def test_peer_whose_newest_checkpoint_is_damaged_waits_again_if_another_is_later
     assert b.restores == 1
     b.peer.job_done(jobs.Restore(), jobs.Restored(SCHEMA.to_bytes(), 90, 9), b.now)
     b.collect()
-    assert not b.peer.replica.ready
+    assert not b.peer.view.ready
     b.sent.clear()
     b.run(b.now + 1.0)
     said = b.of(Standing, to=C)[-1]

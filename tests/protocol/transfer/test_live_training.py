@@ -67,8 +67,14 @@ def test_peer_alone_takes_over_the_live_process_before_the_checkpoint():
     b.work()
     assert b.came() == ([("taken over", 150)], [True])
     assert [event for event in b.events if isinstance(event, TookOver)] == [TookOver(150, 40, 100)]
-    mine = b.peer.progress.mine
-    assert (b.peer.replica.clock, mine.clock, mine.steps, mine.samples, b.peer.rounds.rounds) == (150, 150, 40, 320, 10)
+    mine = b.peer.view.own_progress
+    assert (b.peer.view.clock, mine.clock, mine.steps, mine.samples, b.peer.view.model_rounds) == (
+        150,
+        150,
+        40,
+        320,
+        10,
+    )
 
 
 def test_peer_that_took_over_a_live_process_restores_and_fetches_nothing():
@@ -165,11 +171,9 @@ def test_live_process_that_comes_after_the_checkpoint_was_restored_keeps_its_par
     b.attach(Live(clock, 40, 320))
     b.work()
     assert b.came() == ([("restored", 100)], [kept])
-    mine = b.peer.progress.mine
+    mine = b.peer.view.own_progress
     assert (mine.clock, mine.steps) == ((max(clock, 100), 40) if kept else (100, 0))
-    assert b.peer.replica.state_clock == b.peer.replica.clock, (
-        "what joiners are given is as new as the process's parameters"
-    )
+    assert b.peer.view.state_clock == b.peer.view.clock, "what joiners are given is as new as the process's parameters"
 
 
 def test_live_process_of_a_peer_without_a_checkpoint_is_taken_over_once_others_were_heard():
@@ -199,7 +203,7 @@ def loads(*, trains):
     b.work()
     b.meet(C)
     if trains:
-        b.peer.progress.merge([Progress(C, 100, 50, 400, 5)])
+        b.peer._progress.merge([Progress(C, 100, 50, 400, 5)])
     b.detach()
     b.attach(Live(100, 40, 320, loaded=True))
     b.work()

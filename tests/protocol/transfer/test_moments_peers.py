@@ -78,7 +78,7 @@ class Hosts:
             payload = moments_reference.encoded(0.5 * np.sqrt(v), v)
             chunks.append(jobs.Frozen(payload.data, codec.digest(payload)))
         held = Moments(100 * seed, tuple(chunks))
-        self.net.command(self.hosts[index], "moments", lambda peer: peer.moments.hold(held, self.net.now))
+        self.net.command(self.hosts[index], "moments", lambda peer: peer.hold_moments(held, self.net.now))
         return held
 
     def until(self, holds, within=30.0):
@@ -102,7 +102,7 @@ def test_joiner_has_the_moments_of_its_source_before_its_session_begins():
     held = hosts.hold(0, 1)
     hosts.start(1)
     hosts.until(lambda: hosts.opened(1))
-    assert same(hosts.hosts[1].peer.moments.held, held)
+    assert same(hosts.hosts[1].peer.view.moments, held)
     kinds = [type(event) for event in hosts.events[1]]
     assert kinds.index(StateReady) < kinds.index(MomentsProgress) < kinds.index(SessionOpened)
     assert kinds.count(MomentsProgress) == len(chunk_sizes(SCHEMA))
@@ -116,7 +116,7 @@ def test_switched_off_on_either_side_no_moments_are_given_and_no_session_waits(s
     hosts.hold(0, 1)
     hosts.start(1)
     hosts.until(lambda: hosts.opened(1), within=5.0)
-    assert hosts.hosts[1].peer.moments.held is None
+    assert hosts.hosts[1].peer.view.moments is None
     assert bool(hosts.asked) == joiner
 
 
@@ -132,7 +132,7 @@ def test_training_process_that_comes_back_finds_its_own_hosts_moments_without_a_
     hosts.net.run(hosts.net.now + 1.0)
     hosts.train(1)
     hosts.until(lambda: len(hosts.opened(1)) == 2)
-    assert same(hosts.hosts[1].peer.moments.held, own) and len(hosts.asked) == asked
+    assert same(hosts.hosts[1].peer.view.moments, own) and len(hosts.asked) == asked
 
 
 def test_source_that_dies_in_the_middle_is_followed_by_another():
@@ -148,10 +148,10 @@ def test_source_that_dies_in_the_middle_is_followed_by_another():
     source = hosts.asked[-1]
     hosts.net.stop(hosts.hosts[source])
     hosts.until(lambda: hosts.opened(2))
-    fetched = [bytes(chunk.payload) for chunk in hosts.hosts[2].peer.moments.held.chunks]
+    fetched = [bytes(chunk.payload) for chunk in hosts.hosts[2].peer.view.moments.chunks]
     both = [[bytes(chunk.payload) for chunk in held[index].chunks] for index in (source, 1 - source)]
     assert all(fetched[place] in (both[0][place], both[1][place]) for place in range(len(fetched)))
-    assert hosts.hosts[2].peer.moments.held.steps in (held[source].steps, 200)
+    assert hosts.hosts[2].peer.view.moments.steps in (held[source].steps, 200)
 
 
 def test_lossy_network_gives_the_same_moments():
@@ -161,4 +161,4 @@ def test_lossy_network_gives_the_same_moments():
     held = hosts.hold(0, 1)
     hosts.start(1)
     hosts.until(lambda: hosts.opened(1), within=120.0)
-    assert same(hosts.hosts[1].peer.moments.held, held)
+    assert same(hosts.hosts[1].peer.view.moments, held)

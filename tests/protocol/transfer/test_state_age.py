@@ -94,7 +94,7 @@ class Hosts:
         """Steps by which the state that the last host gives is older than the network's clock, as it says."""
         [manifest] = self.ask(StateRequest(ASKED))
         assert isinstance(manifest, StateManifest)
-        return self.last.running.replica.clock - manifest.clock
+        return self.last.running.view.clock - manifest.clock
 
 
 def test_state_after_a_long_transfer_is_given_with_its_age_which_exchanges_halve():
@@ -137,7 +137,7 @@ def test_exchange_that_is_cut_off_in_its_middle_is_not_taken_for_a_slow_one():
     for index in range(2):
         hosts.start(index, trains=True)
     hosts.net.run(15.0)
-    averaging, pacing = hosts.last.running.averaging, hosts.last.running.pacing
+    averaging, pacing = hosts.last.running._replica.averaging, hosts.last.running._replica.pacing
     before, pace = pacing.own(0).transfer, averaging._timing.pace
     while averaging._active is None or averaging._active.tally.chunks != 1:
         hosts.net.run(hosts.net.now + 0.001)

@@ -71,7 +71,7 @@ def test_peers_of_two_versions_train_together__and_the_older_gets_only_what_it_k
     town.net.command(town.hosts[0], "decide", lambda peer: peer.decide(ban(b"x" * 32), town.net.now))
     town.run(40.0)
     # A host of this town that speaks an earlier version knows no operator.
-    assert not town.peer(1).admission.admits(b"x" * 32) and town.peer(2).admission.admits(b"x" * 32)
+    assert not town.peer(1)._admission.admits(b"x" * 32) and town.peer(2)._admission.admits(b"x" * 32)
     for index in range(3):
         assert sum(event.chunks > 0 for event in town.of(index, ExchangeEnded)) > 5
         assert not town.of(index, MessageDropped) and not town.of(index, UpdateRefused)
@@ -79,4 +79,4 @@ def test_peers_of_two_versions_train_together__and_the_older_gets_only_what_it_k
     named = {old: {Named.of(name)[1:] for name in codecs[old]} for old in codecs}
     assert named == {True: {(before >= 5, False)}, False: {(True, True)}}, "blocks and grids of the older version"
     assert all(Named.of(name).codec in CODECS for name in codecs[True])
-    assert {town.peer(0).membership.members[host.id].version for host in town.hosts} == {before, PROTOCOL_VERSION}
+    assert {town.peer(0).view.members[host.id].version for host in town.hosts} == {before, PROTOCOL_VERSION}

@@ -55,28 +55,28 @@ class Rig:
     def __init__(self, *, trains: bool = True, outside: Outside | None = None, parameters: int = 0) -> None:
         self.progress = FinishProgress(Phase.RUNNING, math.inf, (), (ME,))
         self.notices: list[tuple[str, str]] = []
-        self.contacts: list[SimpleNamespace] = []
         names = {
             peer: Member(peer, name, "10.0.0.1:4710", 1, 0, State.ALIVE)
             for peer, name in ((ME, "me"), (OTHER, "other"))
         }
-        finishing = SimpleNamespace(
-            begun=True, progress=lambda now: self.progress, counts=Counts(70, 120, 480), handed_in=True
-        )
         model = SimpleNamespace(schema=SimpleNamespace(size=parameters)) if parameters else None
-        peer = SimpleNamespace(
+        self.view = SimpleNamespace(
             id=ME,
-            membership=SimpleNamespace(members=names, restart_contacts=lambda: self.contacts),
-            pacing=SimpleNamespace(usual_round=2.0),
-            replica=SimpleNamespace(ending=finishing, clock=80, model=model),
-            progress=SimpleNamespace(
-                steps=lambda: 140,
-                samples=lambda: 560,
-                mine=SimpleNamespace(rounds=3),
-                of=lambda peer: SimpleNamespace(steps=20),
-            ),
-            averaging=SimpleNamespace(closeness=NEAR),
+            members=names,
+            restart_contacts=[],
+            usual_round=2.0,
+            model=model,
+            network_steps=140,
+            network_samples=560,
+            own_progress=SimpleNamespace(rounds=3),
+            report=lambda peer: SimpleNamespace(steps=20),
+            closeness=NEAR,
+            finishing=True,
+            finish_progress=lambda now: self.progress,
+            final_counts=Counts(70, 120, 480),
+            handed_in=True,
         )
+        peer = SimpleNamespace(view=self.view)
         told = SimpleNamespace(notice=lambda code, text, now: self.notices.append((code, text)))
         status = SimpleNamespace(transport=SimpleNamespace(run=b"\7" * 16))
         context = cast(NodeContext, SimpleNamespace(peer=peer, status=status, notices=told))
@@ -183,7 +183,7 @@ def test_a_distance_that_is_not_reached_is_a_notice_and_nothing_is_called_final(
 def test_a_peer_that_finishes_alone_warns_if_it_knew_others(caplog: pytest.LogCaptureFixture, known: bool) -> None:
     """Two hosts that had lost each other finished with two models, and nothing warned."""
     rig = Rig()
-    rig.contacts = [SimpleNamespace(id=OTHER, name="other", address="10.0.0.2:4710")] if known else []
+    rig.view.restart_contacts = [SimpleNamespace(id=OTHER, name="other", address="10.0.0.2:4710")] if known else []
     with caplog.at_level("INFO"):
         rig.ending.observe(events.Finished((ME,), NEAR), 20.0)
     [record] = caplog.records
@@ -212,7 +212,7 @@ def test_a_peer_that_ends_early_calls_nothing_final_and_says_where_the_final_mod
 ) -> None:
     caplog.set_level(logging.INFO, "gossipdp.node")
     rig = Rig()
-    rig.ending._peer.replica.ending.handed_in = handed_in
+    rig.view.handed_in = handed_in
     early = events.Finished((ME,), NEAR._replace(agrees=False), without=(OTHER,), early=True)
     rig.ending.observe(early, 20.0)
     rig.ending.saved(Path("/checkpoint"))

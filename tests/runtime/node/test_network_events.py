@@ -59,7 +59,7 @@ def test_run_that_a_member_tells_is_remembered_once_the_model_is_here(ready: boo
     """A wrong run would otherwise keep this home out of its network at every later start."""
     remembered: list[bytes] = []
     context: Any = SimpleNamespace(
-        peer=SimpleNamespace(replica=SimpleNamespace(ready=ready)),
+        peer=SimpleNamespace(view=SimpleNamespace(ready=ready)),
         notices=None,
         status=SimpleNamespace(unanswered=None),
         incarnation=1,
@@ -78,11 +78,9 @@ class Found:
     def __init__(self, members: dict[bytes, Any] | None = None) -> None:
         self.notices: list[str] = []
         self.unanswered = Unanswered()
-        membership = SimpleNamespace(
-            left=lambda address: False, members=members or {}, heard=lambda peer: peer != b"hearsay"
-        )
+        view = SimpleNamespace(left=lambda address: False, members=members or {}, heard=lambda peer: peer != b"hearsay")
         context: Any = SimpleNamespace(
-            peer=SimpleNamespace(membership=membership, link_down=lambda *about: None),
+            peer=SimpleNamespace(view=view, link_down=lambda *about: None),
             notices=SimpleNamespace(notice=lambda code, *about, **options: self.notices.append(code)),
             status=SimpleNamespace(unanswered=self.unanswered),
             incarnation=1,

@@ -113,12 +113,12 @@ def status() -> types.SimpleNamespace:
     counters.drops.update({"unverified": 4})
     link = LinkStatus(PARTNER, "10.0.0.2:4710", False, 1, 0.1, 9.0, 6)
     return types.SimpleNamespace(
-        peer=types.SimpleNamespace(
-            rounds=types.SimpleNamespace(rounds=3),
-            replica=types.SimpleNamespace(clock=150),
-            pacing=types.SimpleNamespace(ratio=1.25),
-            strikes=types.SimpleNamespace(aside=lambda now: [PARTNER]),
-            membership=types.SimpleNamespace(rtt=lambda peer: 0.03 if peer == PARTNER else None),
+        view=types.SimpleNamespace(
+            model_rounds=3,
+            clock=150,
+            consensus_ratio=1.25,
+            set_aside=lambda now: (PARTNER,),
+            rtt=lambda peer: 0.03 if peer == PARTNER else None,
         ),
         transport=types.SimpleNamespace(counters=counters, links=lambda: [link]),
         counts=lambda: {"alive": 4, "suspect": 1, "failed": 0, "left": 2},

@@ -26,14 +26,9 @@ def status() -> Any:
         Progress(ME, 9, 9, 72, 3),
         Progress(bytes([7]) * 32, 1, 1, 1, 1),
     ]
-    peer = SimpleNamespace(
-        id=ME,
-        membership=SimpleNamespace(members=members, me=members[ME]),
-        progress=SimpleNamespace(reports=lambda: reports),
-        pacing=SimpleNamespace(ratio=1.5),
-    )
+    view = SimpleNamespace(id=ME, members=members, me=members[ME], reports=reports, consensus_ratio=1.5)
     return SimpleNamespace(
-        peer=peer, transport=SimpleNamespace(counters=TransportCounters()), round=3, steps=9, samples=72, loss=math.nan,
+        view=view, transport=SimpleNamespace(counters=TransportCounters()), round=3, steps=9, samples=72, loss=math.nan,
         eval_loss=math.nan, consensus_distance=0.01, stall_seconds=0.5, exchanges={"done": 2, "lost": 1},
         exchanged_bytes=500, formula_bytes=490.0, exchanged_parameters=1000.0,
         counts=lambda: {"alive": 2},

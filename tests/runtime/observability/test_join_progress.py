@@ -5,7 +5,7 @@ from typing import Any, cast
 
 import pytest
 
-from gossipdp.protocol.peer import Peer
+from gossipdp.protocol.view import View
 from gossipdp.runtime.network.dial_causes import Cause
 from gossipdp.runtime.observability.join_progress import EVERY, FOUNDER_STARTS, JoinProgress, Reminder
 from gossipdp.runtime.observability.unanswered import Unanswered
@@ -17,15 +17,13 @@ class Joining:
     def __init__(self) -> None:
         self.unanswered = Unanswered()
         self.progress, self.now, self.transfer = JoinProgress(1000.0, self.unanswered), 1000.0, ""
-        self.peer: Any = SimpleNamespace(
-            replica=SimpleNamespace(ready=False, founds=False), membership=SimpleNamespace(alive=list)
-        )
+        self.view: Any = SimpleNamespace(ready=False, founds=False, alive=())
 
     def wait(self, seconds: float) -> list[Reminder]:
         said = []
         for _ in range(int(2 * seconds)):
             self.now += 0.5
-            said.append(self.progress.look(cast(Peer, self.peer), self.transfer, self.now))
+            said.append(self.progress.look(cast(View, self.view), self.transfer, self.now))
         return [each for each in said if each is not None]
 
 
@@ -48,7 +46,7 @@ def test_no_address_is_known__reminder_asks_for_a_seed() -> None:
 def test_members_give_no_model__reminder_counts_from_the_first_member() -> None:
     joining = Joining()
     joining.wait(20)
-    joining.peer.membership.alive = lambda: ["a", "b"]
+    joining.view.alive = ("a", "b")
     assert joining.wait(EVERY) == []
     [said] = joining.wait(1)
     assert said.code == "" and said.text == "2 members are met, and none has given a model for 30 s"
@@ -57,7 +55,7 @@ def test_members_give_no_model__reminder_counts_from_the_first_member() -> None:
 
 def test_transfer_stops__reminder__and_none_while_it_goes_on() -> None:
     joining = Joining()
-    joining.peer.membership.alive = lambda: ["a"]
+    joining.view.alive = ("a",)
     for chunk in range(10):
         joining.transfer = f"{chunk} of 16 chunks from ab"
         assert joining.wait(EVERY - 5) == []
@@ -68,7 +66,7 @@ def test_transfer_stops__reminder__and_none_while_it_goes_on() -> None:
 @pytest.mark.parametrize("state", ["ready", "founds"])
 def test_peer_has_joined_or_founds__no_reminder_any_more(state: str) -> None:
     joining = Joining()
-    setattr(joining.peer.replica, state, True)
+    setattr(joining.view, state, True)
     assert joining.wait(2 * EVERY) == []
-    setattr(joining.peer.replica, state, False)
+    setattr(joining.view, state, False)
     assert joining.wait(4 * EVERY) == []

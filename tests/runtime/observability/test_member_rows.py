@@ -17,23 +17,21 @@ from tests.runtime.observability.metric_samples import member, number
 ME, OTHER = number(1), number(2)
 
 
-def peer_with(others: list[Member], *, training: list[bytes], heard: bool, admission: Admission | None = None) -> Any:
+def view_with(others: list[Member], *, training: list[bytes], heard: bool, admission: Admission | None = None) -> Any:
     members = {each.id: each for each in [member(ME), *others]}
     return SimpleNamespace(
         id=ME,
-        membership=SimpleNamespace(
-            members=members,
-            training=lambda: training,
-            heard=lambda peer: heard,
-            dead_for=lambda peer, now: 0.0,
-            rtt=lambda peer: None,
-            known_for=lambda peer: 60.0,
-            voices=list,
-        ),
-        replica=SimpleNamespace(clock=7),
-        admission=admission or Admission(ME),
-        progress=SimpleNamespace(reports=list),
-        strikes=SimpleNamespace(count=lambda peer, now: 0),
+        members=members,
+        training=training,
+        heard=lambda peer: heard,
+        dead_for=lambda peer, now: 0.0,
+        rtt=lambda peer: None,
+        known_for=lambda peer: 60.0,
+        has_voice=lambda peer: True,
+        clock=7,
+        why_not=(admission or Admission(ME)).why_not,
+        reports=[],
+        strikes=lambda peer, now: 0,
     )
 
 
@@ -47,15 +45,15 @@ def peer_with(others: list[Member], *, training: list[bytes], heard: bool, admis
     ],
 )
 def test_who_trains(training: list[bytes], heard: bool, exchanged: float, trains: bool | None) -> None:
-    peer = peer_with([member(OTHER)], training=training, heard=heard)
+    view = view_with([member(OTHER)], training=training, heard=heard)
     met = {OTHER: Met(exchanged, 1)}
-    mine, other = rows_of(peer, TransportCounters(), met, SampleRates(), Lags(), 0.0, training=False)
+    mine, other = rows_of(view, TransportCounters(), met, SampleRates(), Lags(), 0.0, training=False)
     assert (mine["me"], mine["trains"], other["trains"]) == (True, False, trains)
 
 
 def test_excluded_members_and_protocols_are_told() -> None:
-    peer = peer_with([member(OTHER)], training=[], heard=True, admission=Admission(ME, banned=frozenset({OTHER})))
-    rows = rows_of(peer, TransportCounters(), {}, SampleRates(), Lags(), 0.0, training=True)
+    view = view_with([member(OTHER)], training=[], heard=True, admission=Admission(ME, banned=frozenset({OTHER})))
+    rows = rows_of(view, TransportCounters(), {}, SampleRates(), Lags(), 0.0, training=True)
     assert {row["id"]: row["excluded"] for row in rows} == {
         ME.hex(): "", OTHER.hex(): "[safety] ban of this host names it"
     }  # fmt: skip
@@ -63,11 +61,11 @@ def test_excluded_members_and_protocols_are_told() -> None:
 
 
 def test_lag_is_counted_since_the_last_report_and_not_by_the_clock_in_it() -> None:
-    peer, lags = peer_with([member(OTHER)], training=[], heard=True), Lags()
+    view, lags = view_with([member(OTHER)], training=[], heard=True), Lags()
     report = Progress(OTHER, 2, 2, 16, 1)
-    peer.progress = SimpleNamespace(reports=lambda: [report])
+    view.reports = [report]
     lags.look([report], 4)
-    rows = rows_of(peer, TransportCounters(), {}, SampleRates(), lags, 0.0, training=True)
+    rows = rows_of(view, TransportCounters(), {}, SampleRates(), lags, 0.0, training=True)
     assert [row["lag"] for row in rows] == [None, 3]
 
 

@@ -14,6 +14,7 @@ from gossipdp.protocol import events
 from gossipdp.protocol.causes import Fault, Outcome, Unused
 from gossipdp.protocol.course.table import Reason
 from gossipdp.protocol.transfer.arrived import Origin
+from gossipdp.protocol.view import View
 from gossipdp.protocol.wire.messages import Member, Phase, State, Verdict, short
 from gossipdp.runtime.observability.join_progress import Reminder
 from gossipdp.runtime.observability.metrics import Metrics
@@ -25,13 +26,13 @@ from tests.protocol.admission.deciding import decision as decided
 
 SOURCE = b"s" * 32
 KNOWN = Member(SOURCE, "host2", "10.0.0.2:4710", 1, 0, State.ALIVE)
-PEER = SimpleNamespace(
-    id=b"m" * 32,
-    admission=register(b"m" * 32),
-    progress=SimpleNamespace(mine=SimpleNamespace(rounds=3)),
-    membership=SimpleNamespace(members={SOURCE: KNOWN}, alive=lambda: [KNOWN]),
-)
-"""the peer as far as log lines need it"""
+ME = b"m" * 32
+ADMISSION = register(ME)
+MEMBERSHIP: Any = SimpleNamespace(me=SimpleNamespace(id=ME), members={SOURCE: KNOWN}, alive=lambda: [KNOWN])
+NOTHING: Any = None
+BOARD: Any = SimpleNamespace(mine=SimpleNamespace(rounds=3))
+VIEW = View(NOTHING, ADMISSION, NOTHING, MEMBERSHIP, BOARD, NOTHING)
+"""of the peer, as far as log lines need it"""
 NAME = f"host2 ({short(SOURCE)})"
 
 
@@ -66,7 +67,7 @@ def shown(status: Listener) -> list[str]:
 def listeners(caplog: pytest.LogCaptureFixture) -> tuple[Notices, Listener, Listener]:
     caplog.set_level(logging.INFO, "gossipdp.node")
     status, metrics = Listener(), Listener()
-    return Notices(cast(Any, PEER), cast(Any, status), cast(Any, metrics)), status, metrics
+    return Notices(VIEW, cast(Any, status), cast(Any, metrics)), status, metrics
 
 
 Listeners = tuple[Notices, Listener, Listener]
@@ -291,7 +292,7 @@ def test_line_of_an_exchange__names_the_partner_and_the_initiator(
     initiator: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.DEBUG, "gossipdp.node")
-    me, peer, listener = PEER.id, cast(Any, PEER), cast(Any, Listener())
+    me, peer, listener = ME, VIEW, cast(Any, Listener())
     ended = events.ExchangeEnded(
         partner=SOURCE, exchange=7, initiator=initiator, result=Outcome.DONE, codec="modulo4", chunks=16, of=16,
         distance=0.0, clipped=0, blocks=0, escalated=0, escalation_bytes=0, sent=1, received=1, duration=0.1,
@@ -322,7 +323,7 @@ def test_exchanges_that_mixed_nothing_are_counted_and_not_logged(
         partner=SOURCE, exchange=7, initiator=True, result=result, codec="modulo4", chunks=chunks, of=16,
         distance=0.0, clipped=0, blocks=0, escalated=0, escalation_bytes=0, sent=1, received=1, duration=0.1,
     )  # fmt: skip
-    Notices(cast(Any, PEER), listener, listener).observe(ended, 0.0)
+    Notices(VIEW, listener, listener).observe(ended, 0.0)
     assert [record.levelname for record in caplog.records] == [level]
 
 
@@ -371,12 +372,12 @@ def test_decisions_of_the_operator_are_told__and_what_keeps_this_peer_out_is_a_n
     for decision in (
         ban(SOURCE, name="host2", reason="stolen"),
         decided(Verdict.NONE, SOURCE, 2, name="host2"),
-        closed(SOURCE, PEER.id),
-        ban(PEER.id, name="me", reason="by mistake"),
+        closed(SOURCE, ME),
+        ban(ME, name="me", reason="by mistake"),
         closed(SOURCE, number=2),
-        decided(Verdict.NONE, PEER.id, 2, name="me"),
+        decided(Verdict.NONE, ME, 2, name="me"),
     ):
-        PEER.admission.take([decision])
+        ADMISSION.take([decision])
         notices.observe(events.Decided((decision,)), 0.0)
     notices.observe(events.OperatorDiffers(SOURCE, b"x" * 32), 0.0)
     lines = [record.getMessage() for record in caplog.records]

@@ -17,9 +17,9 @@ SIZE, TRAINABLE = 16_000, 15_000
 @pytest.fixture
 def status() -> Status:
     model = types.SimpleNamespace(schema=types.SimpleNamespace(size=SIZE, trainable=TRAINABLE))
-    peer: Any = types.SimpleNamespace(replica=types.SimpleNamespace(model=model))
+    view: Any = types.SimpleNamespace(model=model)
     transport: Any = types.SimpleNamespace()
-    return Status(peer, transport, "network")
+    return Status(view, transport, "network")
 
 
 def ended(result: str, chunks: int, received: int, escalation_bytes: int = 0) -> ExchangeEnded:

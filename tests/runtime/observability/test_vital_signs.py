@@ -11,6 +11,7 @@ from gossipdp.protocol import events
 from gossipdp.protocol.causes import Objection, Outcome, Unused
 from gossipdp.protocol.course.table import Reason
 from gossipdp.protocol.events import Notice
+from gossipdp.protocol.view import View
 from gossipdp.protocol.wire.messages import State
 from gossipdp.runtime.network.dial_causes import Cause
 from gossipdp.runtime.observability.health import Signs, judge
@@ -28,30 +29,27 @@ class Watched:
         self.partner = member()
         self.others, self.trainers = [self.partner], [PARTNER]
         self.admission = register(number(1))
-        self.peer: Any = SimpleNamespace(
-            id=number(1),
-            leaving=False,
-            config=SimpleNamespace(
-                transfer=SimpleNamespace(silence=20.0), sync=False,
-                resume_after=30.0,
-            ),
-            pacing=SimpleNamespace(
-                usual_round=10.0, ratio=1.5, ratio_of=lambda distance: distance / 0.01,
-                runaway=SimpleNamespace(active=False),
-            ),
-            admission=self.admission,
-            replica=SimpleNamespace(ready=True, founds=False, resyncing=None, resumes=None),
-            membership=SimpleNamespace(
-                alive=lambda: self.others,
-                training=lambda: self.trainers,
-                members={PARTNER: self.partner},
-                dead_for=lambda peer, now: 7.0,
-                linked=lambda peer: True,
-                me=SimpleNamespace(addresses=("10.0.0.9:4710",)),
-            ),
-        )  # fmt: skip
+        config: Any = SimpleNamespace(transfer=SimpleNamespace(silence=20.0), sync=False, resume_after=30.0)
+        self.runaway = SimpleNamespace(active=False)
+        pacing = SimpleNamespace(
+            usual_round=10.0, ratio=1.5, ratio_of=lambda distance: distance / 0.01, runaway=self.runaway
+        )
+        averaging = SimpleNamespace(stopped=False)
+        self.replica: Any = SimpleNamespace(
+            ready=True, founds=False, resyncing=None, resumes=None, pacing=pacing, averaging=averaging
+        )
+        self.membership: Any = SimpleNamespace(
+            alive=lambda: self.others,
+            training=lambda: self.trainers,
+            members={PARTNER: self.partner},
+            dead_for=lambda peer, now: 7.0,
+            linked=lambda peer: True,
+            me=SimpleNamespace(addresses=("10.0.0.9:4710",)),
+        )
+        nothing: Any = None
+        self.view = View(config, self.admission, nothing, self.membership, nothing, self.replica)
         self.unanswered = Unanswered()
-        self.signs = VitalSigns(self.peer, self.unanswered, 0.0)
+        self.signs = VitalSigns(self.view, self.unanswered, 0.0)
 
     def observe(self, event: events.Event, now: float) -> None:
         self.signs.observe(event, now)
@@ -103,9 +101,9 @@ def test_quiet_does_not_count_while_no_exchange_is_possible(watched: Watched, wh
     elif why == "no one trains":
         watched.trainers = []
     elif why == "fetching":
-        watched.peer.replica.resyncing = Reason.LAG
+        watched.replica.resyncing = Reason.LAG
     assert watched.at(500.0, training=why != "no training here").quiet == 0.0
-    watched.others, watched.trainers, watched.peer.replica.resyncing = [watched.partner], [PARTNER], None
+    watched.others, watched.trainers, watched.replica.resyncing = [watched.partner], [PARTNER], None
     assert watched.at(530.0).quiet == 30.0
 
 
@@ -169,7 +167,7 @@ def test_notices_of_dials_in_vain_pass_once_their_member_is_linked(watched: Watc
     here, elsewhere = (Shown(Notice("GD-101", "any words"), 1.0, at) for at in (watched.partner.address, "c:1"))
     others = [elsewhere, Shown(Notice("GD-102", f"{here.address}: "), 1.0)]
     assert without_passed([here, *others], watched.signs.reached()) == others
-    watched.peer.membership.linked = lambda peer: False
+    watched.membership.linked = lambda peer: False
     assert without_passed([here, elsewhere], watched.signs.reached()) == [here, elsewhere]
 
 
@@ -181,7 +179,7 @@ def test_advice_of_a_failed_dial_reaches_the_verdict(watched: Watched) -> None:
 def test_training_command_is_starting_for_some_minutes__also_after_its_process_has_died() -> None:
     watched = Watched()
     assert not watched.at(1.0, training=False).starting, "there is no command"
-    watched.signs = VitalSigns(watched.peer, watched.unanswered, 0.0, trains=True)
+    watched.signs = VitalSigns(watched.view, watched.unanswered, 0.0, trains=True)
     assert watched.at(STARTS - 1.0, training=False).starting and not watched.at(STARTS, training=False).starting
     watched.signs.detached(1000.0)
     for now, starting in [(1000.0 + STARTS - 1.0, True), (1000.0 + STARTS, False)]:
@@ -195,7 +193,7 @@ def test_command_is_starting_until_the_supervisor_says_that_it_has_not_attached(
 def test_failed_members_count_and_those_that_left_do_not(watched: Watched) -> None:
     watched.others = []
     lost, gone = member(number(3), State.FAILED), member(number(4), State.LEFT)
-    watched.peer.membership.members = {lost.id: lost, gone.id: gone}
+    watched.membership.members = {lost.id: lost, gone.id: gone}
     signs = watched.at(100.0)
     assert (signs.live, signs.failed, signs.partner) == (1, (("host", 7.0),), "02020202")
 
@@ -209,7 +207,7 @@ def test_failed_checkpoint_counts_until_one_is_saved(watched: Watched) -> None:
 
 def test_ban_of_this_peer_is_told_and_a_banned_member_is_not_missed(watched: Watched) -> None:
     watched.partner = replace(watched.partner, state=State.FAILED)
-    watched.peer.membership.members[PARTNER] = watched.partner
+    watched.membership.members[PARTNER] = watched.partner
     assert watched.at(10.0).failed and not watched.at(10.0).banned
     watched.admission.take([ban(PARTNER)])
     assert not watched.at(10.0).failed
@@ -220,7 +218,7 @@ def test_ban_of_this_peer_is_told_and_a_banned_member_is_not_missed(watched: Wat
 
 
 def test_ends_of_the_training_command_count_for_ten_minutes__if_it_was_started_along(watched: Watched) -> None:
-    alone, supervised = watched.signs, VitalSigns(watched.peer, watched.unanswered, 0.0, trains=True)
+    alone, supervised = watched.signs, VitalSigns(watched.view, watched.unanswered, 0.0, trains=True)
     for signs in (alone, supervised):
         for now in (10.0, 20.0, 300.0):
             signs.detached(now)
@@ -237,7 +235,7 @@ def test_ends_of_the_training_command_count_for_ten_minutes__if_it_was_started_a
 def test_a_detach_is_no_end_of_the_command__until_the_supervisor_starts_it_again() -> None:
     """As a script that evaluates after its training, or trains several models one after another."""
     watched = Watched()
-    watched.signs = VitalSigns(watched.peer, watched.unanswered, 0.0, trains=True)
+    watched.signs = VitalSigns(watched.view, watched.unanswered, 0.0, trains=True)
     for now in (10.0, 20.0, 30.0):
         watched.signs.attached()
         watched.signs.detached(now, left=True)
@@ -253,7 +251,7 @@ def test_a_detach_is_no_end_of_the_command__until_the_supervisor_starts_it_again
 
 def test_starts_that_fail_before_they_attach_count_too() -> None:
     watched = Watched()
-    watched.signs = VitalSigns(watched.peer, watched.unanswered, 0.0, trains=True)
+    watched.signs = VitalSigns(watched.view, watched.unanswered, 0.0, trains=True)
     for now in (1.0, 20.0, 40.0, 60.0):
         watched.signs.command_started(now, again=now > 1.0)
     assert watched.at(61.0, training=False).ended == 3
@@ -268,8 +266,8 @@ def test_several_far_members_are_no_host_that_alone_has_diverged(watched: Watche
     assert not watched.at(121.0).all_far, "one is near"
     watched.observe(exchange(partner=third.id, distance=0.05), 130.0)
     assert watched.at(131.0).all_far
-    watched.peer.pacing.runaway.active = True
+    watched.runaway.active = True
     assert not watched.at(131.0).all_far, "it is this one"
-    watched.peer.pacing.runaway.active = False
+    watched.runaway.active = False
     watched.others.remove(third)
     assert not watched.at(131.0).all_far

@@ -91,7 +91,7 @@ def test_who_is_set_aside_stays_a_member_and_is_averaged_with_again_when_its_pau
     siege.begin()
     assert len(siege.siege(10.0).aside) == 3
     for host in siege.honest:
-        assert host.running.membership.members[siege.culprits[0].id].state == State.ALIVE
+        assert host.running.view.members[siege.culprits[0].id].state == State.ALIVE
     siege.end_hostility()
     mixed, struck, begun = set(), [], siege.network.now
 

@@ -37,7 +37,7 @@ class Divided(Cluster):
         for host in self.network.hosts:
             self.network.at(0.1 * host.index, "start", None, lambda host=host: self.restart(host))
         self.network.run(12.0)
-        assert all(host.running.replica.ready for host in self.network.hosts)
+        assert all(host.running.view.ready for host in self.network.hosts)
         self.network.set_conditions(weather)
 
     def _config(self):

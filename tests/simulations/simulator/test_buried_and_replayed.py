@@ -49,14 +49,14 @@ def violation(seeds=range(4), **changes):
 def test_host_that_dies_as_the_faults_end_is_failed_by_all():
     cluster = played(dead=True)
     (dead,) = [host for host in cluster.network.hosts if host.peer is None]
-    others = [host.running.membership.members for host in cluster.network.hosts if host is not dead]
+    others = [host.running.view.members for host in cluster.network.hosts if host is not dead]
     assert [members[dead.id].state for members in others] == [State.FAILED] * 3
 
 
 def test_needed_seed_and_last_host_with_the_model_survive():
     for seed in range(2):
         cluster = played(seed, peers=3, dead=True, script=(Fault(at=9.0, kind="crash", hosts=(1,), lasts=50.0),))
-        assert sum(host.peer is not None and host.running.replica.ready for host in cluster.network.hosts) == 2
+        assert sum(host.peer is not None and host.running.view.ready for host in cluster.network.hosts) == 2
         assert any(host.peer is not None for host in cluster.network.hosts[:2])
 
 
@@ -71,7 +71,7 @@ def test_suspicion_that_never_ends_is_noticed(monkeypatch):
 def test_dead_host_revived_by_old_news_is_noticed():
     cluster = played(dead=True)
     one, dead = sorted(cluster.network.hosts, key=lambda host: host.peer is None)[::3]
-    failed = one.running.membership.members[dead.id]
+    failed = one.running.view.members[dead.id]
     assert failed.state == State.FAILED
     for told, changes in (
         ("old gossip has raised", {"state": State.ALIVE}),

@@ -148,7 +148,7 @@ def test_hosts_keep_their_speeds_through_faults_and_h_follows():
     cluster.run()
     hosts = [host for host in cluster.network.hosts if host.peer is not None]
     assert [host.step_slowness for host in hosts] == [1.0, 0.5, 2.0] == list(Plan.draw(5).slowness)
-    assert [host.running.pacing.every for host in hosts] == [4, 8, 2]
+    assert [host.running.view.every for host in hosts] == [4, 8, 2]
 
 
 def test_most_cuts_last_longer_than_a_suspicion():

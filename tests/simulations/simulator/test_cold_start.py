@@ -62,10 +62,10 @@ def test_model_of_another_peer_that_is_older_than_that_of_each_training_peer_is_
         cluster.restart(host)
     cluster.network.run(10.0)
     host, saved = cluster.network.hosts[1], []
-    least = min(each.running.replica.clock for each in cluster.network.hosts)
+    least = min(each.running.view.clock for each in cluster.network.hosts)
     for clock in (least + 1000, least - behind):
         ledger = host.algorithm.ledger
-        saved.append(Checkpoint(host.running.replica.model.schema_bytes, clock, 1, ledger.a, ledger.v))
+        saved.append(Checkpoint(host.running.view.model.schema_bytes, clock, 1, ledger.a, ledger.v))
     host.checkpoint, after = saved
     monkeypatch.setattr(host, "save", lambda: setattr(host, "checkpoint", after))
     cluster._heard(host, ResyncEnded("lag", cluster.network.hosts[0].id, True, 0.1))

@@ -55,7 +55,7 @@ def test_all_daemons_die_and_come_back__every_live_process_keeps_all_that_it_tra
     for host, clock, steps in zip(network.hosts, clocks, before, strict=True):
         trainer = trainers[host.index]
         assert trainer.steps > steps + 50, "it never waits"
-        assert host.peer.replica.clock >= clock + (trainer.steps - steps), "every step counts"
+        assert host.peer.view.clock >= clock + (trainer.steps - steps), "every step counts"
         cluster.books.check(host, range(host.algorithm.ledger.chunks))
 
 
@@ -70,7 +70,7 @@ def test_daemon_dies_while_the_others_train_on__the_live_process_goes_on_with_it
     assert cluster.trainers[0].kept == 1 and cluster.trainers[0].steps > steps
     assert [event.steps > 0 for event in cluster.of(TookOver, back)] == [True]
     exchanged = [index for at, index, event in cluster.heard if at > back and isinstance(event, ExchangeEnded)]
-    assert exchanged.count(0) > 5 and not host.peer.replica.apart
+    assert exchanged.count(0) > 5 and not host.peer.view.apart
 
 
 def test_live_process_far_behind_the_network__the_networks_model_is_loaded():

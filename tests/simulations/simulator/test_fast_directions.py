@@ -38,8 +38,8 @@ def test_training_that_takes_corrections_back_stays_at_its_optimum(peers: int, l
     cluster = Fast(peers, latency)
     assert cluster.error(40.0) < 0.05
     hosts = [host.running for host in cluster.network.hosts]
-    assert all(host.pacing.fill > 0.5 for host in hosts)
-    assert max(host.rounds.gain for host in hosts) > 0.2
+    assert all(host._replica.pacing.fill > 0.5 for host in hosts)
+    assert max(host._replica.rounds.gain for host in hosts) > 0.2
 
 
 def test_the_same_training_explodes_if_nothing_is_measured(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -61,7 +61,7 @@ def test_founder_restarted_in_one_half_founds_nothing_and_follows_the_larger(see
     cluster.go_on(1.0)
     cluster.aim(0, 1)
     cluster.go_on(25 * ROUND)
-    assert founder.running.replica.ready
+    assert founder.running.view.ready
     cluster.meet_again(larger, smaller)
 
 
@@ -74,7 +74,7 @@ def test_sides_that_forgot_each_other_meet_again_through_the_seeds():
     cluster.go_on(50 * ROUND)
     for side, others in ((larger, smaller), (smaller, larger)):
         strangers = {host.id for host in cluster.side(others)}
-        assert all(strangers.isdisjoint(host.running.membership.members) for host in cluster.side(side))
+        assert all(strangers.isdisjoint(host.running.view.members) for host in cluster.side(side))
     cluster.meet_again(larger, smaller, seconds=60.0)
 
 
@@ -95,7 +95,7 @@ def test_founder_back_at_a_new_address_belongs_to_the_half_it_is_in_and_founds_n
     cluster.aim(0, 1)
     cluster.go_on(25 * ROUND)
     cluster.meet_again(larger, smaller, seconds=60.0)
-    addresses = {host.running.membership.members[founder.id].address for host in cluster.network.hosts[1:]}
+    addresses = {host.running.view.members[founder.id].address for host in cluster.network.hosts[1:]}
     assert addresses == {"10.9.9.9:4710"}
 
 
@@ -255,14 +255,14 @@ def test_peer_stopped_amid_an_exchange_follows_and_blames_no_partner_for_the_tim
     """The end of that exchange does not show that it is in step. Its length does not show a slow partner."""
     cluster = Divided(5)
     stopped = cluster.network.hosts[2]
-    while stopped.running.averaging.partner is None:
+    while stopped.running.view.partner is None:
         cluster.go_on(0.01)
     cluster.network.pause(stopped, rounds * ROUND)
     cluster.go_on(rounds * ROUND + 12.0)
     assert cluster.followed(reason) == [2]
     others = [host.id for host in cluster.network.hosts]
     for host in cluster.network.hosts:
-        assert not host.running.averaging._offers._known.left_alone(others, cluster.network.now, asks=True)
+        assert not host.running._replica.averaging._offers._known.left_alone(others, cluster.network.now, asks=True)
 
 
 def test_two_peers_stopped_together_end_at_one_model_with_the_third():
@@ -306,7 +306,7 @@ def half_taken():
     cluster.heal(still=False)
     for _ in range(800):
         cluster.go_on(0.05)
-        if alone.running.replica.resyncing and len(alone.running.replica._replacement.taken) >= 3:
+        if alone.running.view.resyncing and len(alone.running._replica._replacement.taken) >= 3:
             return cluster, alone
     pytest.fail("it never began to follow")
 
@@ -329,7 +329,7 @@ def test_during_a_resync_no_checkpoint_is_made():
     cluster, alone = half_taken()
     kept = alone.checkpoint
     cluster.save(alone)
-    assert alone.checkpoint is kept and not alone.running.replica.whole
+    assert alone.checkpoint is kept and not alone.running.view.whole
     cluster.go_on(40.0)
     cluster.save(alone)
-    assert alone.checkpoint is not kept and alone.running.replica.whole
+    assert alone.checkpoint is not kept and alone.running.view.whole

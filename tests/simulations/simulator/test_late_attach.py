@@ -90,7 +90,7 @@ class Late(Cluster):
         anchors = np.array([host.algorithm.ledger.a for host in self.others], np.float64)
         mean = anchors.mean(axis=0)
         apart = float(np.sqrt(np.mean((anchors - mean) ** 2)))
-        moved = max(host.running.rounds.movement for host in self.others)
+        moved = max(host.running._replica.rounds.movement for host in self.others)
         return float(np.sqrt(np.mean((self.late.algorithm.ledger.a - mean) ** 2))), max(apart, moved)
 
     def worst_error(self, seconds: float, hosts=None) -> float:
@@ -131,7 +131,7 @@ def test_late_training_process__gets_the_networks_model_and_pulls_no_peer_back(p
 )
 def test_training_process_back_minutes_after_a_crash__gets_the_networks_model(steps, away):
     cluster = Late(2, trains=True)
-    while cluster.late.running.contribution.steps < steps:
+    while cluster.late.running.view.steps < steps:
         cluster.wait(0.5)
     cluster.kill_trainer(cluster.late)
     cluster.wait(away)
@@ -186,7 +186,7 @@ def test_idle_peers_that_hear_of_steps_of_a_lost_peer__begin_to_train():
         cluster.train(host)
     assert cluster.until(SessionOpened) < 20.0
     cluster.wait(20.0)
-    assert left.running.rounds.open and left.running.replica.clock == cluster.late.running.replica.clock
+    assert left.running.view.session_open and left.running.view.clock == cluster.late.running.view.clock
 
 
 def test_peer_back_beside_an_idle_one__goes_on_from_its_own_later_checkpoint():
@@ -199,14 +199,11 @@ def test_peer_back_beside_an_idle_one__goes_on_from_its_own_later_checkpoint():
     cluster.crash(founder, trainer=True, disk=True, torn=False)
     cluster.network.links.heal(cut)
     cluster.wait(10.0)
-    assert founder.checkpoint is not None and idle.running.replica.state_clock < founder.checkpoint.clock - 20
+    assert founder.checkpoint is not None and idle.running.view.state_clock < founder.checkpoint.clock - 20
     cluster.start(founder)
     cluster.wait(20.0)
     assert [event.origin for event in cluster.of(StateReady, 0)] == ["founded", "restored"]
-    assert (
-        founder.running.contribution.steps > 20
-        and idle.running.replica.state_clock > founder.running.replica.clock - 100
-    )
+    assert founder.running.view.steps > 20 and idle.running.view.state_clock > founder.running.view.clock - 100
 
 
 def test_process_whose_first_step_comes_a_minute_after_it_attached__pulls_no_peer_back():
@@ -227,7 +224,7 @@ def test_training_process_that_comes_as_two_sides_meet__waits_for_the_verdict_an
     cluster.cut_off(cluster.late)
     cluster.gives = False
     cluster.network.links.heal(cluster.cut)
-    while len(cluster.late.running.replica.apart) < 3:
+    while len(cluster.late.running.view.apart) < 3:
         cluster.wait(0.01)
     cluster.train(cluster.late)
     cluster.until(ResyncEnded)
@@ -249,8 +246,8 @@ def test_two_peers_that_train_keep_their_model_when_three_idle_ones_return():
     cluster.network.links.heal(cluster.cut)
     assert cluster.worst_error(15.0, training) < 1.3 * usual
     assert not any(cluster.of(ResyncBegan, host.index) for host in training)
-    assert not any(host.running.replica.apart for host in cluster.network.hosts)
-    clocks = [host.running.replica.state_clock for host in cluster.network.hosts]
+    assert not any(host.running.view.apart for host in cluster.network.hosts)
+    clocks = [host.running.view.state_clock for host in cluster.network.hosts]
     assert min(clocks) > max(clocks) - 2 * 10 * 8
 
 

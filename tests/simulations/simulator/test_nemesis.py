@@ -132,4 +132,4 @@ def test_founder_may_stay_away_once_others_have_the_model():
     up = []
     cluster.listeners.append(lambda host, event: up.append(cluster.network.hosts[0].peer is not None))
     cluster.run()
-    assert cluster.network.hosts[2].running.replica.ready and not all(up)
+    assert cluster.network.hosts[2].running.view.ready and not all(up)

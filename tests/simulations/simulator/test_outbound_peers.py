@@ -24,10 +24,10 @@ def test_calm__no_suspicions_and_all_pairs_exchange_except_outbound_only_ones(se
     assert min(cluster.pairs(direct, cluster.outbound)) > 0
     assert sum(cluster.pairs(cluster.outbound, cluster.outbound)) == 0
     for host in cluster.network.hosts:
-        view = host.peer.membership.members
+        view = host.peer.view.members
         assert len(view) == 6 and all(not view[other.id].address for other in cluster.outbound)
     # Peers behind the NAT make as many rounds as the others.
-    rounds = {host.name: host.peer.rounds.rounds for host in cluster.network.hosts}
+    rounds = {host.name: host.peer.view.model_rounds for host in cluster.network.hosts}
     assert min(rounds.values()) > 0.7 * max(rounds.values()), rounds
 
 
@@ -36,7 +36,7 @@ def test_calm__dialable_peers_meet_each_other_too(seed):
     """Two peers of each kind. Their rounds are equally long, so the same peer could always ask first (seed 260)."""
     cluster = Behind(seed, replace(CALM, peers=4), 2)
     cluster.run()
-    direct, rounds = cluster.network.hosts[:2], cluster.network.hosts[0].peer.rounds.rounds
+    direct, rounds = cluster.network.hosts[:2], cluster.network.hosts[0].peer.view.model_rounds
     assert min(cluster.pairs(direct, direct)) > rounds / 2  # sides: an exchange has two
     assert min(cluster.pairs(direct, cluster.outbound)) > rounds / 4
 
@@ -91,7 +91,7 @@ def test_all_relays_but_one_crash__the_others_are_found_failed_and_the_outbound_
     assert names == {host.name for host in gone}
     left = [network.hosts[0], *cluster.outbound]
     for host in left:
-        assert {member.id for member in host.peer.membership.alive()} == {x.id for x in left if x is not host}
+        assert {member.id for member in host.peer.view.alive} == {x.id for x in left if x is not host}
 
 
 def test_outbound_only_crashes__found_failed_by_all_and_back_alive():
@@ -103,11 +103,11 @@ def test_outbound_only_crashes__found_failed_by_all_and_back_alive():
     cluster.crash(gone, trainer=True, disk=True, torn=False)
     network.run(25.0)
     others = [host for host in network.hosts if host is not gone]
-    assert all(host.peer.membership.members[gone.id].state == State.FAILED for host in others)
+    assert all(host.peer.view.members[gone.id].state == State.FAILED for host in others)
     cluster.restart(gone)
     network.run(40.0)
-    assert all(host.peer.membership.members[gone.id].state == State.ALIVE for host in others)
-    assert gone.peer.replica.ready
+    assert all(host.peer.view.members[gone.id].state == State.ALIVE for host in others)
+    assert gone.peer.view.ready
 
 
 def test_peer_that_turns_out_undialable__is_outbound_only_for_all_and_direct_again():
@@ -121,12 +121,12 @@ def test_peer_that_turns_out_undialable__is_outbound_only_for_all_and_direct_aga
     network.command(host, "advertise", lambda peer: peer.advertise((), network.now))
     network.run(30.0)
     others = [other for other in network.hosts if other is not host]
-    assert {other.peer.membership.members[host.id].address for other in others} == {""}
-    assert {other.peer.membership.members[host.id].state for other in others} == {State.ALIVE}
+    assert {other.peer.view.members[host.id].address for other in others} == {""}
+    assert {other.peer.view.members[host.id].state for other in others} == {State.ALIVE}
     host.outbound = False
     network.command(host, "advertise", lambda peer: peer.advertise((host.address,), network.now))
     network.run(35.0)
-    assert {other.peer.membership.members[host.id].address for other in others} == {host.address}
+    assert {other.peer.view.members[host.id].address for other in others} == {host.address}
 
 
 FAULTS = [*((seed, "two") for seed in (1, 2, 3, 7, 143, 1191)), (216, "half"), (260, "half")]

@@ -33,7 +33,7 @@ class Early(Cluster):
     def _heard(self, host, event):
         if isinstance(event, ExchangeStarted) and event.initiator:
             self.exchanges += 1
-            self.scheduled += host.peer.averaging._offers._position._schedule is not None
+            self.scheduled += host.peer._replica.averaging._offers._position._schedule is not None
         super()._heard(host, event)
         if isinstance(event, RoundDone) and self.network.now > self.plan.forming:
             self.spread.append(self.disagreement())
@@ -102,7 +102,7 @@ def test_any_number_of_peers_follows_the_base2_graph_and_agrees(peers):
 
         def _heard(self, host, event):
             if isinstance(event, ExchangeStarted):
-                weights.add(host.peer.averaging._active.terms.mixing.weight)
+                weights.add(host.peer._replica.averaging._active.terms.mixing.weight)
             super()._heard(host, event)
 
     plan = Plan(peers=peers, size=300, conditions=Conditions(), every=8, window=2, chaos=20.0, agree=True)

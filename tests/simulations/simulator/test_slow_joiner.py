@@ -38,8 +38,8 @@ class Late(Cluster):
     def _heard(self, host, event):
         super()._heard(host, event)
         if host is self.joiner and isinstance(event, StateReady):
-            others = [other.peer.rounds.rounds for other in self.network.hosts[:-1]]
-            self.ready.append((self.network.now, max(others) - host.peer.rounds.rounds))
+            others = [other.peer.view.model_rounds for other in self.network.hosts[:-1]]
+            self.ready.append((self.network.now, max(others) - host.peer.view.model_rounds))
             for after in (0.0, 40.0):
                 self.network.at(self.network.now + after, "look", None, lambda after=after: self._look(after))
         if host is self.joiner and isinstance(event, StateJudged):

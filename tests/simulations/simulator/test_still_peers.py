@@ -53,7 +53,7 @@ def test_state_of_an_idle_peer_is_plausible() -> None:
     cluster.network.run(230.0)
     cluster.restart(joiner)
     cluster.network.run(260.0)
-    assert joiner.running.replica.ready and [event.plausible for event in cluster.judged if not event.plausible] == []
+    assert joiner.running.view.ready and [event.plausible for event in cluster.judged if not event.plausible] == []
 
 
 @pytest.mark.parametrize("peers", [2, pytest.param(4, marks=pytest.mark.long)])
@@ -106,17 +106,15 @@ def test_without_the_fastest_the_clock_goes_on_within_a_few_rounds(how):
     leader, *others = cluster.network.hosts
     leader.step_slowness = 0.5
     cluster.network.run(40.0)
-    stood = leader.running.replica.clock
+    stood = leader.running.view.clock
     if how == "crashed":
         cluster.stop(leader)
     else:
         go(cluster.network, leader, how)
     cluster.network.run(40.0 + 6 * every * step)
-    clock = others[0].running.replica.clock
-    assert clock > stood and others[0].running.contribution.steps < stood / 1.5
+    clock = others[0].running.view.clock
+    assert clock > stood and others[0].running.view.steps < stood / 1.5
     cluster.network.run(60.0 + 6 * every * step)
-    gained = others[0].running.replica.clock - clock
+    gained = others[0].running.view.clock - clock
     assert gained == pytest.approx(20.0 / step, abs=2 * every), "by the steps of the fastest who is left"
-    assert (
-        max(host.running.replica.clock for host in others) - min(host.running.replica.clock for host in others) <= every
-    )
+    assert max(host.running.view.clock for host in others) - min(host.running.view.clock for host in others) <= every

@@ -47,7 +47,7 @@ def test_chunk_in_doubt_of_a_departed_partner_delays_no_round() -> None:
     first = net.network.hosts[0]
     for _ in range(4000):
         net.network.run(net.network.now + 0.005)
-        averaging = first.peer.averaging
+        averaging = first.peer._replica.averaging
         partner, doubt = (
             averaging.partner,
             averaging._active and averaging._active.initiator and averaging._active.in_doubt,

@@ -35,16 +35,16 @@ class Unequal(Cluster):
     def rates(self, begin: float, end: float) -> list[float]:
         """Rounds a second of each host."""
         self.network.run(begin)
-        before = [host.running.rounds.rounds for host in self.network.hosts]
+        before = [host.running.view.model_rounds for host in self.network.hosts]
         self.network.run(end)
-        after = [host.running.rounds.rounds for host in self.network.hosts]
+        after = [host.running.view.model_rounds for host in self.network.hosts]
         return [(late - early) / (end - begin) for early, late in zip(before, after, strict=True)]
 
 
 def test_speeds_of_1_2_4_make_rounds_equally_often() -> None:
     cluster = Unequal((4.0, 2.0, 1.0))
     rates = cluster.rates(60.0, 120.0)
-    assert [host.running.pacing.every for host in cluster.network.hosts] == [
+    assert [host.running.view.every for host in cluster.network.hosts] == [
         pytest.approx(every, rel=0.2) for every in (10, 20, 40)
     ]
     assert max(rates) < 1.3 * min(rates)
@@ -53,7 +53,9 @@ def test_speeds_of_1_2_4_make_rounds_equally_often() -> None:
 def test_peers_of_one_speed_keep_h_as_configured() -> None:
     cluster = Unequal((1.0, 1.0, 1.0, 1.0))
     cluster.network.run(90.0)
-    assert {(host.running.pacing.every, host.running.pacing.speed) for host in cluster.network.hosts} == {(20, 1.0)}
+    assert {(host.running.view.every, host.running._replica.pacing.speed) for host in cluster.network.hosts} == {
+        (20, 1.0)
+    }
 
 
 @pytest.mark.parametrize("slow", [10.0, 30.0])
@@ -82,21 +84,21 @@ def test_pause_of_all_leaves_h_as_it_was() -> None:
     cluster = Unequal((10.0, 1.0))
     hosts = cluster.network.hosts
     cluster.network.run(120.0)
-    slowness, every = [host.step_slowness for host in hosts], [host.running.pacing.every for host in hosts]
+    slowness, every = [host.step_slowness for host in hosts], [host.running.view.every for host in hosts]
     for host in hosts:
         host.step_slowness = 400.0
     cluster.network.run(121.0)
     for host, slow in zip(hosts, slowness, strict=True):
         host.step_slowness = slow
     cluster.network.run(138.0)
-    assert not any(host.running.pacing._speed.own for host in hosts)
+    assert not any(host.running._replica.pacing._speed.own for host in hosts)
     for second in range(139, 180):
         cluster.network.run(float(second))
-        assert [host.running.pacing.every for host in hosts] == every
-    assert every[0] < 6 and all(host.running.pacing._speed.own for host in hosts)
+        assert [host.running.view.every for host in hosts] == every
+    assert every[0] < 6 and all(host.running._replica.pacing._speed.own for host in hosts)
 
 
 def test_peers_that_wait_for_each_other_keep_h_as_configured() -> None:
     cluster = Unequal((4.0, 2.0, 1.0), sync=True)
     cluster.network.run(60.0)
-    assert {host.running.pacing.every for host in cluster.network.hosts} == {20}
+    assert {host.running.view.every for host in cluster.network.hosts} == {20}
