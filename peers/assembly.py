@@ -13,7 +13,7 @@ from random import Random
 from typing import NamedTuple
 
 from gossipdp.config import AUTO, Config
-from gossipdp.errors import ConfigError, DataError
+from gossipdp.errors import ConfigError
 from gossipdp.protocol.admission.register import Admission
 from gossipdp.protocol.peer import Peer
 from gossipdp.protocol.transfer.claims import Held
@@ -25,7 +25,7 @@ from gossipdp.runtime.network.identity import Identity, NetworkSecret
 from gossipdp.runtime.network.incarnation import next_incarnation
 from gossipdp.runtime.network.limits import LIMITS
 from gossipdp.runtime.network.transport import Transport
-from gossipdp.runtime.node import Node, NodeConfig
+from gossipdp.runtime.node import Node, NodeConfig, NodeParts
 from gossipdp.runtime.observability import history
 from gossipdp.runtime.observability.history import History
 from gossipdp.runtime.observability.metrics import Metrics
@@ -41,6 +41,7 @@ from peers.advertising import addresses_to_advertise, listen_host
 from peers.control import ControlServer
 from peers.final import FinalFiles
 from peers.home import HomeNetwork
+from peers.home_records import HomeRecords, remembered
 from peers.log_file import log_file
 from peers.memory import usable
 from peers.own_addresses import OwnAddresses
@@ -52,8 +53,6 @@ __all__ = ["build"]
 
 
 log = logging.getLogger("gossipdp.daemon")
-
-MEMBERS = "members.json"
 
 
 class _Kept(NamedTuple):
@@ -125,25 +124,23 @@ def build(
     spill = Spill(store.dir)
     room = Room(memory_plan(config), trains=trains and kept.fresh, disk=spill.free)
     node = Node(
-        _node_config(home, config, kept, web, choice.why, trains),
-        peer,
-        pairwise(config, spill.keep),
-        admission=admission,
-        transport=transport,
-        link=LinkServer(home, partial(room.shortage, attaches=True)),
-        room=room,
-        store=store,
-        metrics=metrics,
-        spill=spill,
-        incarnation=incarnation,
-        learned_run=partial(files.save_run, home / homes.RUN),
-        found_run=partial(_found_run, home),
-        remember=partial(_remember, home / MEMBERS),
-        keep_decisions=partial(decisions_file.save_decisions, home),
-        keep_secret=partial(_keep_secret, home, config),
-        history=History(home / history.FILE),
-        published=published,
-        outside=final,
+        NodeParts(
+            config=_node_config(home, config, kept, web, choice.why, trains),
+            peer=peer,
+            admission=admission,
+            algorithm=pairwise(config, spill.keep),
+            transport=transport,
+            link=LinkServer(home, partial(room.shortage, attaches=True)),
+            room=room,
+            store=store,
+            metrics=metrics,
+            spill=spill,
+            incarnation=incarnation,
+            records=HomeRecords(home, config),
+            history=History(home / history.FILE),
+            published=published,
+            outside=final,
+        )
     )
     node.add(Control(control, node, admission, home, config, final))
     node.add(Signals(node, supervisor))
@@ -242,7 +239,7 @@ def _node_config(home: Path, config: Config, kept: _Kept, web: str, why: str, tr
 
 def _kept(home: Path, store: Store, network: HomeNetwork) -> _Kept:
     newest = store.newest()
-    members, damaged_members = _remembered(home / MEMBERS)
+    members, damaged_members = remembered(home)
     decisions = decisions_file.load_decisions(home)
     damage = tuple(text for text in (damaged_members, decisions.damage) if text)
     return _Kept(network, _run(home, network.name, newest), newest, members, decisions, damage)
@@ -259,41 +256,6 @@ def _run(home: Path, network: str, newest: tuple[Path, CheckpointMeta] | None) -
         files.save_run(home / homes.RUN, run)
         log.warning("restored the run id %s of this home from the checkpoint %s", run.hex()[:8], newest[0])
     return run
-
-
-def _keep_secret(home: Path, config: Config, secret: NetworkSecret) -> None:
-    """Save the network's new secret, and put it into this host's invite."""
-    secret.replace(home)
-    invites.refresh_invite(home, config)
-
-
-def _found_run(home: Path) -> bytes:
-    run = secrets.token_bytes(16)
-    files.save_run(home / homes.RUN, run)
-    return run
-
-
-def _remember(path: Path, members: Sequence[tuple[Member, float]]) -> None:
-    """Save the members that can be dialled, and the seconds for which each is known."""
-    kept = [
-        files.Remembered(id=m.id.hex(), name=m.name, address=m.address, others=m.others, known=known)
-        for m, known in members
-        if m.address
-    ]
-    files.save_members(path, kept)
-
-
-def _remembered(path: Path) -> tuple[list[tuple[Member, float]], str]:
-    """The saved members, and a notice if their file was damaged. Seeds do in place of a damaged file."""
-    try:
-        kept = files.load_members(path)
-    except DataError as error:
-        return [], files.set_aside(path, error)
-    # Of the record only the address counts. Incarnation 0 yields to whatever the member says about itself.
-    return [
-        (Member(bytes.fromhex(each.id), each.name, each.address, 0, 0, State.FAILED, others=each.others), each.known)
-        for each in kept
-    ], ""
 
 
 # -- the start ---------------------------------------------------------------------------------------------------

@@ -41,7 +41,7 @@ from gossipdp.runtime.network.invite import HostInvite
 from gossipdp.runtime.network.limits import TransportLimits
 from gossipdp.runtime.network.transport import Transport
 from peers import invites
-from peers.assembly import MEMBERS
+from peers.home_records import MEMBERS
 from simulations.processes.namespaces.processes import NETWORK
 from tests.processes.hostile_member import HostileMember
 from tests.processes.running import Host, Network, gossipdp, until

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from gossipdp.algorithms.pairwise import Pairwise
 from gossipdp.protocol.peer import Peer
 from gossipdp.runtime.node.config import NodeConfig
+from gossipdp.runtime.node.records import Records
 from gossipdp.runtime.observability.metrics import Metrics
 from gossipdp.runtime.observability.notices import Notices
 from gossipdp.runtime.observability.status import Status
@@ -26,5 +27,6 @@ class NodeContext:
     status: Status
     metrics: Metrics
     notices: Notices
+    records: Records
     run: Callable[[], bytes]
     clock: Callable[[], float]

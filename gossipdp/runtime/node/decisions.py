@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Final
 
 from gossipdp.errors import DataError
 from gossipdp.protocol.admission.register import Admission
 from gossipdp.protocol.admission.statements import SECRET, receipt
-from gossipdp.protocol.wire.messages import Decision, Receipt
-from gossipdp.runtime.network.identity import NetworkSecret, digest_of
+from gossipdp.protocol.wire.messages import Receipt
+from gossipdp.runtime.network.identity import digest_of
 from gossipdp.runtime.network.transport import Transport
+from gossipdp.runtime.node.records import Records
 
 __all__ = ["DecisionKeeper"]
 
@@ -24,8 +25,7 @@ class DecisionKeeper:
     """A decision is in force here before it is on the disk.
 
     Args:
-        keep: saves all decisions that stand, and their receipts.
-        keep_secret: saves the network's new secret.
+        records: saves decisions, receipts and the network's new secret.
         notice: tells the operator a code and a text.
         wall: seconds since 1970.
     """
@@ -34,13 +34,12 @@ class DecisionKeeper:
         self,
         admission: Admission,
         transport: Transport,
-        keep: Callable[[Sequence[Decision], Sequence[Receipt]], None],
-        keep_secret: Callable[[NetworkSecret], None],
+        records: Records,
         notice: Callable[[str, str], None],
         wall: Callable[[], float],
     ) -> None:
-        self._admission, self._transport, self._keep, self._notice = admission, transport, keep, notice
-        self._keep_secret, self._wall = keep_secret, wall
+        self._admission, self._transport, self._records = admission, transport, records
+        self._notice, self._wall = notice, wall
         self.saved = self._secret_saved = True
         """whether all decisions, and the secret, are on the disk"""
         self._looked_at = -math.inf
@@ -100,9 +99,9 @@ class DecisionKeeper:
 
     def _save(self) -> None:
         try:
-            self._keep(self._admission.decisions, self._admission.receipts)
+            self._records.keep_decisions(self._admission.decisions, self._admission.receipts)
             if not self._secret_saved:  # a peer with a secret and without its decision refuses all that lack the secret
-                self._keep_secret(self._transport.secret)
+                self._records.keep_secret(self._transport.secret)
                 self._secret_saved = True
             self.saved = True
         except DataError as error:

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Callable, Sequence
 
 from gossipdp.errors import GossipdpError
-from gossipdp.protocol.wire.messages import Member
 from gossipdp.runtime.network.transport import Transport
 from gossipdp.runtime.node.context import NodeContext
 from gossipdp.runtime.observability.health import judge
@@ -33,8 +31,6 @@ class Housekeeping:
     Args:
         memory: compares this process's memory with its bounds.
         spill: frees its files bit by bit, and says if the disk refuses what it is to keep.
-        remember: called with the members to dial after a restart, and the seconds for which each is known, when an
-            address has changed or some minutes have passed.
         history: gets a record of this peer from time to time.
     """
 
@@ -45,7 +41,6 @@ class Housekeeping:
         join_progress: JoinProgress,
         memory: MemoryWatch,
         spill: Spill,
-        remember: Callable[[Sequence[tuple[Member, float]]], None],
         history: History,
     ) -> None:
         self._view, self._status, self._metrics, self._notices = (
@@ -55,7 +50,7 @@ class Housekeeping:
             context.notices,
         )
         self._transport, self._join_progress, self._memory, self._spill = transport, join_progress, memory, spill
-        self._remember, self._history = remember, history
+        self._records, self._history = context.records, history
         self._lines = StatusLines(context.clock())
         self._remembered: dict[bytes, tuple[tuple[str, ...], int]] = {}
         """addresses of the members that were written last, and for how long each was known, in units of `KNOWN`"""
@@ -97,7 +92,7 @@ class Housekeeping:
             return
         self._remember_at = now + REMEMBER_EVERY
         try:
-            self._remember(members)
+            self._records.remember(members)
             self._remembered = written
         except GossipdpError as error:
             self._notices.notice(error.code, f"{error.cause}: {error.seen}", now)

@@ -28,9 +28,6 @@ class NetworkEvents:
 
     Args:
         start: mark of this daemon's start.
-        learned_run: called with the run that this peer has heard of, once the model of that run is here. A run that a
-            single member claims is not remembered before.
-        leaving: whether the daemon is about to end.
         answer_invite: answers a host that shows an invite, with "" or why it may not come in.
         wall: seconds since 1970.
     """
@@ -41,18 +38,16 @@ class NetworkEvents:
         refusals: Refusals,
         *,
         start: bytes,
-        learned_run: Callable[[bytes], None],
-        leaving: Callable[[], bool],
         answer_invite: Callable[[network.InviteShown, str], None],
         wall: Callable[[], float],
     ) -> None:
         self._peer, self._notices, self._incarnation = context.peer, context.notices, context.incarnation
         self._unanswered, self._refusals = context.status.unanswered, refusals
         self._status = context.status
-        self._start, self._learned_run, self._leaving = start, learned_run, leaving
+        self._start, self._records = start, context.records
         self._answer_invite, self._wall = answer_invite, wall
         self._heard_run = b""
-        """a run that is not remembered yet"""
+        """a run that is not remembered yet: a single member may claim it, and its model is not here"""
 
     def handle(self, event: network.TransportEvent, now: float) -> None:
         """Feed the peer, and tell the operator.
@@ -79,7 +74,7 @@ class NetworkEvents:
                 self._answer_invite(event, self._peer.redeem(decision, receipt, self._wall(), now))
             case network.CopyMet(address, incarnation, start):
                 error = judge((self._incarnation, self._start), (incarnation, start), address)
-                if error is not None and not self._leaving():
+                if error is not None and not self._peer.view.leaving:
                     raise error
                 self._notices.notice("GD-205", f"a copy of this home was started at {address}", now)
             case network.Dialable():
@@ -93,7 +88,7 @@ class NetworkEvents:
     def model_ready(self) -> None:
         """This peer holds a model: the run that it belongs to is confirmed."""
         if self._heard_run:
-            self._learned_run(self._heard_run)
+            self._records.learn_run(self._heard_run)
             self._heard_run = b""
 
     def _dial_failed(self, event: network.DialFailed, now: float) -> None:

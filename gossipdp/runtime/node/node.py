@@ -12,45 +12,33 @@ from __future__ import annotations
 
 import logging
 import math
-import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
-from gossipdp.algorithms.pairwise import Pairwise
 from gossipdp.errors import DataError
 from gossipdp.protocol import events, jobs
-from gossipdp.protocol.admission.register import Admission
 from gossipdp.protocol.outputs import Envelope
 from gossipdp.protocol.peer import Peer
-from gossipdp.protocol.wire.messages import Ack, Data, Decision, Member, Receipt
+from gossipdp.protocol.wire.messages import Ack, Data, Decision
 from gossipdp.runtime.faults import FaultPoint
-from gossipdp.runtime.link import LinkServer
 from gossipdp.runtime.link.data_server import DataServer
-from gossipdp.runtime.network.identity import NetworkSecret
 from gossipdp.runtime.network.refusals import Refusals
-from gossipdp.runtime.network.transport import Transport
 from gossipdp.runtime.node.checkpoints import Checkpoints
-from gossipdp.runtime.node.config import NodeConfig
 from gossipdp.runtime.node.context import NodeContext
 from gossipdp.runtime.node.decisions import DecisionKeeper
-from gossipdp.runtime.node.ending import Ending, Outside
+from gossipdp.runtime.node.ending import Ending
 from gossipdp.runtime.node.housekeeping import Housekeeping
 from gossipdp.runtime.node.network_events import NetworkEvents
+from gossipdp.runtime.node.parts import NodeParts
 from gossipdp.runtime.node.training import TrainingSessions
 from gossipdp.runtime.node.vector_jobs import SharedRegion, VectorJobs
 from gossipdp.runtime.observability.audit import Audit
 from gossipdp.runtime.observability.fetch_lines import FetchLines
-from gossipdp.runtime.observability.history import History
 from gossipdp.runtime.observability.join_progress import JoinProgress
 from gossipdp.runtime.observability.memory_watch import MemoryWatch
-from gossipdp.runtime.observability.metrics import Metrics
 from gossipdp.runtime.observability.notices import Notices
-from gossipdp.runtime.observability.page.published import Published
 from gossipdp.runtime.observability.status import Status
-from gossipdp.runtime.room import Room
-from gossipdp.runtime.storage.spill import Spill
-from gossipdp.runtime.storage.store import Store
 
 __all__ = ["Node", "Service"]
 
@@ -79,57 +67,14 @@ class Service(Protocol):
 
 
 class Node:
-    """Drives one `Peer` with the sockets, threads and files of a daemon.
+    """Drives one `Peer` with the sockets, threads and files of a daemon."""
 
-    Args:
-        peer: not joined yet; the daemon calls `found` or `join` on it before `run`.
-        algorithm: carries out the peer's jobs.
-        admission: the peer's.
-        transport, link, store, metrics: closed by `close`.
-        room: tells beforehand whether a model fits in memory.
-        incarnation: of this start.
-        spill: keeps moments.
-        found_run: called for a new run id when this peer has founded the network.
-        learned_run: called with the run id that this peer, without one, has heard of, once the model is here.
-        remember: see `Housekeeping`.
-        keep_decisions: called with the operator's decisions and their receipts when one was taken.
-        keep_secret: called with the network's secret when it was renewed.
-        history: what this peer has been through; the node adds to it.
-        published: takes what the status page shows.
-        outside: what the end of a run causes outside the node.
-        clock: monotonic time in seconds.
-        wall: seconds since 1970.
-    """
-
-    def __init__(
-        self,
-        config: NodeConfig,
-        peer: Peer,
-        algorithm: Pairwise,
-        *,
-        admission: Admission,
-        transport: Transport,
-        link: LinkServer,
-        room: Room,
-        store: Store,
-        metrics: Metrics,
-        spill: Spill,
-        incarnation: int,
-        learned_run: Callable[[bytes], None],
-        found_run: Callable[[], bytes],
-        remember: Callable[[Sequence[tuple[Member, float]]], None],
-        keep_decisions: Callable[[Sequence[Decision], Sequence[Receipt]], None],
-        keep_secret: Callable[[NetworkSecret], None],
-        history: History,
-        published: Published,
-        outside: Outside | None = None,
-        clock: Callable[[], float] = time.monotonic,
-        wall: Callable[[], float] = time.time,
-    ) -> None:
-        self.peer, self._algorithm, self._transport, self._metrics = peer, algorithm, transport, metrics
-        self._clock, self._found_run = clock, found_run
-        self._decisions = DecisionKeeper(admission, transport, keep_decisions, keep_secret, self.notice, wall)
-        self._history, self._published = history, published
+    def __init__(self, parts: NodeParts) -> None:
+        config, peer, transport, metrics = parts.config, parts.peer, parts.transport, parts.metrics
+        self.peer, self._algorithm, self._transport, self._metrics = peer, parts.algorithm, transport, metrics
+        self._clock, self._records = parts.clock, parts.records
+        self._decisions = DecisionKeeper(parts.admission, transport, parts.records, self.notice, parts.wall)
+        self._history, self._published = parts.history, parts.published
         self.status = Status(
             peer.view,
             transport,
@@ -143,7 +88,16 @@ class Node:
         )
         self._notices = notices = Notices(peer.view, self.status, metrics)
         context = NodeContext(
-            config, peer, algorithm, incarnation, self.status, metrics, notices, self._run_id, self._now
+            config,
+            peer,
+            parts.algorithm,
+            parts.incarnation,
+            self.status,
+            metrics,
+            notices,
+            parts.records,
+            self._run_id,
+            self._now,
         )
         self._next_tick = 0.0
         self._stopping_at = math.inf
@@ -154,38 +108,36 @@ class Node:
         self._services: list[Service] = []
         self._data: DataServer | None = None
         self._faults = FaultPoint.from_environment()
-        self._fetches, self._audit = FetchLines(log.info, clock), Audit(clock)
-        join_progress, region = JoinProgress(clock(), self.status.unanswered), SharedRegion()
+        self._fetches, self._audit = FetchLines(log.info, parts.clock), Audit(parts.clock)
+        join_progress, region = JoinProgress(parts.clock(), self.status.unanswered), SharedRegion()
         self._jobs = VectorJobs(
-            algorithm,
-            store,
+            parts.algorithm,
+            parts.store,
             region,
-            room,
-            lambda: link.shared_bytes,
+            parts.room,
+            parts.link,
             self._job_done,
             self.notice,
             config.workers,
         )
         call = self._jobs.call
         self._training = TrainingSessions(
-            context, link, region, call=call, keep=spill.keep, drain=self._drain, faults=self._faults
+            context, parts.link, region, call=call, keep=parts.spill.keep, drain=self._drain, faults=self._faults
         )
-        self._ending = Ending(context, self._training, outside)
+        self._ending = Ending(context, self._training, parts.outside)
         self._network = NetworkEvents(
             context,
             Refusals(config.only_seeds),
             start=transport.start,
-            learned_run=learned_run,
-            leaving=lambda: self._stopping_at < math.inf,
             answer_invite=transport.answer_invite,
-            wall=wall,
+            wall=parts.wall,
         )
-        memory = MemoryWatch(room.plan, config.waiting)
-        self._housekeeping = Housekeeping(context, transport, join_progress, memory, spill, remember, history)
+        memory = MemoryWatch(parts.room.plan, config.waiting)
+        self._housekeeping = Housekeeping(context, transport, join_progress, memory, parts.spill, parts.history)
         if config.home:
             self._data = DataServer(Path(config.home), self._feed, self._damaged_data)
             self._services.append(self._data)
-        self._checkpoints = Checkpoints(context, store, call=call, data=self._data, kept=self._kept)
+        self._checkpoints = Checkpoints(context, parts.store, call=call, data=self._data, kept=self._kept)
 
     # -- what the daemon calls --------------------------------------------------------------------------------
 
@@ -381,7 +333,7 @@ class Node:
     def _belong(self) -> None:
         """A founder's first model begins a new run."""
         if self.peer.view.founds and not self._transport.run:
-            self._transport.found(self._found_run())
+            self._transport.found(self._records.found_run())
 
     def _kept(self, job: jobs.Keep) -> None:
         self._job_done(job, None)

@@ -21,7 +21,7 @@ from gossipdp.protocol import jobs
 from gossipdp.protocol.events import Notice
 from gossipdp.protocol.schema import Schema, chunk_parameters
 from gossipdp.runtime.compute import Compute
-from gossipdp.runtime.link import FreeBuffer, Region
+from gossipdp.runtime.link import FreeBuffer, LinkServer, Region
 from gossipdp.runtime.room import Room
 from gossipdp.runtime.storage.checkpoint import BESIDE, LOOKAHEAD, Checkpoint
 from gossipdp.runtime.storage.store import Store
@@ -87,7 +87,7 @@ class VectorJobs:
         store: its newest checkpoint is restored.
         region: bound by jobs.Bind.
         room: tells beforehand whether a model fits in memory.
-        shared: returns the bytes of shared memory that exist.
+        link: tells the bytes of shared memory that exist.
         done: called with each finished job and its result.
         notice: called with code and text of what a restore has found.
         workers: number of compute threads.
@@ -99,13 +99,13 @@ class VectorJobs:
         store: Store,
         region: SharedRegion,
         room: Room,
-        shared: Callable[[], int],
+        link: LinkServer,
         done: Callable[[jobs.Job[object], object], None],
         notice: Callable[[str, str], None],
         workers: int = 1,
     ) -> None:
         self._algorithm, self._store, self._region = algorithm, store, region
-        self._room, self._shared, self._done, self._notice = room, shared, done, notice
+        self._room, self._link, self._done, self._notice = room, link, done, notice
         self.parameters = 0
         """of the model that memory is taken for, which a founder or joiner has long before it has the model"""
         self.longest: dict[str, float] = {}
@@ -138,7 +138,7 @@ class VectorJobs:
                 self._region.unbind()
                 task = _Task(job, self._algorithm.ledger.unbind, partial(self._done, job))
             case jobs.Allocate(size):
-                self._room.require(size, self._shared())
+                self._room.require(size, self._link.shared_bytes)
                 self.parameters = size
                 task = _Task(job, partial(self._algorithm.run, job), partial(self._done, job))
             case jobs.Restore():

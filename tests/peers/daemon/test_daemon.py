@@ -24,6 +24,7 @@ from gossipdp.runtime.unix_sockets import socket_path as link_path
 from peers import advertising, assembly, daemon, home, invites, services
 from peers.control import socket_path
 from peers.home import HomeNetwork
+from peers.home_records import MEMBERS
 from peers.supervisor import FINAL
 from tests.peers.daemon.homes_and_nodes import RUN, NoSignals, Start, asked, held, noticed, save, shown
 
@@ -135,7 +136,7 @@ def test_key_missing_or_a_folder__the_start_ends_for_good(where: Path, start: St
 
 
 @pytest.mark.parametrize("damage", [b"", b"[]]", b"\0" * 100, None])
-@pytest.mark.parametrize("name", [assembly.MEMBERS, "data.json"])
+@pytest.mark.parametrize("name", [MEMBERS, "data.json"])
 def test_damaged_memory_of_members_or_data__set_aside_and_told(
     where: Path, start: Start, name: str, damage: bytes | None
 ) -> None:
@@ -226,7 +227,7 @@ def test_newcomer_turned_away_by_every_seed_ends__one_that_has_met_the_network_g
     if met == "checkpoint":
         save(where, 120)
     if met == "members":
-        files.save_members(where / assembly.MEMBERS, [files.Remembered(id="ab" * 32, name="b", address="127.0.0.1:8")])
+        files.save_members(where / MEMBERS, [files.Remembered(id="ab" * 32, name="b", address="127.0.0.1:8")])
     node = start()
     if met == "link":
         node._network.handle(LinkUp(b"b" * 32, seed, False, 1), 0.0)

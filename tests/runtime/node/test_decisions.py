@@ -31,8 +31,7 @@ class Rig:
         self.keeper = DecisionKeeper(
             admission,
             cast(Any, self.transport),
-            self._keep,
-            self._keep_secret,
+            cast(Any, self),
             lambda code, text: self.done.append(code),
             lambda: self.wall,
         )
@@ -44,11 +43,11 @@ class Rig:
         if self.full:
             raise DataError("GD-602", "no room", seen="disk full")
 
-    def _keep(self, decisions: Sequence[Decision], receipts: Sequence[Receipt]) -> None:
+    def keep_decisions(self, decisions: Sequence[Decision], receipts: Sequence[Receipt]) -> None:
         self._check()
         self.done.append((tuple(decisions), tuple(receipts)))
 
-    def _keep_secret(self, secret: NetworkSecret) -> None:
+    def keep_secret(self, secret: NetworkSecret) -> None:
         self._check()
         self.done.append(secret)
 

@@ -1,6 +1,5 @@
 """What the operator reads of the peer's address when members find that they can dial it, or cannot."""
 
-from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
@@ -34,6 +33,7 @@ def test_status_says_why_the_address_has_changed(event: Dialable, why: str) -> N
     context: Any = SimpleNamespace(
         peer=SimpleNamespace(advertise=lambda addresses, now: advertised.append(addresses)),
         notices=SimpleNamespace(notice=lambda *about: None),
+        records=None,
         status=SimpleNamespace(unanswered=None, choose=lambda why, **options: chosen.append(why)),
         incarnation=1,
     )
@@ -42,13 +42,11 @@ def test_status_says_why_the_address_has_changed(event: Dialable, why: str) -> N
     assert chosen == [why] and advertised == [event.addresses]
 
 
-def network_events(context: Any, learned_run: Callable[[bytes], None] = lambda run: None) -> NetworkEvents:
+def network_events(context: Any) -> NetworkEvents:
     return NetworkEvents(
         context,
         Refusals(()),
         start=b"",
-        learned_run=learned_run,
-        leaving=lambda: False,
         answer_invite=lambda shown, why_not: None,
         wall=lambda: 0.0,
     )
@@ -61,10 +59,11 @@ def test_run_that_a_member_tells_is_remembered_once_the_model_is_here(ready: boo
     context: Any = SimpleNamespace(
         peer=SimpleNamespace(view=SimpleNamespace(ready=ready)),
         notices=None,
+        records=SimpleNamespace(learn_run=remembered.append),
         status=SimpleNamespace(unanswered=None),
         incarnation=1,
     )
-    events = network_events(context, remembered.append)
+    events = network_events(context)
     events.handle(RunLearned(b"r" * 16, b"p" * 32), 1.0)
     assert remembered == [b"r" * 16] * ready
     for _ in range(2):
@@ -83,6 +82,7 @@ class Found:
             peer=SimpleNamespace(view=view, link_down=lambda *about: None),
             notices=SimpleNamespace(notice=lambda code, *about, **options: self.notices.append(code)),
             status=SimpleNamespace(unanswered=self.unanswered),
+            records=None,
             incarnation=1,
         )
         self.events = network_events(context)

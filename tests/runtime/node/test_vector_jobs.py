@@ -24,6 +24,9 @@ from gossipdp.runtime.storage.store import Store
 from simulations.simulator.settings import pairwise
 from tests.runtime.storage.samples import meta
 
+NOTHING_SHARED: Any = SimpleNamespace(shared_bytes=0)
+"""a link server without a training process"""
+
 
 class Ledger:
     def __init__(self) -> None:
@@ -80,7 +83,7 @@ class Host:
             Store(home),
             self.region,
             room(free),
-            lambda: 0,
+            NOTHING_SHARED,
             self._finished,
             lambda code, text: None,
         )
@@ -226,7 +229,7 @@ def restored(store: Store) -> tuple[Pairwise, list[str], list[Any]]:
         store,
         SharedRegion(),
         room(1 << 50),
-        lambda: 0,
+        NOTHING_SHARED,
         lambda _, result: done.append(result),
         lambda code, _: told.append(code),
     )
@@ -274,7 +277,9 @@ class Peer:
 
     def __init__(self, algorithm: Pairwise, home: Path, workers: int, seed: int) -> None:
         self.algorithm, self.results, self.asked = algorithm, list[Any](), list[Any]()
-        self.vectors = VectorJobs(algorithm, Store(home), SharedRegion(), PLENTY, lambda: 0, self._done, print, workers)
+        self.vectors = VectorJobs(
+            algorithm, Store(home), SharedRegion(), PLENTY, NOTHING_SHARED, self._done, print, workers
+        )
         self.id, rng = bytes([seed]) * 32, np.random.default_rng(seed)
         self.run([jobs.Allocate(SIZE, TRAINABLE, WIDTH)])
         ledger = algorithm.ledger
