@@ -951,13 +951,14 @@ class Course:
 
     def _judge(self, now: float) -> None:
         """Whether the model here stays, or which one replaces it."""
+        trains = more_than_a_copy(self._age, ends=self.ending.begun)
         if self._sides.take_noticed():
-            trains = more_than_a_copy(self._age, ends=self.ending.begun)
             self._meeting.found_apart(self._own, now, trains=trains)
             self._tick_at = now
-        meets = self._judges and (self._sides.apart or self._meeting.under_way)
         replacement = self._replacement
-        if meets and self._meeting.judge(now) and not (replacement is not None and replacement.joiner.busy):
+        meets = self._judges and (self._sides.apart or self._meeting.under_way)
+        follows = meets and self._meeting.judge(now, trains=trains)
+        if follows and not (replacement is not None and replacement.joiner.busy):
             self._fire(Event.OUTRANKED, now)
         elif replacement is not None:
             self._replace(replacement, now)

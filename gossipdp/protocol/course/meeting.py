@@ -10,6 +10,7 @@ order, and lost or late messages only delay the end: one line, without a vote.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Final
 
 from msgspec.structs import replace
@@ -81,7 +82,7 @@ class Meeting:
             # A peer that only heard that it is apart, because it was stopped itself, knows nothing of its side.
             settled = [peer for peer in self._sides.own() if self._sides.settled(peer, now)]
             members = 0 if hearsay else 1 + len(settled)
-            trains = trains or not set(self._membership.training()).isdisjoint(settled)
+            trains = self._train(settled, trains=trains)
             generation = self.line.generation if corrects and not anew else self._next_generation()
             self.line = Line(generation, members, own.clock, own.rounds, self._membership.me.id, trains)
             self._since, self._hearsay = now, hearsay
@@ -92,8 +93,15 @@ class Meeting:
         if line.members and self._newer(line, now) and not self._sides.recent(source, now, line.maker):
             self.take(line, now)
 
-    def judge(self, now: float) -> bool:
-        """Members are held apart, or were. True: this peer is to follow a greater line, and can reach a holder."""
+    def judge(self, now: float, *, trains: bool) -> bool:
+        """Members are held apart, or were.
+
+        Args:
+            trains: This peer trains, or has ended its part of the run.
+
+        Returns:
+            Whether this peer is to follow a greater line, and can reach a holder.
+        """
         if not self._sides.present():
             if self.gap is not Gap.TOGETHER:
                 self._fire(Event.ABSENT)
@@ -106,11 +114,21 @@ class Meeting:
             self._announce(now)
         if any(map(self._membership.reaches, self._sides.greater(self.line))):
             return True
-        if now >= self._judged_at + ALONE * self._period and self._sides.misnamed(self.line):
-            self._fire(Event.MISNAMED)
-            generation, members = self._next_generation(), 1 + len(self._sides.company())
-            maker = self._membership.me.id
-            self.take(replace(self.line, generation=generation, members=members, maker=maker), now)
+        if now >= self._judged_at + ALONE * self._period:
+            company = self._sides.company()
+            trains = self._train(company, trains=trains)
+            if self._sides.misnamed(self.line, trains=trains):
+                self._fire(Event.MISNAMED)
+                self.take(
+                    replace(
+                        self.line,
+                        generation=self._next_generation(),
+                        members=1 + len(company),
+                        maker=self._membership.me.id,
+                        trains=self.line.trains or trains,
+                    ),
+                    now,
+                )
         return False
 
     def change_sides(self, line: Line, now: float) -> None:
@@ -123,6 +141,10 @@ class Meeting:
     def _fire(self, event: Event) -> Action | None:
         self.gap, action = next_state(GAP, self.gap, event)
         return action
+
+    def _train(self, others: Sequence[bytes], *, trains: bool) -> bool:
+        """Whether this peer trains, or one of `others` does."""
+        return trains or not set(self._membership.training()).isdisjoint(others)
 
     def _next_generation(self) -> int:
         # A peer may claim the last generation. One more would make this peer's messages unreadable.

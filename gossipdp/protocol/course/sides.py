@@ -350,13 +350,19 @@ class Sides:
         followed = side_to_follow(own, voices, company=bool(self.company()), few=few)
         return [] if followed is None else voices[followed]
 
-    def misnamed(self, own: Line) -> bool:
-        """Whether the line `own` counts this side so that it can neither win nor be followed.
+    def misnamed(self, own: Line, *, trains: bool) -> bool:
+        """Whether the line `own` describes this side so that it can neither win nor be followed.
 
         A peer that hears no other member of its side cannot prove a line of several: one voice is not followed. Two
         outbound-only peers of a side are two such peers. A peer with company may hold a line of less than two members,
-        named by hearsay or by a peer that was alone then.
+        named by hearsay or by a peer that was alone then. A line named before its side trained is
+        weaker than that of one member that trains, which nobody with company follows.
+
+        Args:
+            trains: This side trains now.
         """
+        if trains and not own.trains:
+            return True
         if self.company():
             return own.members < 2
         return own.members > 1 and not self.followers

@@ -91,7 +91,7 @@ class Event(enum.Enum):
     APART = "a member is found to be apart"
     ABSENT = "no member held apart is present"
     VERDICT_DUE = "HEARING periods have passed"
-    MISNAMED = "the line miscounts this side, ALONE periods after the verdict"
+    MISNAMED = "the line misdescribes this side, ALONE periods after the verdict"
     CHANGED_SIDES = "a model of the other side is here"
 
 

@@ -6,7 +6,7 @@ import pytest
 from msgspec.structs import replace
 
 from gossipdp.protocol.course.lag import BEHIND
-from gossipdp.protocol.course.rules import NO_LINE
+from gossipdp.protocol.course.rules import NO_LINE, strength
 from gossipdp.protocol.course.table import Reason
 from gossipdp.protocol.events import Notice, ResyncBegan
 from gossipdp.protocol.wire.messages import Line, State
@@ -51,6 +51,22 @@ def test_side_without_training_follows_one_that_trains_of_any_size(idle, follows
     b.hear(E, theirs)
     b.wait(HEARD + PERIOD)
     assert (b.course.resyncing is Reason.APART) == follows
+
+
+def test_side_that_begins_to_train_after_it_was_named_says_so_and_wins_over_one_member():
+    """Nobody with company follows one voice, and a member that trains follows no side that does not."""
+    b = Side(waits=True)
+    b.view.idle = {A, C}
+    b.divide(D)
+    one = Line(1, 0, 500, 50, D)
+    b.hear(D, one)
+    b.wait(5 * HEARD)
+    assert not b.line.trains and strength(b.line) < strength(one)
+    b.view.idle = {A}
+    b.wait(PERIOD)
+    assert b.line == Line(2, 3, b.line.clock, b.line.rounds, B) and strength(b.line) > strength(one)
+    b.wait(5 * HEARD)
+    assert b.line.generation == 2 and not b.course.resyncing
 
 
 def test_line_said_before_its_sender_noticed_counts_for_nothing():
