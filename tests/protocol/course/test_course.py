@@ -342,6 +342,47 @@ def test_outdone_replacement_waits_for_the_jobs_of_its_joiner_without_a_timer():
     assert b.course.timer() == b.course._replacement.over_at <= b.now
 
 
+def test_peer_that_asks_whether_it_lags_follows_a_greater_side_at_once():
+    b = Side()
+    b.course._fire(Event.SUSPECTED, b.now)
+    b.divide(D, E)
+    for peer in (D, E):
+        b.hear(peer, GREATER)
+    b.wait(HEARD + PERIOD)
+    assert b.course.state is State.REPLACING and b.course.resyncing is Reason.APART
+
+
+def test_peer_without_company_follows_one_that_came_back_soon_and_meets_it_anew():
+    b = Side(side=())
+    b.divide(D)
+    b.wait(5 * HEARD)
+    b.see(D, Liveness.FAILED)
+    b.wait(PERIOD)
+    b.see(D)
+    assert b.course._meeting.gap is Gap.TOGETHER and b.apart == {D}
+    theirs = Line(1, 1, 999, 1, D)
+    b.hear(D, theirs)
+    b.wait(PERIOD)
+    b.keep()
+    b.fetched()
+    assert b.line == theirs and not b.apart and b.course._meeting.gap is not Gap.TOGETHER
+
+
+def test_peer_left_alone_with_one_that_came_back_soon_counts_itself_only():
+    """No meeting is under way: the other one is still held apart, and nobody has found that out anew."""
+    b = Side()
+    b.divide(D)
+    b.wait(5 * HEARD)
+    b.see(D, Liveness.FAILED)
+    b.wait(PERIOD)
+    for peer in (A, C):
+        b.see(peer, Liveness.FAILED)
+    assert b.course._meeting.gap is Gap.TOGETHER and b.line.members == 3
+    b.see(D)
+    b.wait(PERIOD)
+    assert b.course._meeting.gap is Gap.TOGETHER and b.apart == {D} and b.line.members == 1
+
+
 PAGE = Path(__file__).resolve().parents[3] / "docs/design/protocol.md"
 
 

@@ -166,6 +166,19 @@ def test_peer_whose_newest_checkpoint_is_damaged_waits_again_if_another_is_later
     assert b.of(StateRequest, to=C) and b.restores == 1
 
 
+def test_peer_whose_checkpoints_are_all_damaged_claims_none_and_fetches():
+    b = back_beside(C, Has.CHECKPOINT, 95, 9)
+    b.run(HEARD + 1.0)
+    b.peer.job_done(jobs.Restore(), None, b.now)
+    b.collect()
+    b.sent.clear()
+    b.says(C, Has.CHECKPOINT, 95, 9, reply=True)
+    assert not b.peer.view.ready and b.of(Standing, to=C)[-1].has is Has.NOTHING
+    b.says(C, Has.MODEL, 95, 9)
+    b.run(b.now + 1.0)
+    assert b.of(StateRequest, to=C) and b.restores == 1
+
+
 def test_question_is_answered_by_a_returning_peer_and_by_a_ready_one():
     b = Returning(remembered=())
     b.meet(C)
