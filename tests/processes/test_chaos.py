@@ -160,10 +160,10 @@ def stopped(network: Network, host: Host) -> tuple[float, int]:
         until(f"{other.name} goes on", lambda o=other, c=count: o.exchanges() > c, network.hosts)
         since = other.text()[said[other.name] :]
         assert not re.search(rf"member {host.name} .* is (suspect|failed)", since), since
-        assert not re.search(rf"exchange \d+ with [^:]*{name[:8]}[^:]* lost", since), since
+        assert not re.search(rf"exchange \d+ with [^:]*{name[:8]}[^:]*: lost", since), since
     _, told, after = host.text()[mine:].partition("leaving: told to stop")
     assert told, host.last_words()
-    return took, len(re.findall(r"exchange \d+ with [^:]+ \w+: \d+ of \d+ chunks", after))
+    return took, len(re.findall(r"exchange \d+ with [^:]+: \w+, \d+ of \d+ chunks", after))
 
 
 @pytest.mark.campaign("T16")
