@@ -116,7 +116,7 @@ class Meeting:
             return True
         if now >= self._judged_at + ALONE * self._period:
             company = self._sides.company()
-            trains = self._train(company, trains=trains)
+            trains = self._train([peer for peer in company if self._sides.settled(peer, now)], trains=trains)
             if self._sides.misnamed(self.line, trains=trains):
                 self._fire(Event.MISNAMED)
                 self.take(
