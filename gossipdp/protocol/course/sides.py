@@ -355,8 +355,8 @@ class Sides:
 
         A peer that hears no other member of its side cannot prove a line of several: one voice is not followed. Two
         outbound-only peers of a side are two such peers. A peer with company may hold a line of less than two members,
-        named by hearsay or by a peer that was alone then. A line named before its side trained is
-        weaker than that of one member that trains, which nobody with company follows.
+        named by hearsay or by a peer that was alone then. A line that denies training is weaker than the line of one
+        member that trains. A peer with company does not follow a single member.
 
         Args:
             trains: This side trains now.

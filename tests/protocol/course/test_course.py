@@ -369,7 +369,7 @@ def test_peer_without_company_follows_one_that_came_back_soon_and_meets_it_anew(
 
 
 def test_peer_left_alone_with_one_that_came_back_soon_counts_itself_only():
-    """No meeting is under way: the other one is still held apart, and nobody has found that out anew."""
+    """The other member is still held apart, but no new meeting has begun."""
     b = Side()
     b.divide(D)
     b.wait(5 * HEARD)

@@ -54,7 +54,7 @@ def test_side_without_training_follows_one_that_trains_of_any_size(idle, follows
 
 
 def test_side_that_begins_to_train_after_it_was_named_says_so_and_wins_over_one_member():
-    """Nobody with company follows one voice, and a member that trains follows no side that does not."""
+    """A peer with company does not follow a single member. A member that trains does not follow an idle side."""
     b = Side(waits=True)
     b.view.idle = {A, C}
     b.divide(D)
