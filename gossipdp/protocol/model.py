@@ -20,6 +20,8 @@ class Outer:
     """of a usual round that this one is: less for a slow host, whose rounds have fewer steps"""
     made: float = 1.0
     """share of this peer's own round that was made: less if the end of training cut it short"""
+    waits: bool = False
+    """its correction waits for the round's first exchange, and lands with that one's"""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -29,7 +29,7 @@ from gossipdp.protocol.pairwise.schedule import Schedule
 from gossipdp.protocol.pairwise.timetable import CROWDED, exchanges_per_round
 from gossipdp.protocol.rounds.pacing import ALONE_AFTER, FULL, WARMUP_EVERY
 from gossipdp.protocol.rounds.speed import spread
-from gossipdp.protocol.rounds.usual_step import usual_step
+from gossipdp.protocol.rounds.usual_step import usual_step, waits
 from gossipdp.protocol.schema import chunk_parameters, chunk_spans
 from peers.plan.frames import chunk_bytes, greeting_bytes
 from peers.plan.timeline import Timeline
@@ -332,12 +332,11 @@ class PairClock(ABC, Generic[T, S, Options]):
 
     def _outer_step(self, timeline: T) -> Outer:
         """The outer step of the round that begins."""
-        apart = spread([float(speed) for speed in self._speeds(timeline)])
-        usual, options = usual_step(early=self._early(timeline), fill=self._fill(timeline), spread=apart), self.options
-        return Outer(
-            usual.lr if options.lr is None else options.lr,
-            usual.momentum if options.momentum is None else options.momentum,
-        )
+        apart, fill = spread([float(speed) for speed in self._speeds(timeline)]), self._fill(timeline)
+        usual, options = usual_step(early=self._early(timeline), fill=fill, spread=apart), self.options
+        momentum = usual.momentum if options.momentum is None else options.momentum
+        lr = usual.lr if options.lr is None else options.lr
+        return Outer(lr, momentum, waits=waits(momentum, fill))
 
     @abstractmethod
     def _sides(self, timeline: T) -> list[S]:

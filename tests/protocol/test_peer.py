@@ -73,6 +73,19 @@ def test_joiner_takes_over_the_networks_clock():
     assert clock > 90 and town.peer(1).view.clock >= clock and not town.peer(1).view.warming_up
 
 
+def test_correction_of_a_round_lands_with_the_exchange_that_its_peer_begins():
+    town = founded()
+    town.start(1)
+    town.train(1)
+    town.run(30.0)
+    before = [sum(len(town.of(index, kind)) for index in (0, 1)) for kind in (SlotSealed, RoundDone)]
+    town.run(30.0)
+    after = [sum(len(town.of(index, kind)) for index in (0, 1)) for kind in (SlotSealed, RoundDone)]
+    sealed, rounds = (end - begin for begin, end in zip(before, after, strict=True))
+    # One exchange a round of each: whoever begins it waits, and the other has nothing to wait for.
+    assert sealed == pytest.approx(1.5 * rounds, rel=0.05)
+
+
 def test_two_peers_exchange_and_agree():
     town = founded()
     town.start(1)

@@ -928,6 +928,8 @@ class Course:
                 if self._attachment.seek_moments(self.model, peers, self.giver, now):
                     self._let_in()
         self._hold_rounds(self._replacement is not None)
+        if self.rounds.waits and self.averaging.satisfied:
+            self.rounds.waits_no_more()
         if self._unsettled and self.rounds.handed_out and self.averaging.satisfied:
             self._outputs.emit(RoundSettled(self._unsettled))
             self._unsettled = 0

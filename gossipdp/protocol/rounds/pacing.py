@@ -22,7 +22,7 @@ from gossipdp.protocol.outputs import Outputs
 from gossipdp.protocol.rounds.consensus_ratio import ConsensusRatio
 from gossipdp.protocol.rounds.runaway import Runaway
 from gossipdp.protocol.rounds.speed import Speed
-from gossipdp.protocol.rounds.usual_step import usual_step
+from gossipdp.protocol.rounds.usual_step import usual_step, waits
 
 __all__ = ["ALONE_AFTER", "FULL", "WARMUP_EVERY", "Pacing", "PacingConfig"]
 
@@ -172,8 +172,9 @@ class Pacing:
         if self.warming_up or self.alone or self.runaway.active:
             return Outer(1.0, 0.0, part, made)
         usual = usual_step(early=self.early, fill=self.fill, spread=self._speed.spread)
-        lr, momentum = self._config.lr, self._config.momentum
-        return Outer(usual.lr if lr is None else lr, usual.momentum if momentum is None else momentum, part, made)
+        lr = usual.lr if self._config.lr is None else self._config.lr
+        momentum = usual.momentum if self._config.momentum is None else self._config.momentum
+        return Outer(lr, momentum, part, made, waits(momentum, self.fill))
 
     def own(self, clock: int) -> Own:
         """This peer's progress, at `clock` steps of its own."""

@@ -111,6 +111,8 @@ class Rounds:
         """what follows the pass or the seal under way: the process is gone, or this one has replaced it"""
         self._dirty = False
         """corrections wait in the open slot"""
+        self._waits = False
+        """those of the last outer step wait for the round's first exchange"""
         self._held = False
         """they stay there, because the model is being replaced"""
         self.process = Arrival()
@@ -160,6 +162,11 @@ class Rounds:
     def handed_out(self) -> bool:
         """Every correction so far is in a slot that the training process knows of."""
         return self._phase not in PASSES and not self._dirty and self._slot is not Slot.SEALING
+
+    @property
+    def waits(self) -> bool:
+        """The correction of the last outer step waits for the round's first exchange."""
+        return self._waits
 
     @property
     def held(self) -> bool:
@@ -217,7 +224,12 @@ class Rounds:
 
     def mixed(self) -> None:
         """An exchange has put corrections into the open slot. Hand them out."""
-        self._dirty = True
+        self._dirty, self._waits = True, False
+        self._go_on()
+
+    def waits_no_more(self) -> None:
+        """The round has no exchange to wait for. Hand its correction out."""
+        self._waits = False
         self._go_on()
 
     # -- results ----------------------------------------------------------------------------------------------
@@ -286,7 +298,8 @@ class Rounds:
         self.rounds += 1
         outer, clock = self.snapshot.outer, self.snapshot.clock
         self._outputs.emit(RoundDone(self.rounds, clock, self.length, self.movement, outer.lr, outer.momentum))
-        self._dirty = True
+        # A correction waits for one round at most.
+        self._dirty, self._waits = True, outer.waits and not self._waits
 
     # -- transitions ------------------------------------------------------------------------------------------
 
@@ -298,10 +311,11 @@ class Rounds:
             self._next = None
             self._fire(Event.GONE)
         self._fire_slot(Event.RESTS)
-        if self._dirty and not self._held and self.open:
+        if self._dirty and not self._held and not self._waits and self.open:
             self._fire_slot(Event.MIXED)
         if isinstance(self._next, Arrival) and self._slot is not Slot.SEALING:
-            self.process, self._next, self._dirty = self._next, None, False
+            self.process, self._next = self._next, None
+            self._dirty = self._waits = False
             self._fire_slot(Event.COMES)
             self._fire(Event.COMES)
             self._fire(self._claim())

@@ -6,7 +6,7 @@ from typing import Final
 
 from gossipdp.protocol.model import Outer
 
-__all__ = ["usual_step"]
+__all__ = ["usual_step", "waits"]
 
 EARLY_MOMENTUM: Final = 0.6
 """mu while the learning rate is high: more of it makes the first rounds overshoot"""
@@ -17,6 +17,9 @@ UNEQUAL: Final = 0.16
 unequal drift apart"""
 LATE_LANDING: Final = 0.3
 """what alpha loses where an exchange fills its round, and its correction lands a whole round late"""
+TOGETHER: Final = 0.35
+"""Share of a round within which a correction may land with the round's first exchange. A correction that lands later
+makes the outer loop swing"""
 
 
 def usual_step(*, early: bool, fill: float, spread: float) -> Outer:
@@ -29,3 +32,16 @@ def usual_step(*, early: bool, fill: float, spread: float) -> Outer:
     """
     late = max(EARLY_MOMENTUM, LATE_MOMENTUM - UNEQUAL * spread)
     return Outer(1.0 - LATE_LANDING * min(1.0, fill), EARLY_MOMENTUM if early else late)
+
+
+def waits(momentum: float, fill: float) -> bool:
+    """Whether the correction of an outer step waits for the round's first exchange, so that both land at once.
+
+    The correction is the lookahead of a momentum. A replica that has it before the others' news stands ahead of their
+    mean, and the exchange takes a part of that back.
+
+    Args:
+        momentum: mu of the outer step.
+        fill: share of a round that one exchange takes; 0 while unknown.
+    """
+    return momentum > 0.0 and fill <= TOGETHER

@@ -45,7 +45,8 @@ class Replica(Side):
         self.buffers = SharedBuffers(self.ledger, self.x)
         for chunk in range(self.ledger.chunks):
             self.algorithm.run(jobs.Found(chunk))
-        self._away = False
+        self._away = self._waits = False
+        """the host is missing; a correction waits for an exchange"""
         self.gain = 0.0
         """how far rounds swing at the last outer step, mean over the chunks"""
 
@@ -61,6 +62,7 @@ class Replica(Side):
 
     def end_exchange(self, *, mixed: bool) -> None:
         """Add the corrections of the exchange. `mixed` is False if it averaged no chunk."""
+        self._waits = False
         self.drain()
         super().end_exchange(mixed=mixed)
 
@@ -70,15 +72,18 @@ class Replica(Side):
             return
         chunks = range(self.ledger.chunks)
         self.buffers.submit()
+        waits = False
         if all(self.algorithm.run(jobs.Check(chunk)).finite for chunk in chunks):
             outer = Outer(1.0, 0.0) if self.alone >= ALONE_AFTER else wanted
-            applied, part = self.buffers.applied, wanted.part
+            applied, part, waits = self.buffers.applied, wanted.part, outer.waits
             steps = [
                 self.algorithm.run(jobs.OuterStep(chunk, outer.lr, outer.momentum, applied, part)) for chunk in chunks
             ]
             self.gain = sum(step.gain for step in steps) / len(steps)
         self.alone += 1
-        self.drain()
+        self._waits = waits and not self._waits
+        if not self._waits:
+            self.drain()
 
     def drain(self) -> None:
         """Add all corrections to x."""

@@ -70,7 +70,7 @@ class Watched(Replica):
         length = _rms(before - self.x)
         self.ran += self.runaway.active
         self._steps = True
-        super().outer(replace(wanted, lr=1.0, momentum=0.0) if self.runaway.active else wanted)
+        super().outer(replace(wanted, lr=1.0, momentum=0.0, waits=False) if self.runaway.active else wanted)
         self._steps = False
         if self._guard == "both":
             movement = _rms(self.ledger.a - before)

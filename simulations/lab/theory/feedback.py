@@ -1,13 +1,15 @@
 """The outer loop of two peers along one eigenvalue of the loss, round by round (algorithms section 3b).
 
-x = a when a round begins. The inner optimizer learns. An exchange lands within the round, and the outer step ends it.
-The difference of the peers follows a linear map of (a, v, u), u the inner momentum, and grows by the largest root of
-its characteristic polynomial. The mean of the peers has the same map without mixing.
+The inner optimizer learns from x = a - p, where p is the correction of the last outer step. It is 0 unless it waits for
+the exchange. That lands within the round, with p, and the outer step ends the round. The difference of the peers
+follows a linear map of (a, v, u, p), u the inner momentum, and grows by the largest root of its characteristic
+polynomial. The mean of the peers has the same map without mixing.
 
     h       learning rate times eigenvalue         learnt   share of an error that a round removes
     lands   moment of the exchange, in rounds      taken    share of a correction that is taken back before the snapshot
 
-Without inner momentum, D = (learnt - 2 gamma taken) a. With delta = learnt - 2 gamma taken the polynomial is
+Without inner momentum, and where p does not wait, D = (learnt - 2 gamma taken) a. With delta = learnt - 2 gamma taken
+the polynomial is
 
     z^2 - (1 - 2 gamma - alpha delta - 2 mu^2 kappa gamma - alpha mu delta + mu) z + mu (1 - 2 gamma - alpha delta)
 
@@ -28,6 +30,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from gossipdp.algorithms.swings import MOST
+from gossipdp.protocol.rounds.usual_step import waits
 from peers.plan.timeline import Counts
 from simulations.lab.core import Score
 from simulations.lab.data import normal
@@ -68,18 +71,19 @@ class Loop:
         return self._steps(first), self._steps(self.every - first)
 
     def matrix(self, gain: float = 0.0, *, mixing: bool = True) -> Matrix:
-        """Map of (a, v, u) by one round, shape (3, 3), if rounds swing by g = `gain`."""
+        """Map of (a, v, u, p) by one round, shape (4, 4), if rounds swing by g = `gain`."""
         before, after = self._halves
         mu, alpha = self.mu * max(0.0, 1.0 - 2.0 * gain), self.alpha
-        moved = 2.0 * self.gamma / (1.0 + 2.0 * gain) * np.eye(3)[0] * mixing
-        a, v = np.eye(3)[0], np.eye(3)[1]
-        live = before @ np.eye(3)[[0, 2]]
-        live[0] -= moved
+        a, v, u, p = np.eye(4)
+        moved = 2.0 * self.gamma / (1.0 + 2.0 * gain) * a * mixing
+        live = before @ np.array([a - p, u])
+        live[0] += p - moved
         x, u = after @ live
         a, v = a - moved, v + self.kappa / alpha * moved * (self.mu > 0.0)
         d = a - x
         v = mu * v + d
-        return np.array([a - alpha * (d + mu * v), v, u])
+        a = a - alpha * (d + mu * v)
+        return np.array([a, v, u, (a - x) * waits(self.mu, self.lands)])
 
     def root(self, *, guarded: bool = False, mixing: bool = True) -> complex:
         """Largest root of the characteristic polynomial. Its angle is that of D and the D before.

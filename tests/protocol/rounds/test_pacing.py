@@ -127,6 +127,21 @@ def test_outer_step_is_chosen_by_the_phase_and_by_what_an_exchange_fills_unless_
     assert found == [(1.0, 0.6), (1.0, 0.8), (pytest.approx(0.85), 0.8), (pytest.approx(0.7), 0.8), (1.0, 0.0)]
 
 
+def test_correction_waits_for_an_exchange_that_takes_a_third_of_its_round__without_momentum_never() -> None:
+    free, stated = Paced(), Paced(momentum=0.0)
+    found = []
+    for seconds in (0.0, 1.7, 1.8):
+        for each in (free, stated):
+            each.pacing.submitted(10, 100.0)
+            each.pacing.submitted(10, 105.0)
+            for _ in range(MEDIAN_OF):
+                each.mixed(seconds)
+        found.append((free.pacing.outer().waits, stated.pacing.outer().waits))
+    assert found == [(True, False), (True, False), (False, False)]
+    free.contribution.clock = 150
+    assert not free.pacing.outer().waits, "the warm start has no momentum"
+
+
 def test_pull_is_that_of_the_last_round_or_exchange__none_without_training_or_company() -> None:
     paced = Paced(lr=0.5, momentum=0.9)
     paced.mixed(1.0)

@@ -352,3 +352,41 @@ def test_every_state_event_and_action_of_the_tables_is_used():
     assert {state for _, (state, _) in rows} == {*Phase, *Slot} == {state for (state, _), _ in rows}
     assert {event for (_, event), _ in rows} == {*Event}
     assert {action for _, (_, action) in rows} - {None} == {*Action}
+
+
+WAITING = Outer(1.0, 0.8, waits=True)
+
+
+def step(thread, number, outer):
+    thread.rounds.submit(thread.rounds.session, Snapshot(number, thread.slot, outer, 50 * number))
+    return thread.run()
+
+
+def test_correction_that_waits_goes_out_with_the_first_exchange():
+    thread = training()
+    assert "Seal" not in step(thread, 1, WAITING) and thread.rounds.waits and not thread.rounds.handed_out
+    thread.rounds.mixed()
+    assert thread.run() == ["Seal"] and not thread.rounds.waits and thread.rounds.handed_out
+
+
+def test_correction_of_a_round_without_an_exchange_to_wait_for_goes_out():
+    thread = training()
+    step(thread, 1, WAITING)
+    thread.rounds.waits_no_more()
+    assert thread.run() == ["Seal"] and not thread.rounds.waits
+
+
+def test_correction_waits_for_one_round_at_most():
+    thread = training()
+    step(thread, 1, WAITING)
+    assert step(thread, 2, WAITING)[-1] == "Seal" and not thread.rounds.waits
+
+
+def test_process_that_replaces_another_waits_for_nothing():
+    thread = training()
+    step(thread, 1, WAITING)
+    thread.rounds.attach(Arrival())
+    thread.run()
+    assert not thread.rounds.waits and not thread.of(SlotSealed)
+    thread.rounds.mixed()
+    assert thread.run() == ["Seal"]
