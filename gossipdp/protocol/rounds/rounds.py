@@ -298,8 +298,8 @@ class Rounds:
         self.rounds += 1
         outer, clock = self.snapshot.outer, self.snapshot.clock
         self._outputs.emit(RoundDone(self.rounds, clock, self.length, self.movement, outer.lr, outer.momentum))
-        # A correction waits for one round at most.
-        self._dirty, self._waits = True, outer.waits and not self._waits
+        # Nothing waits longer than a round: neither a correction before it nor those of an exchange during the pass.
+        self._dirty, self._waits = True, outer.waits and not self._dirty
 
     # -- transitions ------------------------------------------------------------------------------------------
 

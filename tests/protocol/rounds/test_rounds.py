@@ -382,6 +382,14 @@ def test_correction_waits_for_one_round_at_most():
     assert step(thread, 2, WAITING)[-1] == "Seal" and not thread.rounds.waits
 
 
+def test_corrections_of_an_exchange_that_ends_during_the_pass_do_not_wait():
+    thread = training()
+    thread.rounds.submit(thread.rounds.session, Snapshot(1, 0, WAITING, 50))
+    thread.run(CHUNKS + 1)
+    thread.rounds.mixed()
+    assert thread.run()[-1] == "Seal" and not thread.rounds.waits
+
+
 def test_process_that_replaces_another_waits_for_nothing():
     thread = training()
     step(thread, 1, WAITING)

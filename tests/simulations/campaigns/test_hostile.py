@@ -50,7 +50,7 @@ def check(name, seed):
         assert set(outcome.aside) >= set(heard) and max(outcome.met.values(), default=0) <= WITHIN, (
             f"seed {seed}: {outcome}"
         )
-    else:
+    elif name != "extremes":  # some of its messages no honest peer sends
         # A message that an honest peer may send too is no proof.
         assert not outcome.aside, f"seed {seed}: {outcome}"
     return outcome
