@@ -116,7 +116,7 @@ class PairOptions:
     daemon's warm start; `Setting.warmup` is the synchronous one
     """
     warmup_exchanges: int = 0
-    """exchanges of each short round; 0 for the daemon's choice"""
+    """exchanges of each short round; 0 for the daemon's choice, which is one"""
     warmup_scheduled: bool = False
     """whether the exchanges of short rounds follow the schedule of early rounds"""
     closing: int = 0
@@ -297,8 +297,7 @@ class PairClock(ABC, Generic[T, S, Options]):
             raise ValueError(f"{options.fragments} fragments of {chunks} chunks")
         self._steps = np.zeros(timeline.peers, np.int64)
         self._schedule = Schedule([replica.id for replica in self.replicas], timeline.setting.seed.to_bytes(8, "big"))
-        usual = exchanges_per_round(timeline.peers, USUAL.early_exchanges)
-        left, several = options.warmup_steps, options.warmup_exchanges or usual
+        left, several = options.warmup_steps, options.warmup_exchanges or 1
         while left > 0:
             # A short round lasts at least as long as an exchange, so exchanges run back to back.
             steps_of_exchange = math.ceil(self._whole / timeline.setting.step_seconds)

@@ -20,7 +20,7 @@ def late_report(town, knows, lost):
     board = town.peer(knows)._progress
     known = board.of(town.hosts[lost].id)
     late = msgspec.structs.replace(
-        known, clock=known.clock + 5, steps=known.steps + 5, samples=known.samples + 40, rounds=known.rounds + 1
+        known, clock=known.clock + 10, steps=known.steps + 10, samples=known.samples + 80, rounds=known.rounds + 2
     )
     board.merge([Signer(partial(sign, known.id), verify).sign_progress(late)])
     return late

@@ -117,7 +117,7 @@ def test_leave_says_goodbye_and_the_others_know():
 def test_pace_is_short_while_warming_up_and_then_as_configured():
     town = founded(every=12)
     town.run(15.0)
-    assert [event.every for event in town.of(0, Pace)] == [5, 12]
+    assert [event.every for event in town.of(0, Pace)] == [2, 12]
 
 
 @pytest.mark.parametrize("frames", [[b""], [b"\x93\x01\x63\x01"], [b"garbage"], [b"x" * 5000], [b"\x90"] * 65])

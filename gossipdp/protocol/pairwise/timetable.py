@@ -54,7 +54,7 @@ class Timetable:
 
     Args:
         policy: "hypercube", "base2", or "" for random matching.
-        early: exchanges of an early round, at most.
+        early: exchanges of an early round, at most. A round of the warm start makes one.
         late: exchanges of a later round, at most.
     """
 
@@ -82,7 +82,8 @@ class Timetable:
         """
         fill = self._pacing.fill
         early = self._pacing.early
-        exchanges = exchanges_per_round(members, self._early if early else self._late, fill)
+        most = 1 if self._pacing.warming_up else self._early if early else self._late
+        exchanges = exchanges_per_round(members, most, fill)
         # Where an exchange fills its round, the few members that come free at one moment would meet again and again. In
         # other late rounds random matching agrees nearly as well, and favours near members.
         crowded = fill >= CROWDED

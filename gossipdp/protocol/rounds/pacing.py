@@ -26,8 +26,8 @@ from gossipdp.protocol.rounds.usual_step import usual_step, waits
 
 __all__ = ["ALONE_AFTER", "FULL", "WARMUP_EVERY", "Pacing", "PacingConfig"]
 
-WARMUP_EVERY: Final = 5
-"""H during the warm start of a peer of the usual speed, at least"""
+WARMUP_EVERY: Final = 2
+"""H during the warm start of a peer of the usual speed, at least. Each of these rounds makes one exchange"""
 ALONE_AFTER: Final = 2
 """rounds without an exchange after which a peer steps as if alone: lr 1, momentum 0"""
 FORGET_AFTER: Final = 10

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
+from typing import Final
 
 import numpy as np
 import torch
@@ -15,7 +16,6 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from gossipdp.codecs.blocks import BLOCK
-from gossipdp.protocol.rounds.pacing import WARMUP_EVERY
 from peers.plan.clock import (
     FLOAT,
     all_reduce,
@@ -30,6 +30,9 @@ from simulations.lab.compressors.error_feedback import ErrorFeedback
 from simulations.lab.core import Lab
 
 __all__ = ["Ddp", "DiLoCo", "FourBitDiLoCo", "LocalSgd", "SparseLoCo", "Sparta"]
+
+WARMUP_EVERY: Final = 5
+"""steps of a short round of DiLoCo's warm start, at least"""
 
 
 @dataclass
@@ -90,8 +93,8 @@ class DiLoCo(Averaged):
     <- theta - Delta and leaves v at 0, as in `pairwise`.
 
     `warmup_steps` steps come before the first round, in short rounds with such a plain outer step. A short round has
-    five steps, or as many as its collective lasts. The warm start of `pairwise` follows the same rule (algorithms
-    section 6).
+    `WARMUP_EVERY` steps, or as many as its collective lasts. The warm start of `pairwise` follows the same rule, with
+    an H of its own (algorithms section 6).
     """
 
     alpha: float = 0.7

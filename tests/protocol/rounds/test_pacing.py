@@ -179,7 +179,7 @@ def test_h_follows_speed_in_the_warm_start_and_is_at_least_one_step() -> None:
         paced.speed.factor, paced.contribution.clock = factor, clock
         paced.pacing.set()
         found.append(paced.pacing.every)
-    assert found == [10, 20, 2, 1, 10, 1, 5]
+    assert found == [10, 20, 2, 1, 4, 1, 2]
 
 
 @pytest.mark.parametrize(
