@@ -130,7 +130,7 @@ class Duel:
             settings=b"settings of duels"[:16],
             averaging=averaging_config(SIMULATED_LINK, window=self.setting.window),
             every=4,
-            warmup_steps=5,
+            warmup_steps=0,
             leave_within=1.0,
         )
 

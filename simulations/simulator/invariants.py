@@ -36,8 +36,9 @@ from simulations.simulator.trainer import Trainer
 
 __all__ = ["Books"]
 
-NEAR = 8.0
-"""I16's factor: in early rounds, a state of some rounds ago is further away than its age suggests"""
+NEAR = 12.0
+"""I16's factor. In early rounds, a state of some rounds ago is further away than its age suggests; rounds of the warm
+start are shorter than those after it"""
 
 
 class _Before(NamedTuple):

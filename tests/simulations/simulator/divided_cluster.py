@@ -99,7 +99,7 @@ class Divided(Cluster):
     def distances(self, model):
         return [float(np.abs(host.algorithm.ledger.a - model).max()) for host in self.network.hosts]
 
-    def ends_at(self, model, *, within=0.5):
+    def ends_at(self, model, *, within=FAR / 10):
         """Check that all hosts are alive, at rest and near `model`, that no ledger lost anything, and that one host
         founded."""
         self.check_rest()

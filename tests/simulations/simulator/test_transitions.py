@@ -15,7 +15,6 @@ BEYOND = {
     (State.DOUBTING, Event.OUTRANKED): "a meeting is judged before a peer at it is cut off for long enough to doubt",
     (State.REPLACING, Event.OUTRANKED): "two sides would have to meet within one fetch",
     (Gap.TOGETHER, Event.CHANGED_SIDES): "a member apart would have to fail and return between two meetings",
-    (Gap.HEARING, Event.CHANGED_SIDES): "a third side would have to meet while the model of the second is fetched",
     (Gap.TOGETHER, Event.MISNAMED): "a member apart would have to return as the last other one of this side goes",
     (Gap.JUDGED, Event.MISNAMED): "a side would have to lose its members while it waits for another to follow",
 }
