@@ -11,13 +11,30 @@ from safetensors.torch import save_file
 
 from peers.jobs import byte_gpt
 from simulations.processes.race.__main__ import main
+from simulations.processes.race.entries import CONTESTANTS, FRAGMENTS, GREATER, RACED, SWEEP, delay_of
 from simulations.processes.race.evaluation import Evaluation
-from simulations.processes.race.rules import QUICK
+from simulations.processes.race.page import write_page
+from simulations.processes.race.rules import NETWORKS, QUICK, RULES
 from simulations.processes.race.summary import line_of, seconds_to, spread
+from simulations.processes.race.training import fragments_of
 
 
 def run(seconds: float, *curve: tuple[float, float]) -> dict[str, object]:
     return {"seconds": seconds, "curve": curve}
+
+
+def keep(folder: Path, entry: str, repeat: int, loss: float, finished: float | None = None) -> None:
+    """A finished run on equal hosts, as the race keeps it."""
+    figures = run(6.0, (3.0, loss + 1.0), (6.0, loss)) | {
+        "single": loss,
+        "rate": 10.0,
+        "pause": 0.5,
+        "sent": [1_000_000],
+    }
+    heat = {"entry": entry, "network": "20mbit", "condition": "equal", "repeat": repeat, "finished": finished}
+    about = {"commit": "abc", "machine": "a machine", "on": "2026-01-01", "quick": False}
+    folder.mkdir(exist_ok=True)
+    (folder / f"20mbit-equal-{repeat}-{entry}.json").write_text(json.dumps(figures | heat | about))
 
 
 def snapshot(folder: Path, host: int, seconds: float, size: str, seed: int) -> dict[str, torch.Tensor]:
@@ -64,6 +81,43 @@ def test_a_line_has_points_where_all_repeats_have_a_loss() -> None:
     assert (line.x, line.y, line.low, line.high) == ([4.0, 6.0], [4.0, 4.0], [2.0, 2.0], [6.0, 6.0])
 
 
+def test_the_page_has_the_runs_of_the_race_and_those_of_the_sweep_apart(tmp_path: Path) -> None:
+    keep(tmp_path, "gossip", 0, 2.0, finished=1.9)
+    keep(tmp_path, "gossip", 1, 2.2)
+    keep(tmp_path / "sweep", "diloco500", 100, 2.4)
+    raced, swept = write_page(tmp_path, tmp_path).read_text().split("## Sweep")
+    assert "| gossipdp | 6 | 2.100 (2.000 to 2.200) |" in raced
+    assert "`gossipdp finish` leaves: 1.900 in 1 of 2." in raced
+    assert "| DiLoCo, H 500 |" in swept and "| DiLoCo, H 500 |" not in raced
+    assert "| gossipdp |" not in swept
+
+
+def test_the_sweep_prints_its_tables(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    keep(tmp_path / "sweep", "local_sgd64", 100, 2.4)
+    assert main(["--sweep", "--page", "--runs", str(tmp_path)]) == 0
+    assert "| local SGD, every 64 | 6 | 2.400 | 2.400 | 10.00 | 0.5 | 1.0 |" in capsys.readouterr().out
+
+
+def test_contestants_of_all_networks_and_of_the_sweep_can_be_made() -> None:
+    assert set(RACED) == {network.name for network in NETWORKS}
+    assert {*SWEEP, *(name for names in RACED.values() for name in names)} <= set(CONTESTANTS)
+
+
+def test_fragments_have_each_parameter_once_and_the_greater_one_is_as_large_as_the_delay_assumes() -> None:
+    model = byte_gpt.build_model(RULES.size)
+    whole = sum(parameter.numel() for parameter in model.parameters())
+    parts = [list(fragment.parameters()) for fragment in fragments_of(model, FRAGMENTS)]
+    assert [id(each) for part in parts for each in part] == [id(each) for each in model.parameters()]
+    sizes = [sum(parameter.numel() for parameter in part) for part in parts]
+    assert max(sizes) / whole == pytest.approx(GREATER, abs=0.005)
+
+
+def test_the_delay_of_a_raced_streaming_lasts_longer_than_an_all_reduce_and_fits_between_two() -> None:
+    for network, every in zip(NETWORKS, (100, 400), strict=True):
+        delay = delay_of(network, RULES.step)
+        assert delay * RULES.step > GREATER * network.all_reduce and delay < every // FRAGMENTS
+
+
 @pytest.mark.parametrize("name", ["README.md", "docs/performance.md"])
 def test_a_page_shows_the_figures_of_the_race_that_was_played(name: str) -> None:
     root = Path(__file__).parents[2]
@@ -89,6 +143,7 @@ def test_all_contestants_race_and_a_lost_host_stops_all_groups_but_not_gossip(tm
         assert [what for what, _ in runs[name]["events"][:2]] == ["a host loses power", "a member fails"], name
         assert runs[name]["pause"] > runs["gossip"]["pause"], name
     assert [what for what, _ in runs["gossip"]["events"]] == ["a host loses power"]
+    assert runs["gossip"]["finished"] < runs["gossip"]["single"] and runs["ddp"]["finished"] is None
     # Replicas of DDP are equal at every step, those of gossip are not.
     assert runs["ddp"]["single"] == pytest.approx(runs["ddp"]["curve"][-1][1], abs=1e-3)
     assert runs["gossip"]["single"] > runs["gossip"]["curve"][-1][1]

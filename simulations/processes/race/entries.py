@@ -2,25 +2,28 @@
 
 from __future__ import annotations
 
+import math
 import sys
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Protocol
 
-from simulations.processes.namespaces.processes import Host, Process
+from simulations.processes.namespaces.processes import Host, Process, gossipdp
 from simulations.processes.progress import until
 from simulations.processes.race.hosts import Grid
-from simulations.processes.race.rules import HOSTS, SLOWER, Condition, Rules
+from simulations.processes.race.rules import HOSTS, SLOWER, Condition, Network, Rules
 
-__all__ = ["ENTRIES", "Entry", "Setting"]
+__all__ = ["ALPHA", "CONTESTANTS", "FRAGMENTS", "GREATER", "RACED", "SWEEP", "Entry", "Setting", "delay_of"]
 
 PORT, STORE = 4710, 29400
 SETTLED = 120.0
 """seconds within which a daemon tells of its network"""
 PACKAGE = "simulations.processes.race.contestants"
+FRAGMENTS, ALPHA, GREATER = 2, 0.5, 0.55
+"""of torchft's streaming: number, share of the local parameters, and the greater fragment's share of all parameters"""
 
 
 @dataclass(frozen=True)
@@ -29,6 +32,7 @@ class Setting:
 
     grid: Grid
     folder: Path
+    network: Network
     condition: Condition
     rules: Rules
     seed: int
@@ -41,25 +45,33 @@ class Setting:
         return [*argv, "--host", str(host), "--life", str(life), "--seed", str(self.seed), *more]
 
 
-class Entry(Protocol):
+class Entry(ABC):
     """A contestant in one run."""
 
-    hosts: int
+    hosts: int = HOSTS
     """how many take part"""
+    finishes: bool = False
+    """whether it has a command that ends a run"""
     events: list[tuple[str, float]]
     """what happened, and when on the monotonic clock"""
 
+    @abstractmethod
     def start(self) -> None:
         """Start everything that belongs to it."""
 
-    def tend(self, dead: set[int]) -> None:
+    def tend(self, dead: set[int]) -> None:  # noqa: B027
         """Look after it during the race. `dead` hosts have no power."""
 
+    def finish(self) -> Path | None:
+        """End the run by its command, if it has one. Return the file of the model that the command leaves."""
+        return None
+
+    @abstractmethod
     def reap(self) -> None:
         """Wait for its processes, which have been killed."""
 
 
-class Alone:
+class Alone(Entry):
     """One host."""
 
     hosts = 1
@@ -73,18 +85,15 @@ class Alone:
     def start(self) -> None:
         self._process = self._setting.grid.start(0, self._setting.command("alone", 0))
 
-    def tend(self, dead: set[int]) -> None:
-        pass
-
     def reap(self) -> None:
         if self._process is not None:
             self._process.kill()
 
 
-class Gossip:
+class Gossip(Entry):
     """`gossipdp up` on the first host, `gossipdp join` with its invite on the others, left unattended."""
 
-    hosts = HOSTS
+    finishes = True
 
     def __init__(self, setting: Setting) -> None:
         self._setting = setting
@@ -109,8 +118,13 @@ class Gossip:
         for number, peer in enumerate(joiners, 1):
             peer.start_supervised(self._setting.command("gossip", number), join="@" + str(founder.home / "invite"))
 
-    def tend(self, dead: set[int]) -> None:
-        pass
+    def finish(self) -> Path | None:
+        founder = self._peers[0]
+        said = gossipdp("--home", str(founder.home), "finish")
+        if said.returncode:
+            self.events.append((f"gossipdp finish: {said.stderr.strip()}", time.monotonic()))
+            return None
+        return founder.home / "final" / "model.safetensors"
 
     def reap(self) -> None:
         for peer in self._peers:
@@ -119,7 +133,7 @@ class Gossip:
 
 
 @dataclass
-class Group:
+class Group(Entry):
     """A process group of Gloo. If a member fails, all live members are started again from the last checkpoint.
 
     This is what torchrun's elastic agents do: any failure or change of membership stops all workers, and they start
@@ -131,7 +145,6 @@ class Group:
     setting: Setting
     module: str
     options: tuple[str, ...] = ()
-    hosts: int = HOSTS
     events: list[tuple[str, float]] = field(default_factory=list)
     _members: dict[int, Process] = field(default_factory=dict)
     _spares: dict[int, Process] = field(default_factory=dict)
@@ -168,41 +181,99 @@ class Group:
         return {number: setting.grid.start(number, command) for number, command in commands.items()}
 
 
-class Torchft:
-    """torchft on each host: its managers and its lighthouse settle a loss by themselves."""
+class Plain(Entry):
+    """One process a host, which finds the others and settles a loss by itself."""
 
-    hosts = HOSTS
+    module = ""
 
-    def __init__(self, setting: Setting) -> None:
-        self._setting = setting
+    def __init__(self, setting: Setting, options: tuple[str, ...] = ()) -> None:
+        self.setting, self._options = setting, options
         self.events: list[tuple[str, float]] = []
         self._processes: list[Process] = []
 
     def start(self) -> None:
-        setting, hosts = self._setting, self._setting.grid.hosts
-        # Its time-out is of a whole all-reduce, that of Gloo of one part.
-        timeout = setting.condition.timeout + setting.grid.all_reduce
-        for number, host in enumerate(hosts):
-            limits = ("--timeout", str(timeout), "--join", str(setting.condition.join))
-            more = ("--address", host.address, "--first", hosts[0].address, *limits)
-            command = setting.command("torchft_diloco", number, *more)
-            self._processes.append(setting.grid.start(number, command))
+        for number, host in enumerate(self.setting.grid.hosts):
+            more = ("--address", host.address, *self.options(), *self._options)
+            self._processes.append(self.setting.grid.start(number, self.setting.command(self.module, number, *more)))
 
-    def tend(self, dead: set[int]) -> None:
-        pass
+    def options(self) -> tuple[str, ...]:
+        """What each process is told besides its own address."""
+        return ()
 
     def reap(self) -> None:
         for process in self._processes:
             process.kill()
 
 
-ENTRIES: dict[str, tuple[str, Callable[[Setting], Entry]]] = {
+class Torchft(Plain):
+    """torchft: a lighthouse on the first host, and a manager on each."""
+
+    module = "torchft_diloco"
+
+    def options(self) -> tuple[str, ...]:
+        setting = self.setting
+        # Its time-out is of a whole all-reduce, that of Gloo of one part.
+        timeout = setting.condition.timeout + setting.network.all_reduce
+        first = setting.grid.hosts[0].address
+        return ("--first", first, "--timeout", str(timeout), "--join", str(setting.condition.join))
+
+
+def delay_of(network: Network, step: float) -> int:
+    """Steps of `step` seconds beside which torchft's streaming averages a fragment, so that no step waits.
+
+    A twentieth of the bytes are headers. Ten round trips are for the quorum, the ring and the start of TCP.
+    """
+    return math.ceil((1.05 * GREATER * network.all_reduce + 10 * network.rtt) / step)
+
+
+def _streaming(every: int, momentum: float) -> Callable[[Setting], Entry]:
+    def make(setting: Setting) -> Entry:
+        # The fragments take turns, and torchft wants a turn to be longer than the delay.
+        delay = min(delay_of(setting.network, setting.rules.step), every // FRAGMENTS - 1)
+        values = {"round": every, "fragments": FRAGMENTS, "delay": delay, "alpha": ALPHA, "momentum": momentum}
+        return Torchft(setting, tuple(word for name, value in values.items() for word in (f"--{name}", str(value))))
+
+    return make
+
+
+def _group(module: str, *options: str) -> Callable[[Setting], Entry]:
+    return lambda setting: Group(setting, module, options)
+
+
+CONTESTANTS: dict[str, tuple[str, Callable[[Setting], Entry]]] = {
     "gossip": ("gossipdp", Gossip),
-    "ddp": ("DDP, fp16", lambda setting: Group(setting, "ddp")),
-    "local_sgd": ("local SGD", lambda setting: Group(setting, "local_sgd")),
-    "diloco": ("DiLoCo, H 50", lambda setting: Group(setting, "diloco")),
-    "diloco200": ("DiLoCo, H 200", lambda setting: Group(setting, "diloco", ("--round", "200"))),
-    **({"torchft": ("DiLoCo, torchft", Torchft)} if find_spec("torchft") else {}),
+    "ddp": ("DDP, fp16", _group("ddp")),
+    "local_sgd": ("local SGD", _group("local_sgd")),
+    "local_sgd64": ("local SGD, every 64", _group("local_sgd", "--round", "64")),
+    "diloco": ("DiLoCo, H 50", _group("diloco")),
+    "diloco200": ("DiLoCo, H 200", _group("diloco", "--round", "200")),
+    "diloco500": ("DiLoCo, H 500", _group("diloco", "--round", "500")),
+    "torchft": ("DiLoCo, torchft", Torchft),
+    **{
+        f"streaming{every}-{momentum}": (f"torchft streaming, H {every}, mu {momentum}", _streaming(every, momentum))
+        for every in (100, 200, 400)
+        for momentum in (0.8, 0.9)
+    },
     "alone": ("one host alone", Alone),
 }
 """name -> title, and how to make it for a run"""
+
+
+NEEDS = {"torchft": "torchft", "streaming": "torchft"}
+"""first letters of a name -> the package that must be installed"""
+
+
+def _there(*names: str) -> tuple[str, ...]:
+    """Those of the names whose packages are installed."""
+    absent = tuple(first for first, package in NEEDS.items() if find_spec(package) is None)
+    return tuple(name for name in names if not name.startswith(absent))
+
+
+SWEEP = _there(*(name for name in CONTESTANTS if name.startswith(("local_sgd", "diloco", "streaming"))))
+"""rivals' settings, of which the best are raced"""
+_ALWAYS = ("gossip", "ddp", "diloco", "diloco200", "torchft", "alone")
+RACED = {
+    "100mbit": _there(*_ALWAYS, "local_sgd", "streaming100-0.9"),
+    "20mbit": _there(*_ALWAYS, "local_sgd", "streaming400-0.9"),
+}
+"""network -> names of those that race on it: of the rivals that have several settings, the best of the sweep"""

@@ -51,6 +51,10 @@ class Evaluation:
         losses = [self._loss([snapshots[-1][1]]) for snapshots in self._snapshots.values()]
         return round(sum(losses) / len(losses), 5)
 
+    def loss_of(self, path: Path) -> float:
+        """Loss of one file of parameters."""
+        return self._loss([path])
+
     def _loss(self, paths: Sequence[Path]) -> float:
         states = [load_file(path) for path in paths]
         mean = {name: torch.stack([state[name] for state in states]).mean(0) for name in states[0]}

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from simulations.processes.race.entries import ENTRIES
+from simulations.processes.race.entries import CONTESTANTS
 from simulations.processes.race.lane import Lane
 from simulations.processes.race.rules import Condition, Network, Rules
 
@@ -52,7 +52,7 @@ class Heat:
             for name in entries:
                 folder = place / name
                 folder.mkdir()
-                lane = Lane(ENTRIES[name][1], self.network, self.condition, rules, self.repeat, folder)
+                lane = Lane(CONTESTANTS[name][1], self.network, self.condition, rules, self.repeat, folder)
                 lanes[name] = stack.enter_context(lane)
             start = self._run(list(lanes.values()), rules)
             about = {"network": self.network.name, "condition": self.condition.name, "repeat": self.repeat}

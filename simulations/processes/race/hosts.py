@@ -32,7 +32,6 @@ class Grid:
         self._network, self._folder = network, folder
         self._lab = Lab(HOSTS, weather=Weather.of(network.rtt))
         self.hosts: list[Host] = self._lab.hosts
-        self.all_reduce = network.all_reduce
 
     def __enter__(self) -> Grid:
         self._lab.__enter__()

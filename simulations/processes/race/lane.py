@@ -39,7 +39,7 @@ class Lane:
         self._condition, self._rules, self._folder = condition, rules, folder
         (folder / "rules.json").write_text(json.dumps(asdict(rules)))
         self._grid = Grid(network, folder)
-        self._entry = make(Setting(self._grid, folder, condition, rules, seed))
+        self._entry = make(Setting(self._grid, folder, network, condition, rules, seed))
         self._dead: set[int] = set()
         self._gone = False
         self._before: list[int] = []
@@ -91,13 +91,15 @@ class Lane:
         self._entry.tend(self._dead)
 
     def stop(self) -> None:
-        """End the race: read the counters, and kill everything."""
+        """End the race: read the counters, and kill everything, unless the contestant has an end of its own."""
         sent = zip(self._grid.sent(), self._before, strict=True)
         self._sent = [after - before for after, before in sent][: self._entry.hosts]
-        self._grid.kill_all()
+        if not self._entry.finishes:
+            self._grid.kill_all()
 
     def figures(self, start: float) -> dict[str, Any]:
-        """What the notes and snapshots say of the hosts that are healthy from start to end."""
+        """What the notes and snapshots say of the hosts that are healthy from start to end, and the finished model."""
+        finished = self._entry.finish()
         seconds, rates, pauses = self._rules.length(self._condition), [], []
         hurt = self._condition.slow or self._condition.dies
         healthy = range(min(self._entry.hosts, HOSTS - 1 if hurt else HOSTS))
@@ -116,6 +118,7 @@ class Lane:
             "events": [(what, round(at - start, 2)) for what, at in self._entry.events],
             "curve": evaluation.curve(),
             "single": evaluation.single(),
+            "finished": evaluation.loss_of(finished) if finished else None,
         }
 
     def logs(self) -> str:

@@ -9,15 +9,17 @@ from typing import Any
 
 from simulations.lab.pages.pictures import draw
 from simulations.lab.suites.base import Graph
-from simulations.processes.race.entries import ENTRIES
+from simulations.processes.race.entries import ALPHA, CONTESTANTS, delay_of
 from simulations.processes.race.rules import CONDITIONS, NETWORKS, QUICK, RULES, SCALE, Condition, Network
 from simulations.processes.race.summary import Runs, line_of, load_runs, seconds_to, spread
 
-__all__ = ["GOAL", "short_table", "write_page"]
+__all__ = ["GOAL", "SWEPT", "short_table", "sweep_tables", "write_page"]
 
 GOAL = 2.5
 """held-out nats a byte"""
 MEGABYTE = 1e6
+SWEPT = "sweep"
+"""folder of the sweep's runs, in that of the race's"""
 TEXT = f"""\
 # The race: real processes on slow links
 
@@ -52,9 +54,10 @@ namespaces, with real daemons, real training processes and the kernel's TCP. `ma
 |---|---|
 | gossipdp | defaults: `gossipdp up`, `gossipdp join`, and `attach` in the script |
 | DDP, fp16 | default buckets and torch's `fp16_compress_hook` |
-| local SGD | torch's `PeriodicModelAverager`, every 16 steps (Lin et al. 2018) |
-| DiLoCo | fp32, every 50 or 200 steps (H), Nesterov at 0.7 and 0.9 (Douillard et al. 2023) |
+| local SGD | torch's `PeriodicModelAverager`, every 16 steps (Lin et al. 2018) or as its name says |
+| DiLoCo | fp32, every H steps, Nesterov at 0.7 and 0.9 (Douillard et al. 2023) |
 | DiLoCo, torchft | every 50 steps; lighthouse and manager as torchft's documentation advises; {{torchft}} |
+| torchft streaming | the same with two fragments, each every H steps; alpha {ALPHA:g}, outer momentum mu; {{delays}} |
 | one host alone | nothing is sent, and no condition touches it |
 
 ## In short
@@ -66,9 +69,18 @@ Loss at the end, and the longest pause of a healthy host in all runs. [Below](#r
 ## Results
 
 Mean of the repeats, and their range. Losses are held out, in nats a byte. The *loss* of a run is that of the mean of
-its healthy hosts' parameters, at the end: what `gossipdp finish`, or one more averaging, would leave. A *single* model
-is a host's own at that time. *Seconds* are those until the loss is at most {GOAL:g}. *Pause* is the longest time
+its healthy hosts' parameters, at the end: what one more averaging would leave. A *single*
+model is a host's own at that time. *Seconds* are those until the loss is at most {GOAL:g}. *Pause* is the longest time
 between two steps of a healthy host. *Sent* is what its interface counted in the run, a mean over the healthy hosts.
+After the clock `gossipdp finish` ends the run of gossipdp. Below a table is the loss of the model that it leaves.
+"""
+SWEEP = """
+## Sweep
+
+`python -m simulations.processes.race --sweep`: the rivals with several settings of their own options, on equal hosts,
+with a seed that no race has. From these tables the settings that race were chosen. gossipdp is not swept: it has its
+defaults.
+
 """
 
 
@@ -85,15 +97,14 @@ def write_page(runs: Path, folder: Path) -> Path:
     quick = any(run["quick"] for run in every)
     command = "python -m simulations.processes.race" + (" --quick" if quick else "")
     short = "\n".join(short_table(kept))
-    lines = [TEXT.format(command=command, about=_about(every, quick), torchft=_torchft(every), short=short)]
+    lines = [TEXT.format(command=command, about=_about(every, quick), short=short, **_words(every))]
     for network in NETWORKS:
         panels = {}
         tables: list[str] = []
         for condition in CONDITIONS:
-            of = {name: kept[key] for name in ENTRIES if (key := (network.name, condition.name, name)) in kept}
-            if of:
+            if of := _of(kept, network, condition):
                 panels[condition.title] = {
-                    ENTRIES[name][0]: line_of(group, (QUICK if quick else RULES).slot) for name, group in of.items()
+                    CONTESTANTS[name][0]: line_of(group, (QUICK if quick else RULES).slot) for name, group in of.items()
                 }
                 tables += _table(network, condition, of)
         if panels:
@@ -101,9 +112,28 @@ def write_page(runs: Path, folder: Path) -> Path:
             graph = Graph(f"race-{network.name}", title, "seconds", "held-out loss, nats a byte", panels)
             draw(graph, folder / f"{graph.name}.png")
             lines += ["", f"![{title}]({graph.name}.png)", *tables]
+    if swept := load_runs(runs / SWEPT):
+        lines += [SWEEP + _about([run for group in swept.values() for run in group], quick), *sweep_tables(swept)]
     path = folder / "race.md"
     path.write_text("\n".join(lines) + "\n")
     return path
+
+
+def sweep_tables(swept: Runs) -> list[str]:
+    """A table a network with all settings of the sweep."""
+    every = [(network, condition) for network in NETWORKS for condition in CONDITIONS]
+    return [
+        line
+        for network, condition in every
+        if (of := _of(swept, network, condition))
+        for line in _table(network, condition, of, "sweep, ")
+    ]
+
+
+def _of(kept: Runs, network: Network, condition: Condition) -> dict[str, list[dict[str, Any]]]:
+    """Contestant -> its runs on this network under this condition."""
+    places = {name: (network.name, condition.name, name) for name in CONTESTANTS}
+    return {name: kept[place] for name, place in places.items() if place in kept}
 
 
 def short_table(kept: Runs) -> list[str]:
@@ -112,7 +142,7 @@ def short_table(kept: Runs) -> list[str]:
     titles = [f"{network.rate:g} Mbit/s, {condition.short}" for network, condition in places]
     lines = ["| contestant | " + " | ".join(titles) + " | longest pause, s |"]
     lines.append("|---" + "|---:" * (len(places) + 1) + "|")
-    for name, (title, _) in ENTRIES.items():
+    for name, (title, _) in CONTESTANTS.items():
         groups = [kept.get((network.name, condition.name, name), []) for network, condition in places]
         if any(groups):
             losses = [_mean_loss(group) for group in groups]
@@ -126,9 +156,9 @@ def _mean_loss(runs: Sequence[dict[str, Any]]) -> str:
     return f"{sum(losses) / len(losses):.2f}" if losses else "-"
 
 
-def _table(network: Network, condition: Condition, of: dict[str, list[dict[str, Any]]]) -> list[str]:
+def _table(network: Network, condition: Condition, of: dict[str, list[dict[str, Any]]], what: str = "") -> list[str]:
     length = next(iter(of.values()))[0]["seconds"]
-    lines = ["", f"### {network.title}: {condition.title}, {length:g} s", ""]
+    lines = ["", f"### {network.title}: {what}{condition.title}, {length:g} s", ""]
     lines += [
         f"| contestant | seconds to {GOAL:g} | loss | single | steps a second | pause, s | sent, MB |",
         "|---|---:|---:|---:|---:|---:|---:|",
@@ -136,7 +166,7 @@ def _table(network: Network, condition: Condition, of: dict[str, list[dict[str, 
     for name, runs in of.items():
         curves = [run["curve"] for run in runs]
         cells = [
-            ENTRIES[name][0],
+            CONTESTANTS[name][0],
             spread([seconds_to(GOAL, curve) for curve in curves], 0),
             spread([curve[-1][1] if curve else math.inf for curve in curves], 3),
             spread([run["single"] for run in runs], 3),
@@ -145,12 +175,26 @@ def _table(network: Network, condition: Condition, of: dict[str, list[dict[str, 
             spread([sum(run["sent"]) / len(run["sent"]) / MEGABYTE for run in runs], 1),
         ]
         lines.append("| " + " | ".join(cells) + " |")
+    for runs in of.values():
+        # Runs that were played before it was called have none, and nor have those in which it failed.
+        losses = [loss if (loss := run.get("finished")) is not None else math.inf for run in runs]
+        if any(math.isfinite(loss) for loss in losses):
+            lines += ["", f"Loss of the model that `gossipdp finish` leaves: {spread(losses, 3)}."]
     return lines
 
 
-def _torchft(every: Sequence[dict[str, Any]]) -> str:
-    raced = any(run["entry"] == "torchft" for run in every)
-    return "installed by `pip install torchft`" if raced else "not raced, because it was not installed"
+def _words(every: Sequence[dict[str, Any]]) -> dict[str, str]:
+    """What the table of settings says of packages and delays."""
+    delays = " and ".join(f"{delay_of(each, RULES.step)} steps at {each.rate:g} Mbit/s" for each in NETWORKS)
+    return {
+        "torchft": _installed(every, "torchft"),
+        "delays": f"delay of {delays}, so that no step waits, or just below H / 2",
+    }
+
+
+def _installed(every: Sequence[dict[str, Any]], package: str) -> str:
+    raced = any(run["entry"].startswith(package) for run in every)
+    return f"installed by `pip install {package}`" if raced else "not raced, because it was not installed"
 
 
 def _about(every: Sequence[dict[str, Any]], quick: bool) -> str:

@@ -12,6 +12,7 @@ import json
 import os
 import time
 from collections.abc import Iterator
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -22,10 +23,19 @@ from torch import nn
 from peers.jobs import byte_gpt
 from simulations.processes.race.rules import Rules
 
-__all__ = ["Trainer"]
+__all__ = ["Trainer", "fragments_of"]
 
 LOOK = 0.01
 """seconds between two looks for the start"""
+
+
+def fragments_of(model: nn.Module, count: int) -> list[nn.Module]:
+    """The model's embedding, blocks and last norm in `count` parts, with about as many of them in each."""
+    parts: list[nn.Module] = []
+    for child in model.children():
+        parts += child if isinstance(child, nn.ModuleList) else [child]
+    ends = [len(parts) * number // count for number in range(count + 1)]
+    return [nn.ModuleList(parts[start:end]) for start, end in pairwise(ends)]
 
 
 class Trainer:
