@@ -218,6 +218,12 @@ class Torchft(Plain):
         return ("--first", first, "--timeout", str(timeout), "--join", str(setting.condition.join))
 
 
+class Hivemind(Plain):
+    """hivemind: its distributed hash table and averager on each host."""
+
+    module = "hivemind_averager"
+
+
 def delay_of(network: Network, step: float) -> int:
     """Steps of `step` seconds beside which torchft's streaming averages a fragment, so that no step waits.
 
@@ -234,6 +240,10 @@ def _streaming(every: int, momentum: float) -> Callable[[Setting], Entry]:
         return Torchft(setting, tuple(word for name, value in values.items() for word in (f"--{name}", str(value))))
 
     return make
+
+
+def _hivemind(every: int) -> Callable[[Setting], Entry]:
+    return lambda setting: Hivemind(setting, ("--round", str(every)))
 
 
 def _group(module: str, *options: str) -> Callable[[Setting], Entry]:
@@ -254,12 +264,13 @@ CONTESTANTS: dict[str, tuple[str, Callable[[Setting], Entry]]] = {
         for every in (100, 200, 400)
         for momentum in (0.8, 0.9)
     },
+    **{f"hivemind{every}": (f"hivemind, every {every}", _hivemind(every)) for every in (50, 100, 200)},
     "alone": ("one host alone", Alone),
 }
 """name -> title, and how to make it for a run"""
 
 
-NEEDS = {"torchft": "torchft", "streaming": "torchft"}
+NEEDS = {"torchft": "torchft", "streaming": "torchft", "hivemind": "hivemind"}
 """first letters of a name -> the package that must be installed"""
 
 
@@ -269,11 +280,11 @@ def _there(*names: str) -> tuple[str, ...]:
     return tuple(name for name in names if not name.startswith(absent))
 
 
-SWEEP = _there(*(name for name in CONTESTANTS if name.startswith(("local_sgd", "diloco", "streaming"))))
+SWEEP = _there(*(name for name in CONTESTANTS if name.startswith(("local_sgd", "diloco", "streaming", "hivemind"))))
 """rivals' settings, of which the best are raced"""
 _ALWAYS = ("gossip", "ddp", "diloco", "diloco200", "torchft", "alone")
 RACED = {
-    "100mbit": _there(*_ALWAYS, "local_sgd", "streaming100-0.9"),
-    "20mbit": _there(*_ALWAYS, "local_sgd", "streaming400-0.9"),
+    "100mbit": _there(*_ALWAYS, "local_sgd", "streaming100-0.9", "hivemind50"),
+    "20mbit": _there(*_ALWAYS, "local_sgd", "streaming400-0.9", "hivemind50"),
 }
 """network -> names of those that race on it: of the rivals that have several settings, the best of the sweep"""

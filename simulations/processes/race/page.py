@@ -23,8 +23,8 @@ SWEPT = "sweep"
 TEXT = f"""\
 # The race: real processes on slow links
 
-gossipdp, DDP, local SGD and DiLoCo train the same model side by side, each on four hosts of its own. Hosts are network
-namespaces, with real daemons, real training processes and the kernel's TCP. `make race` as root plays it.
+gossipdp, DDP, local SGD, DiLoCo and hivemind train the same model side by side, each on four hosts of its own. Hosts
+are network namespaces, with real daemons, real training processes and the kernel's TCP. `make race` as root plays it.
 
     {{command}}
 
@@ -58,6 +58,7 @@ namespaces, with real daemons, real training processes and the kernel's TCP. `ma
 | DiLoCo | fp32, every H steps, Nesterov at 0.7 and 0.9 (Douillard et al. 2023) |
 | DiLoCo, torchft | every 50 steps; lighthouse and manager as torchft's documentation advises; {{torchft}} |
 | torchft streaming | the same with two fragments, each every H steps; alpha {ALPHA:g}, outer momentum mu; {{delays}} |
+| hivemind | `DecentralizedAverager` in fp16 beside training, at most every so many steps; {{hivemind}} |
 | one host alone | nothing is sent, and no condition touches it |
 
 ## In short
@@ -188,6 +189,7 @@ def _words(every: Sequence[dict[str, Any]]) -> dict[str, str]:
     delays = " and ".join(f"{delay_of(each, RULES.step)} steps at {each.rate:g} Mbit/s" for each in NETWORKS)
     return {
         "torchft": _installed(every, "torchft"),
+        "hivemind": _installed(every, "hivemind"),
         "delays": f"delay of {delays}, so that no step waits, or just below H / 2",
     }
 
