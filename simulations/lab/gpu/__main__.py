@@ -2,8 +2,9 @@
 
     python -m simulations.lab.gpu [--small] [--limit 480] [--again]
 
-Finished arms are kept in `simulations/results/answers/gpu-lab.json`, and a run under way in `build/gpu-lab`. An arm is
-played again if code that it depends on has changed, or the versions, or the text.
+Answers are kept in `simulations/results/answers/gpu-lab.json`, and in `build/gpu-lab` with the text and the run under
+way, because a borrowed machine may lose all but `build`. An arm is played again if code that it depends on has changed,
+or the versions, or the text.
 """
 
 from __future__ import annotations
@@ -19,8 +20,8 @@ from typing import Any, Final
 import torch
 
 from simulations.lab.gpu.arms import ARMS, PEERS, SIZES, Arm, Size, problem_of, rounds_of
-from simulations.lab.gpu.lab import Running, measured
 from simulations.lab.gpu.page import page, table
+from simulations.lab.gpu.running import Running
 from simulations.lab.gpu.text import prepare
 from simulations.lab.pages.report import commit
 from simulations.lab.runs.answers import key, machine, rounded
@@ -57,7 +58,9 @@ class Player:
         self._text = prepare(self._build, size.text, size.model["vocabulary"])
         problem = problem_of(size, self._text, device)
         self._rounds = rounds_of(size, problem)
-        self.answers: dict[str, Any] = json.loads(answers.read_text()) if answers.exists() else {}
+        self.answers = _read(answers)
+        self._here = _read(self._build / "answers.json")
+        """arms of this size that this machine has played"""
         read = (size.warmup + self._rounds * size.every) * problem.batch * PEERS / problem.windows
         facts = {"text": self._text.about, "parameters": problem.parameters, "rounds": self._rounds, "passes": read}
         self.kept: dict[str, Any] = {"arms": {}, **self.answers.get(name, {}), **facts}
@@ -65,8 +68,11 @@ class Player:
         self._peak = 4.0 * SAVED * PEERS * problem.parameters / RATE
         """seconds that saving takes, at most"""
 
-    def play(self) -> bool:
-        """Play what is missing. False if the time was over before."""
+    def play(self, *, again: bool = False) -> bool:
+        """Play what is missing, or all anew with `again`. False if the time was over before."""
+        if again:
+            self.kept["arms"].clear()
+            self._here.clear()
         return all(self._arm(name, arm) for name, arm in ARMS.items())
 
     def _arm(self, name: str, arm: Arm) -> bool:
@@ -75,55 +81,46 @@ class Player:
         problem = problem_of(self._size, self._text, self._device, arm.shares)
         code = self._code(arm, type(method).__module__, repr(setting))
         kept, path = self.kept["arms"].get(name), self._build / f"{name}-{key({'code': code})}.run"
-        if kept is not None and kept["code"] == code and kept["done"]:
-            return True
+        for each in (kept, self._here.get(name)):
+            if each is not None and each["code"] == code and each["done"]:
+                self.kept["arms"][name] = each
+                return True
         if path.exists():
             run = Running.read(path, problem)
         else:
             if time.monotonic() + (self._size.begin if arm.warm else self._peak) > self._until:
                 return False
-            began = time.monotonic()
-            lab = arm.lab(problem, setting)
-            method.begin(lab)
-            lab.start()
-            run = Running(lab, method, [measured(lab, method, 0)])
-            run.seconds = time.monotonic() - began
-        whole = self._rounds_until(run)
+            run = Running.begin(arm.lab(problem, setting), method)
+        self._advance(run)
         for old in self._build.glob(f"{name}-*.run"):
-            if whole or old != path:
+            if run.whole or old != path:
                 old.unlink()
-        if not whole:
+        if not run.whole:
             run.save(path)
-        self.kept["arms"][name] = {
+        self.kept["arms"][name] = self._here[name] = {
             "code": code,
             "commit": commit(ROOT),
             "machine": self._machine(),
             "rounds": setting.rounds,
-            "done": whole,
+            "done": run.whole,
             "seconds": round(run.seconds, 1),
             "points": rounded([list(point) for point in run.points]),
         }
         self._write()
         last = run.points[-1]
-        print(f"{name}: {'whole' if whole else f'round {run.round}'}, loss {last.loss:.4f}", flush=True)
-        return whole
+        print(f"{name}: {'whole' if run.whole else f'round {run.round}'}, loss {last.loss:.4f}", flush=True)
+        return run.whole
 
-    def _rounds_until(self, run: Running) -> bool:
+    def _advance(self, run: Running) -> None:
         """Play rounds until the run is whole or the time is over. At least one."""
-        lab, setting, longest = run.lab, run.lab.setting, 0.0
-        while run.round < setting.rounds:
-            began = time.monotonic()
-            run.method.round(lab)
-            run.round += 1
-            if run.round % setting.evaluate_every == 0 or run.round == setting.rounds:
-                run.points.append(measured(lab, run.method, run.round))
-                print(f"  round {run.round} of {setting.rounds}: loss {run.points[-1].loss:.4f}", flush=True)
-            took = time.monotonic() - began
-            run.seconds += took
-            longest = max(longest, took)
+        longest = 0.0
+        while not run.whole:
+            before = run.seconds
+            if point := run.advance():
+                print(f"  round {run.round} of {run.lab.setting.rounds}: loss {point.loss:.4f}", flush=True)
+            longest = max(longest, run.seconds - before)
             if time.monotonic() + SLOWER * longest + self._peak > self._until:
                 break
-        return run.round == setting.rounds
 
     def _code(self, arm: Arm, method: str, setting: str) -> str:
         """What the answer of an arm depends on: versions, size, text, setting, and the code of the method."""
@@ -137,11 +134,17 @@ class Player:
         return device + machine()
 
     def _write(self) -> None:
-        """Write the answers, at once or not at all."""
-        self._path.parent.mkdir(parents=True, exist_ok=True)
-        partial = self._path.with_suffix(".partial")
-        partial.write_text(json.dumps(self.answers, indent=1) + "\n")
-        partial.replace(self._path)
+        """Write the answers, each file at once or not at all."""
+        for path, told in ((self._path, self.answers), (self._build / "answers.json", self._here)):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            partial = path.with_suffix(".partial")
+            partial.write_text(json.dumps(told) + "\n")
+            partial.replace(path)
+
+
+def _read(path: Path) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(path.read_text()) if path.exists() else {}
+    return found
 
 
 def main() -> int:
@@ -154,9 +157,7 @@ def main() -> int:
     small = options.small or not torch.cuda.is_available()
     name = "small" if small else "large"
     player = Player(name, SIZES[name], "cpu" if small else "cuda", BUILD, ANSWERS, began + options.limit)
-    if options.again:
-        player.kept["arms"].clear()
-    whole = player.play()
+    whole = player.play(again=options.again)
     PAGE.write_text(page(player.answers))
     print("\n".join(table(player.kept["arms"])))
     print(f"all of it is in {PAGE.relative_to(ROOT)}" if whole else "not whole: the same command goes on")

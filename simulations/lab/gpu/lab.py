@@ -1,17 +1,16 @@
-"""Replicas in the host's memory that train on a device, the methods that need to know of it, and runs kept on disk.
+"""Replicas in the host's memory that train on a device, and the methods that need to know of it.
 
 The outer methods work on the host, on `lab.x`. Inner steps work on rows of a mirror on the device. A row is copied when
-the other side needs it: `x` gives the newest values, and a step takes up what a method wrote. On a CPU both are one.
+the other side needs it: `x` gives the newest values, and a step takes up what a method wrote. A CPU has a mirror too,
+so tests on one cover this.
 """
 
 from __future__ import annotations
 
 import math
 import os
-import pickle
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 import numpy as np
@@ -32,7 +31,7 @@ from simulations.lab.inner import AdamW, InnerTerms
 from simulations.lab.methods.pairwise import PairwiseGossip
 from simulations.lab.methods.replica import Dialogue, Replica
 
-__all__ = ["DeviceDdp", "DeviceHostLab", "DeviceLab", "DevicePairwise", "Measurement", "Running", "measured"]
+__all__ = ["DeviceDdp", "DeviceHostLab", "DeviceLab", "DevicePairwise", "Measurement", "measured"]
 
 RAMP: Final = 50
 """first steps, in which the learning rate rises from zero"""
@@ -55,7 +54,7 @@ class DeviceLab(Lab):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self.mirror = self._x.to(self.problem.device)
+        self.mirror = self._x.to(self.problem.device, copy=True)
         terms = InnerTerms(
             betas=self.setting.betas,
             weight_decay=self.setting.weight_decay,
@@ -120,7 +119,7 @@ class DeviceLab(Lab):
     def take(self, x: Tensor) -> None:
         """Take `x`, shape (N, P), as the replicas of a run that was read from disk."""
         self.x = x
-        self.mirror = self._x.to(self.problem.device)
+        self.mirror = self._x.to(self.problem.device, copy=True)
 
 
 class DeviceHostLab(HostLab, DeviceLab):
@@ -209,64 +208,3 @@ def measured(lab: DeviceLab, method: Method, number: int) -> Measurement:
     alone = float(np.mean([lab.problem.evaluate(lab.x[int(peer)]).loss for peer in few]))
     received = float(lab.received.mean()) / lab.problem.parameters
     return Measurement(number, received, float(lab.steps.mean()), loss, alone, lab.distance())
-
-
-# -- on disk -----------------------------------------------------------------------------------------------------------
-
-
-@dataclass
-class Running:
-    """A run under way."""
-
-    lab: DeviceLab
-    method: Method
-    points: list[Measurement]
-    round: int = 0
-    """rounds that are over"""
-    seconds: float = 0.0
-    """that it has taken"""
-
-    def save(self, path: Path) -> None:
-        """Write the run to `path`, at once or not at all."""
-        x, partial = self.lab.x, path.with_suffix(".partial")
-        with partial.open("wb") as file:
-            np.save(file, x.numpy())
-            _Pickler(file, self.lab).dump(self)
-        partial.replace(path)
-
-    @classmethod
-    def read(cls, path: Path, problem: TokenGpt) -> Running:
-        """The run that `save` wrote. The caller wrote the file itself: reading it runs what it says."""
-        with path.open("rb") as file:
-            x = torch.from_numpy(np.load(file))
-            x = x.pin_memory() if problem.device == "cuda" else x
-            run = _Unpickler(file, problem, x).load()
-        assert isinstance(run, cls)
-        run.lab.take(x)
-        return run
-
-
-class _Pickler(pickle.Pickler):
-    """Leaves out the problem, and names rows of `x`, which methods hold as views."""
-
-    def __init__(self, file: Any, lab: DeviceLab) -> None:
-        super().__init__(file, protocol=5)
-        self._problem, self._x = lab.problem, lab.x.numpy()
-
-    def persistent_id(self, obj: Any) -> int | None:
-        if obj is self._problem:
-            return -1
-        if isinstance(obj, np.ndarray) and np.may_share_memory(obj, self._x):
-            return (obj.ctypes.data - self._x.ctypes.data) // self._x.strides[0]
-        return None
-
-
-class _Unpickler(pickle.Unpickler):
-    """Reads what `_Pickler` wrote."""
-
-    def __init__(self, file: Any, problem: TokenGpt, x: Tensor) -> None:
-        super().__init__(file)
-        self._problem, self._x = problem, x
-
-    def persistent_load(self, pid: Any) -> Any:
-        return self._problem if pid < 0 else self._x[pid].numpy()

@@ -1,6 +1,5 @@
 """The GPU's laboratory, with a tiny model on the CPU: every arm, runs that are cut off, text, and the page."""
 
-import json
 from dataclasses import replace
 
 import numpy as np
@@ -76,26 +75,30 @@ def test_arms_receive_the_bytes_of_their_method(through):
 
 def test_a_run_cut_off_after_each_round_equals_one_that_ran_through(build, through, tmp_path):
     calls = 0
+    text = build / "tiny"
+    (tmp_path / "tiny").mkdir()
+    for name in ("text.json", "train.npy", "validation.npy"):
+        (tmp_path / "tiny" / name).write_bytes((text / name).read_bytes())
     # Every call ends after a round, and the next one reads the run from disk.
-    while not (player := Cut("tiny", TINY, "cpu", build, tmp_path / "answers.json", FOREVER)).play():
+    while not (player := Cut("tiny", TINY, "cpu", tmp_path, tmp_path / "answers.json", FOREVER)).play():
         calls += 1
     assert calls >= len(ARMS) * (TINY.rounds - 1)
     for name, arm in player.kept["arms"].items():
         assert arm["points"] == through["arms"][name]["points"], name
-    assert not list((build / "tiny").glob("*.run"))
+    assert not list((tmp_path / "tiny").glob("*.run"))
 
 
 class Cut(Player):
     """Ends after every round."""
 
-    def _rounds_until(self, run):
+    def _advance(self, run):
         self._until = AT_ONCE
-        return super()._rounds_until(run)
+        super()._advance(run)
 
 
 def test_without_time_nothing_begins_and_the_page_names_what_is_missing(build, tmp_path):
     player = player_of(build, tmp_path, AT_ONCE)
-    assert not player.play() and player.kept["arms"] == {}
+    assert not player.play(again=True) and player.kept["arms"] == {}
     told = page({})
     assert told.count("Missing: nothing of it has been played") == len(SIZES)
 
@@ -112,8 +115,7 @@ def test_the_page_names_arms_that_are_missing_or_under_way(through):
 
 
 def test_answers_are_kept_and_not_played_again(build, through, tmp_path):
-    path = tmp_path / "answers.json"
-    path.write_text(json.dumps({"tiny": through}))
+    """Those of this machine count where the repository has none."""
     player = player_of(build, tmp_path, AT_ONCE)
     assert player.play() and player.kept == through
 
@@ -133,9 +135,10 @@ def test_the_device_trains_as_the_laboratory_does(build):
     torch.testing.assert_close(ours.gradients(x=theirs.x), theirs.gradients())
 
 
-def test_exchanges_on_all_cores_equal_those_one_after_the_other(build):
+def test_pairwise_with_a_mirror_and_on_all_cores_equals_the_method_itself(build):
     setting, method = ARMS["pairwise"].make(TINY, TINY.rounds)
     labs = [DeviceLab(tiny(build), setting) for _ in range(2)]
+    labs[1].mirror = labs[1].x  # one memory, which the method may read and write at any time
     methods = [method, PairwiseGossip(PairwiseOptions(warmup_steps=TINY.warmup))]
     for lab, each in zip(labs, methods, strict=True):
         each.begin(lab)
