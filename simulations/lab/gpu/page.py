@@ -72,7 +72,8 @@ def _section(name: str, size: Size, kept: Mapping[str, Any] | None) -> list[str]
         f"{model['context']} tokens of context, {'bf16 autocast' if model.get('half') else 'fp32'}. Sources of Python "
         f"packages: {text['files']:,} files, {text['bytes'] / 1e6:.1f} MB of {text['most'] / 1e6:.0f} MB wanted. A "
         f"vocabulary of {text['vocabulary']:,}, {text['bytes_a_token']:.2f} bytes a token. A host makes {steps:,} "
-        f"steps of {each:,} tokens, H = {size.every}. It reads its own eighth {kept['passes']:.2f} times. Seed 0.",
+        f"steps of {each:,} tokens, H = {size.every}; a warm start takes {size.warmup} of them. It reads its own "
+        f"eighth {kept['passes']:.2f} times. Seed 0.",
         "",
         *table(arms),
         "",
@@ -80,7 +81,8 @@ def _section(name: str, size: Size, kept: Mapping[str, Any] | None) -> list[str]
         "",
         *_curves(arms),
     ]
-    missing = [f"{ARMS[one].title} ({state_of(arms.get(one))})" for one in ARMS if not arms.get(one, {}).get("done")]
+    begun = {one: f" ({state_of(arm)})" for one, arm in arms.items()}
+    missing = [arm.title + begun.get(one, "") for one, arm in ARMS.items() if not arms.get(one, {}).get("done")]
     played = sorted({f"{arm['machine']}; commit {arm['commit']}" for arm in arms.values()})
     found += ["", f"Missing: {'; '.join(missing) or 'nothing'}.", "", f"Played by: {'. And: '.join(played)}."]
     if len({arm["commit"] for arm in arms.values()}) > 1:
@@ -113,8 +115,9 @@ NOTES: Final = (
     "held out. *Single hosts* is the mean of up to four: a host holds and uses one.",
     f"* All ways make equally many steps on the same data, in {PASSES} passes at most. The lone host with all tokens "
     f"makes {PEERS} times as many.",
-    "* Pairwise and DiLoCo have a warm start of their own. An exchange of pairwise lands one step after it begins. "
-    "Collectives take no time.",
+    "* Pairwise and DiLoCo have a warm start. The daemon's defaults are H = 50 and 200 steps of warm start; the small "
+    "size has less of both.",
+    "* An exchange of pairwise lands one step after it begins. Collectives take no time.",
     "* DiLoCo has alpha 1, mu 0.8 and a plain first step, as on [failures](failures.md). No host fails here, so all "
     "hosts are in the quorum.",
     "* One seed, and one learning rate for all, which was not tuned. DDP might gain from a higher one: its batch is "

@@ -109,7 +109,7 @@ def test_the_page_names_arms_that_are_missing_or_under_way(through):
     arms["pairwise"] = {**arms["pairwise"], "done": False, "points": arms["pairwise"]["points"][:-1]}
     told = page({"small": {**through, "arms": arms}})
     rounds = arms["pairwise"]["points"][-1][0]
-    assert f"Missing: pairwise, the daemon's defaults (under way, round {rounds} of 4); DiLoCo, fp32 (missing)." in told
+    assert f"Missing: pairwise, the daemon's defaults (under way, round {rounds} of 4); DiLoCo, fp32." in told
     assert f"| DDP, gradients in bf16 | whole | {arms['ddp']['points'][-1][3]:.3f} |" in told
     assert "Missing: nothing." in page({"small": through})
 
