@@ -77,9 +77,9 @@ def _section(name: str, size: Size, kept: Mapping[str, Any] | None) -> list[str]
         "",
         *table(arms),
         "",
-        "Loss along the way:",
+        "Loss after shares of the steps, at the nearest measurement:",
         "",
-        *_curves(arms),
+        *_curves(arms, steps),
     ]
     begun = {one: f" ({state_of(arm)})" for one, arm in arms.items()}
     missing = [arm.title + begun.get(one, "") for one, arm in ARMS.items() if not arms.get(one, {}).get("done")]
@@ -90,15 +90,15 @@ def _section(name: str, size: Size, kept: Mapping[str, Any] | None) -> list[str]
     return found
 
 
-def _curves(arms: Mapping[str, Any]) -> list[str]:
+def _curves(arms: Mapping[str, Any], steps: int) -> list[str]:
     """The loss of each arm after shares of its steps, at the nearest measurement."""
     rows = [("way to train", *(f"{share:.0%}" for share in SHARES)), ("---", *["---:"] * len(SHARES))]
     for name, arm in arms.items():
         points = [Measurement(*point) for point in arm["points"]]
-        near = [min(points, key=lambda point: abs(point.round - share * arm["rounds"])) for share in SHARES]
-        due = zip(near, SHARES, strict=True)
-        reached = points[-1].round / arm["rounds"]
-        cells = [f"{point.loss:.3f}" if share <= reached + 0.1 else NONE for point, share in due]
+        cells = []
+        for due in (share * steps * PEERS / ARMS[name].shares for share in SHARES):
+            near = min(points, key=lambda point: abs(point.steps - due))
+            cells.append(f"{near.loss:.3f}" if arm["done"] or due <= points[-1].steps else NONE)
         rows.append((ARMS[name].title, *cells))
     return _lines(rows)
 
