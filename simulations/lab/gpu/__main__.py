@@ -3,7 +3,7 @@
     python -m simulations.lab.gpu [--small] [--limit 480] [--again]
 
 Answers are kept in `simulations/results/answers/gpu-lab.json`, and in `build/gpu-lab` with the text and the run under
-way, because a borrowed machine may lose all but `build`. An arm is played again if code that it depends on has changed,
+way, because a rented machine may lose all but `build`. An arm is played again if code that it depends on has changed,
 or the versions, or the text.
 """
 
