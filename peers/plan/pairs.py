@@ -80,6 +80,8 @@ class Tally:
 TURNS: Final = 6
 """sequential messages of an exchange: offer, accept, ranges, two of data, acknowledgement. Chunks overlap"""
 ATTEMPTS: Final = 8
+CLOSING: Final = 2
+"""cycles of the schedule that close a run"""
 USUAL: Final = Exchange()
 
 
@@ -119,8 +121,6 @@ class PairOptions:
     """exchanges of each short round; 0 for the daemon's choice, which is one"""
     warmup_scheduled: bool = False
     """whether the exchanges of short rounds follow the schedule of early rounds"""
-    closing: int = 0
-    """cycles of the schedule after the last round, in 16 bits, without training (`gossipdp finish`)"""
     own_pace: bool = True
     """whether fast peers make more steps in a round, as in the daemon; otherwise all make as many as the slowest"""
     landing: Literal["late", "at once", "waiting"] = "late"
@@ -296,7 +296,7 @@ class PairClock(ABC, Generic[T, S, Options]):
         if not 1 <= options.fragments <= chunks:
             raise ValueError(f"{options.fragments} fragments of {chunks} chunks")
         self._steps = np.zeros(timeline.peers, np.int64)
-        self._schedule = Schedule([replica.id for replica in self.replicas], timeline.setting.seed.to_bytes(8, "big"))
+        self._schedule = Schedule([replica.id for replica in self.replicas], self._schedule_seed(timeline))
         left, several = options.warmup_steps, options.warmup_exchanges or 1
         while left > 0:
             # A short round lasts at least as long as an exchange, so exchanges run back to back.
@@ -317,8 +317,6 @@ class PairClock(ABC, Generic[T, S, Options]):
         helps = (early and even) or fill >= CROWDED
         scheduled = options.schedule == "base2" or (options.schedule == "hypercube" and helps)
         self._play(timeline, timeline.setting.every, self._outer_step(timeline), exchanges, scheduled=scheduled)
-        if options.closing and self._rounds - self._first_round == timeline.setting.rounds:
-            self._close(timeline)
 
     def _early(self, timeline: T) -> bool:
         """Whether the round that begins is an early one."""
@@ -375,13 +373,20 @@ class PairClock(ABC, Generic[T, S, Options]):
         else:
             self._advance(timeline)
 
-    def _close(self, timeline: T) -> None:
-        """Exchange without training, until all hold the mean."""
+    def _close(self, timeline: T, among: Sequence[int]) -> None:
+        """Exchange `among` these peers, in 16 bits and without training, until they hold their mean."""
+        self._schedule = Schedule([self.replicas[peer].id for peer in among], self._schedule_seed(timeline))
         period = self._schedule.period
         begin = -(-self._step_limit // period) * period
         self._codec, self._pull, self._scheduled, self._closing = "modulo16", 0.0, True, True
-        self._steps[:], self._step_limit = begin, begin + self.options.closing * period
+        self._step_limit = begin + CLOSING * period
+        self._steps[:] = self._step_limit
+        self._steps[list(among)] = begin
         self._finish_exchanges(timeline)
+
+    @staticmethod
+    def _schedule_seed(timeline: Timeline) -> bytes:
+        return timeline.setting.seed.to_bytes(8, "big")
 
     def _finish_exchanges(self, timeline: T) -> None:
         """Advance the clock until no exchange is open."""

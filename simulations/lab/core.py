@@ -21,7 +21,7 @@ from torch import Tensor
 from peers.plan.timeline import FREE, Counts, Link, Timeline
 from simulations.lab.inner import INNER, InnerTerms
 
-__all__ = ["INNER", "Curve", "Lab", "Link", "Method", "Point", "Problem", "Score", "Setting", "play"]
+__all__ = ["INNER", "Curve", "Lab", "Link", "Method", "Point", "Problem", "Score", "Setting", "play", "play_in"]
 
 
 class Score(NamedTuple):
@@ -269,7 +269,12 @@ class Lab(Timeline):
 
 def play(problem: Problem, method: Method, setting: Setting) -> Curve:
     """Play one run."""
-    lab = Lab(problem, setting)
+    return play_in(Lab(problem, setting), method)
+
+
+def play_in(lab: Lab, method: Method) -> Curve:
+    """Play one run in a fresh laboratory."""
+    setting = lab.setting
     _warm_up(lab)
     method.begin(lab)
     lab.start()
@@ -278,7 +283,7 @@ def play(problem: Problem, method: Method, setting: Setting) -> Curve:
         method.round(lab)
         if number % setting.evaluate_every == 0 or number == setting.rounds:
             points.append(_measure(lab, method, number))
-    return Curve(method.name, problem.name, setting, problem.parameters, tuple(points))
+    return Curve(method.name, lab.problem.name, setting, lab.problem.parameters, tuple(points))
 
 
 def _warm_up(lab: Lab) -> None:

@@ -48,7 +48,8 @@ class FailureRun(Run):
 
     def play(self) -> dict[str, Any]:
         """The curve, and shares of each host's time there: idle, and in steps that were lost."""
-        curve, lab = play(TASKS[self.problem](**self.data), self.made(), self.setting)
+        method = self.made()
+        curve, lab = play(TASKS[self.problem](**self.data), method, self.setting)
         idle, lost = lab.idle_shares(), lab.lost_shares()
         healthy = [host for host in range(lab.peers) if host not in lab.hosts.afflicted]
         return {
@@ -59,5 +60,6 @@ class FailureRun(Run):
                 "idle, healthy": float(idle[healthy].mean()) if healthy else float(idle.mean()),
                 "lost": float(lost.mean()),
                 **{f"idle, host {host}": float(share) for host, share in enumerate(idle)},
+                **({"finished": method.finish(lab)} if isinstance(method, FailingPairwise) else {}),
             },
         }

@@ -7,6 +7,7 @@ meet and when. This module holds no equation of `pairwise` and no other method (
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -53,6 +54,20 @@ class PairwiseGossip(PairClock[Lab, Replica, PairwiseOptions]):
         if not self._closing:
             weight *= damped(max(one.gain, other.gain))
         return Dialogue(one, other, number, self._codec, weight, pull)
+
+    def finish(self, lab: Lab) -> float:
+        """End the run as `gossipdp finish` does: without lookaheads, by exchanges until all hold the mean.
+
+        Returns:
+            Mean held-out loss of the models that the hosts hold then.
+        """
+        return self._finish(lab, range(lab.peers))
+
+    def _finish(self, lab: Lab, among: Sequence[int]) -> float:
+        for peer in among:
+            self.replicas[peer].rest()
+        self._close(lab, among)
+        return float(np.mean([lab.problem.evaluate(lab.x[peer]).loss for peer in among]))
 
     def model(self, lab: Lab) -> Tensor:
         """The mean of the anchors, which mixing does not change."""

@@ -85,6 +85,12 @@ class Replica(Side):
         if not self._waits:
             self.drain()
 
+    def rest(self) -> None:
+        """Training is over: take the lookahead of the last outer step out of the anchor."""
+        for chunk in range(self.ledger.chunks):
+            self.algorithm.run(jobs.Rest(chunk))
+        self.drain()
+
     def drain(self) -> None:
         """Add all corrections to x."""
         self.buffers.drain()

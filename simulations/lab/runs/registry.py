@@ -12,7 +12,7 @@ from typing import Any
 
 from simulations.lab.baselines import BASELINES
 from simulations.lab.compressors import COMPRESSORS
-from simulations.lab.core import Method, Problem, Setting, play
+from simulations.lab.core import Lab, Method, Problem, Setting, play_in
 from simulations.lab.methods.attacked import AttackedPairwise
 from simulations.lab.methods.conditions import ChurningPairwise, FlippedLabels, Pretrained
 from simulations.lab.methods.pairwise import PairwiseGossip, PairwiseOptions
@@ -94,20 +94,21 @@ def answered(
         What JSON can hold: parameters, points of the curve, and facts.
     """
     made = METHODS[method](**options)
-    curve = play(TASKS[problem](**data), made, setting)
+    lab = Lab(TASKS[problem](**data), setting)
+    curve = play_in(lab, made)
     return {
         "parameters": curve.parameters,
         "points": [list(point) for point in curve.points],
-        "facts": _facts(made),
+        "facts": _facts(made, lab),
     }
 
 
-def _facts(method: Method) -> dict[str, float]:
-    """Counts of a method of this project."""
-    match method:
-        case PairwiseGossip():
-            return asdict(method.tally)
-    return {}
+def _facts(method: Method, lab: Lab) -> dict[str, float]:
+    """Counts of a method of this project, and the loss of the model that ends its run."""
+    if not isinstance(method, PairwiseGossip):
+        return {}
+    facts = asdict(method.tally)
+    return {**facts, "finished": method.finish(lab)} if type(method) is PairwiseGossip else facts
 
 
 def modules(

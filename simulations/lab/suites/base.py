@@ -135,6 +135,18 @@ class Outcome:
         return self.last(lambda point: point.replica_loss)
 
     @property
+    def finished_losses(self) -> list[float]:
+        """Final loss per seed of the model that the end of a run leaves. Without an end of its own a method leaves its
+        model."""
+        results = [{} if answer.error else answer.result for answer in self.answers]
+        ends = [result.get("facts", {}).get("finished") for result in results]
+        return [loss if end is None else end for end, loss in zip(ends, self.losses, strict=False)]
+
+    @property
+    def finished_loss(self) -> Figure:
+        return mean(self.finished_losses)
+
+    @property
     def loss(self) -> Figure:
         return mean(self.losses)
 

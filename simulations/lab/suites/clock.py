@@ -183,7 +183,10 @@ def _arms(scale: Scale) -> list[Arm]:
 
 def _read(results: Results) -> Findings:
     bests: dict[str, list[str]] = {}
-    losses, singles, steps, figures = [], [], [], []
+    losses: list[list[str]] = []
+    singles: list[list[str]] = []
+    finished: list[list[str]] = []
+    steps, figures = [], []
     labels = [label for label in LABELS if any(label in outcomes for outcomes in results.groups.values())]
     for group, outcomes in results.groups.items():
         fair = in_time(outcomes, "pairwise")
@@ -195,14 +198,15 @@ def _read(results: Results) -> Findings:
                 some = [label for label in rivals if label in fair]
                 figures.append(_ahead(f"{group}, own start against any", fair, OWN, kind, some))
         bests[group] = _nearest(fair)
-        losses.append([_loss(fair, outcomes, label, replicas=False) for label in labels])
-        singles.append([_loss(fair, outcomes, label, replicas=True) for label in labels])
+        for place, cells in enumerate((losses, singles, finished)):
+            cells.append([_loss(fair, outcomes, label, place) for label in labels])
         steps.append([_steps(outcomes, label) for label in labels])
     tables = [
         Table(title, ("method", *results.groups), [(label, *row) for label, *row in zip(labels, *cells, strict=True)])
         for title, cells in (
             (f"Held-out loss after {SECONDS:.0f} simulated seconds, of the mean of the replicas", losses),
             ("The same, of single replicas", singles),
+            ("The same, of the finished model: pairwise's run ends as by `gossipdp finish`", finished),
             ("Inner steps of a peer in that time, mean, and rounds of how many (of a peer of speed 1)", steps),
         )
     ]
@@ -217,9 +221,9 @@ def _read(results: Results) -> Findings:
         f"A method that waits for others is among them on: {'; '.join(wins) or 'none of these'}.",
         "The rival of pairwise is overlapped DiLoCo at 4 bits, with unequal hosts at its own pace. It waits as "
         "little, while all peers take part in every round.",
-        "No peer holds the mean of the replicas, and no clock counts its averaging. Methods whose replicas are "
-        "further apart gain more by it. For synchronous methods both losses are equal. Local only shows the model "
-        "of the first, slowest peer, and a mean of a few single replicas.",
+        "No peer holds the mean of the replicas, and no clock counts its averaging, nor the exchanges that end a run. "
+        "Methods whose replicas are further apart gain more by them. For synchronous methods all losses are equal. "
+        "Local only shows the model of the first, slowest peer, and a mean of a few single replicas.",
         "The pictures show some of the methods.",
         "NoLoCo waits for both vectors that it sends. One of them, the anchors, could travel while its peers compute.",
         "Pairwise's own start never waits. Some forms of DiLoCo have one like it. All other methods begin cold and "
@@ -255,9 +259,9 @@ def _nearest(outcomes: Mapping[str, Outcome]) -> list[str]:
     )
 
 
-def _loss(fair: Mapping[str, Outcome], outcomes: Mapping[str, Outcome], label: str, *, replicas: bool) -> str:
+def _loss(fair: Mapping[str, Outcome], outcomes: Mapping[str, Outcome], label: str, place: int) -> str:
     if label in fair:
-        return loss_cells(fair[label])[replicas]
+        return loss_cells(fair[label])[place]
     return "not one round" if label in outcomes else "-"
 
 

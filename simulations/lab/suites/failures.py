@@ -17,6 +17,7 @@ from simulations.lab.suites.b8 import TRANSFORMER, WARMUP
 from simulations.lab.suites.base import Arm, Findings, Outcome, Results, Scale, Suite, Table
 from simulations.lab.suites.figures import Figure, formatted, mean, reported
 from simulations.lab.suites.graphs import seconds_graph
+from simulations.lab.suites.tables import LOSSES, loss_cells
 
 __all__ = ["CALM", "CONDITIONS", "DDP_FAST", "SUITE", "WAYS", "events_of"]
 
@@ -123,7 +124,7 @@ def _read(results: Results) -> Findings:
     ]
     tables = [
         Table(
-            "Held-out loss of one replica (behind the same method where nothing goes wrong), and the hosts' idle time",
+            "Held-out loss of the finished model (behind the same method's where nothing goes wrong), and idle time",
             ("method", *results.groups),
             summary,
         ),
@@ -143,7 +144,7 @@ def _read(results: Results) -> Findings:
 
 
 def _behind(outcome: Outcome, calm: Outcome) -> Figure:
-    return outcome.loss - calm.loss
+    return outcome.finished_loss - calm.finished_loss
 
 
 def _percent(outcome: Outcome, fact: str) -> str:
@@ -151,17 +152,16 @@ def _percent(outcome: Outcome, fact: str) -> str:
 
 
 def _cell(outcome: Outcome, calm: Outcome, *, told: bool) -> str:
-    behind = float(outcome.replica_loss - calm.replica_loss)
+    behind = float(_behind(outcome, calm))
     added = f" ({behind:+.3f})" if told and math.isfinite(behind) else ""
     idle = formatted(float(100.0 * outcome.fact("idle")), 0, " %")
-    return f"{formatted(float(outcome.replica_loss))}{added}, idle {idle}"
+    return f"{formatted(float(outcome.finished_loss))}{added}, idle {idle}"
 
 
 def _table(group: str, outcomes: Mapping[str, Outcome], calm: Mapping[str, Outcome]) -> Table:
     columns = (
         "method",
-        "loss",
-        "single replicas",
+        *LOSSES,
         "behind its own",
         "steps of a host",
         "idle, all hosts",
@@ -173,8 +173,7 @@ def _table(group: str, outcomes: Mapping[str, Outcome], calm: Mapping[str, Outco
     rows = [
         (
             label,
-            formatted(outcome.losses),
-            formatted(outcome.replica_losses),
+            *loss_cells(outcome),
             formatted(_behind(outcome, calm[label])),
             formatted(mean(outcome.last(lambda point: point.steps)), 0),
             _percent(outcome, "idle"),
@@ -191,7 +190,9 @@ def _table(group: str, outcomes: Mapping[str, Outcome], calm: Mapping[str, Outco
 NOTES: Final = (
     "Idle is the share of a host's time there in which it computes nothing. The time after its death, or of its pause, "
     "does not count. Computing whose steps were lost is no idle time and is shown beside it.",
-    "The first table has what a peer holds, so that it compares with README's. DiLoCo's and DDP's replicas are equal.",
+    "The finished model is what a user holds at the end. Pairwise's run ends as by `gossipdp finish`: lookaheads are "
+    "taken out, and the hosts that are there exchange until they hold their mean. No clock counts that. DiLoCo leaves "
+    "its anchor, DDP its replica. Single replicas are measured before.",
     "A host is healthy if nothing happens to it. Under churn only one is.",
     "DDP's all-reduce lasts longer than a step with 100 million parameters. It is also shown with 10 million, where it "
     "fits behind the backward pass.",

@@ -12,7 +12,7 @@ from simulations.lab.suites.arms import Ways, arms, at_scale, with_short_start
 from simulations.lab.suites.b8 import FEWER, MANY, TRANSFORMER, WARMUP
 from simulations.lab.suites.base import Arm, Findings, Outcome, Results, Scale, Suite, Table
 from simulations.lab.suites.figures import Check, check, formatted, reported
-from simulations.lab.suites.tables import best, loss_cells
+from simulations.lab.suites.tables import LOSSES, best, loss_cells
 
 __all__ = ["SUITE"]
 
@@ -33,7 +33,6 @@ CHANGES: Final[Mapping[str, tuple[str, dict[str, Any]]]] = {
     "exact averages in all rounds": ("pairwise", EXACT),
     "groups of 8": ("pairwise-groups", {"size": 8}),
     "groups of 16": ("pairwise-groups", {"size": 16}),
-    "closing exchanges at the end": ("pairwise", {"closing": 1}),
 }
 """made alone, if not said otherwise. Exact averages cost more than the mark allows"""
 SCHEDULED: Final[Ways] = {
@@ -113,7 +112,7 @@ def _table(group: str, outcomes: Mapping[str, Outcome]) -> Table:
         )
         for label, outcome in outcomes.items()
     ]
-    columns = ("method", "loss", "single replicas", "below pairwise", "above DiLoCo", "bytes a round", "distance")
+    columns = ("method", *LOSSES, "below pairwise", "above DiLoCo", "bytes a round", "distance")
     return Table(group, columns, rows)
 
 
@@ -128,7 +127,7 @@ SUITE = Suite(
     question="What would close the gap between pairwise and DiLoCo?",
     about=f"The transformer of B8, H = 30, links that take no time, N = 16 (32 rounds) and {MANY} ({FEWER} rounds, one "
     f"seed), cold and from a start of their own of {WARMUP} steps in short rounds. DiLoCo has the same starts. Each "
-    "change is made alone. The closing exchanges are those of `gossipdp finish`. Muon steps the matrices of all "
+    "change is made alone. Muon steps the matrices of all "
     f"methods in the last groups. Bytes are those after the start. The mark is {NEAR} nats for at most {LEAN} bytes a "
     "parameter and round.",
     arms=_arms,

@@ -14,13 +14,16 @@ from simulations.lab.suites.figures import formatted, mean
 
 __all__ = ["LOSSES", "best", "bytes_table", "curves_table", "in_time", "loss_cells"]
 
-LOSSES: Final = ("loss", "single replicas")
+LOSSES: Final = ("loss", "single replicas", "finished model")
 """columns of `loss_cells`"""
 
 
-def loss_cells(outcome: Outcome) -> tuple[str, str]:
-    """Loss of the model and of single replicas. A method that leaves replicas far apart may have the better mean."""
-    return formatted(outcome.losses), formatted(outcome.replica_losses)
+def loss_cells(outcome: Outcome) -> tuple[str, str, str]:
+    """Loss of the method's model, of single replicas, and of the model that the end of a run leaves.
+
+    A method that leaves replicas far apart may have the better mean.
+    """
+    return formatted(outcome.losses), formatted(outcome.replica_losses), formatted(outcome.finished_losses)
 
 
 def best(

@@ -135,3 +135,14 @@ def test_a_schedule_is_left_while_a_member_is_missing():
     method.round(lab)
     method.round(lab)
     assert not method._scheduled
+
+
+def test_finish_leaves_those_who_are_there_at_their_mean():
+    method, lab = played(gone(2, 104.0))
+    left = [0, 1, 3]
+    apart, before = lab.x[left].std(0).norm(), method.model(lab)
+    received = lab.received.copy()
+    loss = method.finish(lab)
+    assert lab.x[left].std(0).norm() < 1e-3 * apart
+    assert loss == pytest.approx(MLP.evaluate(before).loss, rel=0.02)
+    assert (lab.received[left] > received[left]).all() and lab.received[2] == received[2]

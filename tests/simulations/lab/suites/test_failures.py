@@ -52,15 +52,15 @@ def test_the_two_kinds_of_diloco_are_one_run_where_no_host_is_missing():
         assert same is (condition in (CALM, SLOW))
 
 
-def test_the_first_table_has_single_replicas_and_what_a_condition_costs():
+def test_the_first_table_has_finished_models_and_what_a_condition_costs():
     outcomes = []
     for arm in SUITE.arms("quick"):
         answer = answered(arm, 2.0 + 0.25 * (arm.group == DIES), 0)
-        answer.result["facts"] |= {"idle": 0.125}
+        answer.result["facts"] |= {"idle": 0.125, "finished": 4.0 + 0.25 * (arm.group == DIES)}
         outcomes.append(Outcome(arm, [answer]))
     first = SUITE.read(Results(outcomes)).tables[0]
     row = dict(zip(first.columns, first.rows[0], strict=True))
-    assert row[CALM] == "5.000, idle 12 %" and row[DIES] == "5.250 (+0.250), idle 12 %"
+    assert row[CALM] == "4.000, idle 12 %" and row[DIES] == "4.250 (+0.250), idle 12 %"
 
 
 ROOT = Path(__file__).parents[4]
