@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from simulations.lab.failures.decoupled import FailingDecoupled
 from simulations.lab.failures.elastic import ElasticDdp, WaitingDiLoCo
 from simulations.lab.failures.gossip import FailingPairwise
 from simulations.lab.failures.hosts import FailureSetting
@@ -27,6 +28,7 @@ METHODS: dict[str, Callable[..., HostMethod]] = {
     "diloco-waiting": WaitingDiLoCo,
     "ddp-elastic": ElasticDdp,
 }
+METHODS["diloco-decoupled"] = FailingDecoupled
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -19,7 +19,7 @@ from simulations.lab.suites.figures import Figure, formatted, mean, reported
 from simulations.lab.suites.graphs import seconds_graph
 from simulations.lab.suites.tables import LOSSES, loss_cells
 
-__all__ = ["CALM", "CONDITIONS", "DDP_FAST", "SUITE", "WAYS", "events_of"]
+__all__ = ["CALM", "CONDITIONS", "DDP_FAST", "SUITE", "WAYS", "events_of", "syncer_events_of"]
 
 PEERS: Final = 8
 SECONDS: Final = 1200.0
@@ -29,6 +29,8 @@ FEWER_PARAMETERS: Final = 1e7
 """a model whose all-reduce fits behind a step"""
 AFFLICTED: Final = 5
 """the host that dies, pauses or has the slow link"""
+REPLACED: Final = 60.0
+"""seconds until another host is ready in place of one that died"""
 
 CALM: Final = "nothing goes wrong"
 DIES: Final = "a host dies"
@@ -39,11 +41,24 @@ CONDITIONS: Final = (CALM, DIES, PAUSES, SLOW, CHURN)
 PRESENT: Final = (CALM, SLOW)
 """no host is ever missing, so a quorum is all hosts, and DiLoCo that waits is the same method"""
 
+SYNCER: Final = "Decoupled DiLoCo, its syncer too"
+DECOUPLED: Final[Mapping[str, Any]] = {
+    "alpha": 1.0,
+    "mu": 0.8,
+    "plain_first": True,
+    "warmup_steps": WARMUP,
+    "bits": 4,
+    "radial": False,
+    "quorum": 4,
+    "at_syncer": (),
+}
 WAYS: Final[Mapping[str, tuple[str, Mapping[str, Any]]]] = {
     "pairwise": ("pairwise", {"warmup_steps": WARMUP}),
     "DiLoCo, quorum": ("diloco-quorum", {"alpha": 1.0, "mu": 0.8, "plain_first": True, "warmup_steps": WARMUP}),
     "DiLoCo, waits": ("diloco-waiting", {"alpha": 1.0, "mu": 0.8, "plain_first": True, "warmup_steps": WARMUP}),
     "DDP, elastic": ("ddp-elastic", {}),
+    "Decoupled DiLoCo": ("diloco-decoupled", DECOUPLED),
+    SYNCER: ("diloco-decoupled", DECOUPLED),
 }
 """method and options"""
 DDP_FAST: Final = "DDP, elastic, 10 M parameters"
@@ -71,10 +86,18 @@ def events_of(condition: str, seconds: float = SECONDS) -> tuple[Event, ...]:
         begins = [150.0 * number + float(random.uniform(-30.0, 30.0)) for number in range(1, PEERS)]
         hosts = random.permutation(PEERS)
         return tuple(
-            Event(host=int(host), kind="gone", begin=begin * unit, end=(begin + 60.0) * unit)
+            Event(host=int(host), kind="gone", begin=begin * unit, end=(begin + REPLACED) * unit)
             for host, begin in zip(hosts, begins, strict=False)
         )
     return ()
+
+
+def syncer_events_of(condition: str, seconds: float = SECONDS) -> tuple[Event, ...]:
+    """What happens to the syncer too: what happens to the host, but another is ready 60 s after it dies."""
+    if condition in (DIES, CHURN):
+        begin = seconds / (3.0 if condition == DIES else 2.0)
+        return (Event(host=0, kind="gone", begin=begin, end=begin + REPLACED * seconds / SECONDS),)
+    return events_of(condition, seconds)
 
 
 def _arms(scale: Scale) -> list[Arm]:
@@ -93,6 +116,8 @@ def _arms(scale: Scale) -> list[Arm]:
             ways |= {f"{label}, 10 M parameters": (*way, FEWER_PARAMETERS) for label, way in WAYS.items()}
         for label, (method, options, as_parameters) in ways.items():
             started = {**options, "warmup_steps": warmup} if "warmup_steps" in options else dict(options)
+            if label.startswith(SYNCER):
+                started["at_syncer"] = syncer_events_of(condition, seconds)
             setting = FailureSetting(
                 peers=PEERS,
                 every=every,
@@ -194,6 +219,9 @@ NOTES: Final = (
     "taken out, and the hosts that are there exchange until they hold their mean. No clock counts that. DiLoCo leaves "
     "its anchor, DDP its replica. Single replicas are measured before.",
     "A host is healthy if nothing happens to it. Under churn only one is.",
+    "The last row's syncer has the events of the host too, but 60 s after its death another one takes its last "
+    "checkpoint, and under churn it dies once. Other methods' coordinators do not fail here. Steps that Decoupled "
+    "DiLoCo loses when a fragment arrives are not counted as lost.",
     "DDP's all-reduce lasts longer than a step with 100 million parameters. It is also shown with 10 million, where it "
     "fits behind the backward pass.",
 )
@@ -211,7 +239,8 @@ SUITE = Suite(
     f"same {WARMUP} steps. Its last round is as long as the time that is left. DDP sends bf16. The quorum "
     "follows torchft: hosts silent for 5 s are left out, late ones after 60 s. DiLoCo that waits, and DDP, run "
     "under torchrun: a failure or an arrival stops all, a dead host is noticed after 15 s, a rendezvous that is "
-    "not full lasts 30 s, workers start in 30 s, DDP's checkpoints are at most 30 s apart and free. A host that "
+    "not full lasts 30 s, workers start in 30 s, DDP's checkpoints are at most 30 s apart and free. Decoupled DiLoCo "
+    "sends 4 bits. Its syncer is on a host of its own, with a link like a host's and such checkpoints. A host that "
     "arrives copies the model and what the optimizer holds, over its link.",
     arms=_arms,
     read=_read,
