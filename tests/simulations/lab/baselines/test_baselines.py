@@ -24,6 +24,7 @@ LINK = Link(bandwidth=1000.0, latency=0.25)
 OTHERWISE_ALONE = {
     **dict.fromkeys(("diloco", "diloco-4bit", "diloco-overlapped", "diloco-4bit-overlapped"), "an outer optimizer"),
     **dict.fromkeys(("noloco", "gasloc", "sparseloco"), "an outer optimizer"),
+    "diloco-decoupled": "an outer optimizer",
     "demo": "an optimizer of its own",
 }
 """reasons why a lone peer differs from the bare optimizer, by method"""

@@ -82,7 +82,7 @@ COSTS = {
 
 
 def test_costs_of_all_are_stated():
-    assert set(BASELINES) - set(COSTS) == {"sparta", "server-async", "diloco-overlapped"}
+    assert set(BASELINES) - set(COSTS) == {"sparta", "server-async", "diloco-overlapped", "diloco-decoupled"}
 
 
 @pytest.mark.parametrize("name", COSTS)
@@ -110,7 +110,7 @@ def test_diloco_at_its_own_pace_takes_no_longer(name):
     assert labs[1].steps.tolist() == (2 * H * labs[1].setting.all_speeds).tolist()
 
 
-OWN_PACE = {"local-only", "server-async", "gasloc", "swarm", "ad-psgd"}
+OWN_PACE = {"local-only", "server-async", "gasloc", "swarm", "ad-psgd", "diloco-decoupled"}
 
 
 @pytest.mark.parametrize("name", BASELINES)

@@ -1,5 +1,7 @@
 """Fingerprints: a kept answer depends on the code that gives it, and on no other code."""
 
+import ast
+
 import pytest
 
 from simulations.lab.runs import fingerprints, runs
@@ -109,6 +111,27 @@ def test_comments_and_unimported_modules_leave_the_fingerprint(project, name, te
     before = fresh()
     (folder / name).write_text(text)
     assert fresh() == before
+
+
+def test_key_that_a_module_adds_leaves_the_fingerprint_and_a_changed_entry_does_not(project):
+    folder, fresh = project
+    one = folder / "one.py"
+    one.write_text(one.read_text() + "\n\nWAYS = {'g': g}\n")
+    before = fresh()
+    one.write_text(one.read_text() + "WAYS['h'] = g\n")
+    assert fresh() == before
+    one.write_text(one.read_text().replace("{'g': g}", "{'g': g, 'h': g}"))
+    assert fresh() != before
+
+
+@pytest.mark.parametrize("module", ["simulations.lab.baselines", "simulations.lab.failures.runs"])
+def test_registries_add_keys_and_replace_none(module):
+    """An addition does not count in fingerprints, so it must not change another entry."""
+    body = ast.parse(fingerprints._path(module).read_text()).body
+    literals = [node.value for node in body if isinstance(node, ast.AnnAssign) and isinstance(node.value, ast.Dict)]
+    keys = {ast.literal_eval(key) for literal in literals for key in literal.keys}
+    added = [ast.literal_eval(node.targets[0].slice) for node in body if fingerprints._adds(node)]
+    assert added == ["diloco-decoupled"] and not keys & set(added) and len(set(added)) == len(added)
 
 
 def test_moved_module_leaves_the_fingerprint(project):
