@@ -37,7 +37,7 @@ SECONDS: Final = 1360.0
 """chosen so that whole steps of DDP fill the time on each link"""
 Clocked: TypeAlias = dict[str, tuple[str, dict[str, Any], int]]
 OWN: Final = f"pairwise, {START}"
-SYNCERS: Final = f"Decoupled DiLoCo, {PEERS} syncers, H 20"
+SYNCERS: Final = f"Decoupled DiLoCo, {PEERS} syncers"
 WAYS: Final[Clocked] = {
     "pairwise": ("pairwise", {}, 20),
     "pairwise, one exchange a round": ("pairwise", {"early": 0.0, "exchanges": 1}, 20),
@@ -122,10 +122,13 @@ LONG: Final[Clocked] = {
 """those of them that exchange once a round, for slow links"""
 HALVED: Final = {
     label: f"{label}, half its rate"
-    for label in ("AD-PSGD", "SwarmSGD, H 20", "SwarmSGD, H 80", "parameter server, asynchronous")
+    for label in (
+        *("AD-PSGD", "SwarmSGD, H 20", "SwarmSGD, H 80", "parameter server, asynchronous"),
+        *(label for label in FIELD if label.startswith("Decoupled DiLoCo")),
+    )
 }
-"""methods that do not wait, and whose rate is above pairwise's with equal hosts; with unequal hosts half of it is
-played too
+"""methods that do not wait, and whose rate is above pairwise's with equal hosts, or whose fast hosts weigh more; with
+unequal hosts half of it is played too
 """
 LABELS: Final = (*WAYS, *QUICK, *PACED, *SHORT, *STARTED, *STARTED_PACED, *FIELD, *LONG, *HALVED.values())
 DRAWN: Final = (
@@ -183,7 +186,7 @@ def _arms(scale: Scale) -> list[Arm]:
                 more = diloco(setting.rounds, PEERS) | options if method.startswith("diloco") else options
                 found += arms(group, setting, {label: (method, more)}, rates=RATES)
                 if len(speeds) > 1 and label in HALVED:
-                    halved = {method: RATES[method] / 2.0}
+                    halved = {method: RATES.get(method, 1.0) / 2.0}
                     found += arms(group, setting, {HALVED[label]: (method, more)}, rates=halved)
     return found
 

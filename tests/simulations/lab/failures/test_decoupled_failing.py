@@ -65,7 +65,7 @@ def test_a_learner_that_starts_again_copies_another_and_is_merged_again():
     method, lab = watched(gone(2, 102.0, 137.0), link=Link(bandwidth=40.0))
     # 240 bytes: model and two moments, in 6 s.
     assert lab.steps.tolist() == [300, 300, 102 + 300 - 143, 300]
-    assert [at for at, members in method.seen if 2 in members and at > 102.0][0] < 155.0
+    assert next(at for at, members in method.seen if 2 in members and at > 102.0) < 155.0
     assert lab.idle_shares() == pytest.approx([0.0, 0.0, 6.0 / 265.0, 0.0])
 
 
@@ -137,8 +137,6 @@ def test_a_paused_syncer_goes_on_where_it_was():
 
 
 def test_a_slow_link_of_the_syncer_lengthens_the_time_between_merges():
-    calm, slowed = (
-        watched(at_syncer=events, link=Link(bandwidth=80.0)) for events in ((), (slow(0, 100.0),))
-    )
+    calm, slowed = (watched(at_syncer=events, link=Link(bandwidth=80.0)) for events in ((), (slow(0, 100.0),)))
     assert len(calm[0].seen) > 1.5 * len(slowed[0].seen) > 20
     assert slowed[1].steps.tolist() == [300] * 4
