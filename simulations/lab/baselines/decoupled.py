@@ -1,7 +1,7 @@
 """Decoupled DiLoCo: learners that never wait, and a syncer that holds the model and the outer optimizer.
 
-Decoupled DiLoCo Team, Google 2026, arXiv 2604.21428. The full text was not at hand when this was written. Its abstract
-and six public readings of it agree on what follows.
+Decoupled DiLoCo Team, Google 2026, arXiv 2604.21428. Only the abstract was at hand when this was written. What follows is
+from readings of the paper by others, such as GradientMail, tsugi-mend and az9713/decoupled-diloco-tutorial.
 
 From the paper:
 

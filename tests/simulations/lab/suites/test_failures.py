@@ -1,5 +1,6 @@
 """The suite `failures`: its events are those that its page tells, and all methods see the same."""
 
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 
@@ -7,7 +8,7 @@ import pytest
 
 from simulations.lab.failures.hosts import Hosts
 from simulations.lab.suites.base import Outcome, Results
-from simulations.lab.suites.failures import CALM, CHURN, CONDITIONS, DIES, PAUSES, SLOW, SUITE, events_of
+from simulations.lab.suites.failures import CALM, CHURN, CONDITIONS, DIES, PAUSES, SLOW, SUITE, SYNCER, events_of
 from tests.simulations.lab.sample_runs import answered, grid_of
 
 SECONDS = 1200.0
@@ -43,6 +44,17 @@ def test_all_methods_of_a_condition_see_the_same_events(scale):
     grid = SUITE.arms(scale)
     assert len({(arm.group, arm.task.setting.events) for arm in grid}) == len(CONDITIONS)
     assert len({arm.task.setting.seconds for arm in grid}) == 1
+
+
+def test_the_syncer_has_the_events_of_the_host_but_is_replaced_when_it_dies():
+    tasks = {(arm.group, arm.label): arm.task for arm in grid_of("failures")}
+    away = {}
+    for condition in CONDITIONS:
+        alone, both = tasks[condition, "Decoupled DiLoCo"], tasks[condition, SYNCER]
+        assert (alone == both) is (condition == CALM) and not alone.options["at_syncer"]
+        syncer = [replace(event, host=0) for event in both.options["at_syncer"]]
+        away[condition] = SECONDS - Hosts(1, both.setting.link, syncer).present_seconds(0, 0.0, SECONDS)
+    assert away == {CALM: 0.0, DIES: 60.0, PAUSES: 240.0, SLOW: 0.0, CHURN: 60.0}
 
 
 def test_the_two_kinds_of_diloco_are_one_run_where_no_host_is_missing():
