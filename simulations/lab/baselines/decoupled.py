@@ -1,6 +1,6 @@
 """Decoupled DiLoCo: learners that never wait, and a syncer that holds the model and the outer optimizer.
 
-Decoupled DiLoCo Team, Google 2026, arXiv 2604.21428. Only the abstract was at hand when this was written. What follows is
+Decoupled DiLoCo Team, Google 2026, arXiv 2604.21428. Only the abstract was at hand when this was written. The rest is
 from readings of the paper by others, such as GradientMail, tsugi-mend and az9713/decoupled-diloco-tutorial.
 
 From the paper:
