@@ -280,8 +280,8 @@ class PairClock(ABC, Generic[T, S, Options]):
         """steps of the schedule that each peer has behind it; its exchanges, if there is no schedule"""
         self._step_limit, self._scheduled = 0, False
         """the last step that this round allows"""
-        self._closing = False
-        """training is over"""
+        self._warming = self._closing = False
+        """the rounds are short; training is over"""
         self._began, self._duration = 0.0, 1.0
         """begin and length of the current round, seconds"""
         self._whole = 0.0
@@ -298,13 +298,14 @@ class PairClock(ABC, Generic[T, S, Options]):
         self._steps = np.zeros(timeline.peers, np.int64)
         self._schedule = Schedule([replica.id for replica in self.replicas], self._schedule_seed(timeline))
         left, several = options.warmup_steps, options.warmup_exchanges or 1
+        self._warming = True
         while left > 0:
             # A short round lasts at least as long as an exchange, so exchanges run back to back.
             steps_of_exchange = math.ceil(self._whole / timeline.setting.step_seconds)
             every = min(left, timeline.setting.every, max(WARMUP_EVERY, steps_of_exchange))
             left -= every
             self._play(timeline, every, Outer(1.0, 0.0), several, scheduled=options.warmup_scheduled)
-        self._first_round = self._rounds
+        self._first_round, self._warming = self._rounds, False
         # The first full round moves further than the ranges learnt in short rounds predict.
         self._fine.add(self._rounds + 1)
 
@@ -365,7 +366,7 @@ class PairClock(ABC, Generic[T, S, Options]):
         self._scheduled = scheduled
         self._tried.clear()
         for exchange in self._open_exchanges:
-            if exchange.round < self._rounds - 1 and exchange.left:
+            if exchange.round < self._rounds - 1 and exchange.left and not self._warming:
                 exchange.cut()
                 self.tally.count_cut()
         if options.landing == "waiting":

@@ -1,5 +1,6 @@
 """Peers whole, in virtual time on a calm network: found, join, exchange, leave, and messages that no peer sends."""
 
+import dataclasses
 from random import Random
 
 import numpy as np
@@ -118,6 +119,19 @@ def test_pace_is_short_while_warming_up_and_then_as_configured():
     town = founded(every=12)
     town.run(15.0)
     assert [event.every for event in town.of(0, Pace)] == [2, 12]
+
+
+def test_exchanges_longer_than_rounds_of_the_warm_start_end__and_rounds_become_as_long():
+    town = Town(warmup_steps=400, every=100)
+    town.net.set_conditions(dataclasses.replace(town.net.conditions, latency=0.15))
+    for index in (0, 1):
+        town.start(index, found=index == 0)
+        town.train(index, step_time=0.05)
+        town.run(3.0)
+    town.run(9.0)
+    for index in (0, 1):
+        done = [event for event in town.of(index, ExchangeEnded) if event.result == "done"]
+        assert len(done) > 3 and town.of(index, Pace)[-1].every > 10, "an exchange lasts for about 20 steps"
 
 
 @pytest.mark.parametrize("frames", [[b""], [b"\x93\x01\x63\x01"], [b"garbage"], [b"x" * 5000], [b"\x90"] * 65])

@@ -252,7 +252,7 @@ class Course:
         ending = self.ending
         return Facts(
             clock=self.contribution.clock,
-            every=self.pacing.usual_round_steps,
+            every=self.pacing.ages_every,
             waits=self._attachment.waiting is not None,
             begins=self.rounds.open,
             ends=ending.begun,
@@ -296,7 +296,7 @@ class Course:
         """The model is being replaced, or is to be before a training process begins with it."""
         # The verdict names the side to fetch from, if this peer's own side has no newer model.
         undecided = math.isfinite(self._meeting.due_at)
-        old = outdated(self._age, self.contribution.clock, self.pacing.usual_round_steps)
+        old = outdated(self._age, self.contribution.clock, self.pacing.ages_every)
         return self._replacement is not None or self._renewal() is not None or (undecided and old)
 
     # -- the first model --------------------------------------------------------------------------------------

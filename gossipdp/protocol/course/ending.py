@@ -235,7 +235,7 @@ class Ending:
 
     def _await(self, facts: Facts, now: float, *, whole: bool, sources: bool) -> None:
         calls, trainers = self._membership.me.calls, self._train_on(now)
-        clock, every = self._contribution.clock, self._pacing.usual_round_steps
+        clock, every = self._contribution.clock, self._pacing.ages_every
         if self.handed_in and trainers and now > self._over_at + LATELY and outdated(self._age, clock, every):
             self.spare = True
         old = stale(self._age, clock, every, ends=self.begun, spare=self.spare)

@@ -144,11 +144,12 @@ class Averaging:
     ) -> None:
         """Round `number` of the network has begun: look for `exchanges` partners, along `schedule` if there is one.
 
-        An exchange that has lasted longer than a round ends. A scheduled exchange of this round is not repeated if the
-        partner has made it early.
+        An exchange that has lasted longer than a round ends. In the warm start it goes on: rounds become as long as
+        exchanges once one has ended. A scheduled exchange of this round is not repeated if the partner has made it
+        early.
         """
         active = self._active
-        if active is not None and active.round < self._offers.round:
+        if active is not None and active.round < self._offers.round and not self._pacing.warming_up:
             if isinstance(active, Initiator):
                 active.finish_early(now)
             else:

