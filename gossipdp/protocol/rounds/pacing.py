@@ -234,7 +234,8 @@ class Pacing:
         # A round has at least one step, and a training process may have an H of its own. The speed known until now
         # decided the length of this round.
         self._made = min(1.0, steps / self.every)
-        self._share = max(self.speed, 1.0 / usual) * max(1.0, steps / self.every)
+        length = max(self.speed, 1.0 / usual) if self.warming_up else self.every / usual
+        self._share = length * max(1.0, steps / self.every)
         if timed and not self._config.sync:
             lasting = self._speed.trained(self._step_time, now)
             self._speed.compare(self._membership.speeds(lasting, now))

@@ -155,7 +155,7 @@ class Progressing:
         return self.progress.clock
 
     clock = own_clock
-    usual_round_steps = EVERY
+    ages_every = EVERY
 
     def came(self, clock, rounds):
         pass

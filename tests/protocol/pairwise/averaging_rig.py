@@ -53,7 +53,7 @@ class Pace:
 
     def __init__(self):
         self.usual_every, self.room, self.runaway = 50, math.inf, SimpleNamespace(share=1.0)
-        self.fresh = self.alone = self.first = self.trains = False
+        self.fresh = self.alone = self.first = self.trains = self.warming_up = False
         self.distances = []
         """of the exchanges that have mixed"""
 

@@ -214,7 +214,7 @@ def test_h_is_as_configured_to_the_step_after_a_fast_spell() -> None:
     assert paced.pacing.every == 10
 
 
-@pytest.mark.parametrize(("every", "factor", "part"), [(5, 1 / 16, 0.2), (1, 1 / 16, 1.0), (100, 1 / 16, 1 / 16)])
+@pytest.mark.parametrize(("every", "factor", "part"), [(5, 1 / 16, 0.2), (1, 1 / 16, 1.0), (100, 1 / 16, 0.06)])
 def test_round_of_one_step_counts_as_its_share_of_a_usual_round(every: int, factor: float, part: float) -> None:
     paced = Paced(every=every)
     paced.speed.factor = factor

@@ -15,10 +15,10 @@ STEP = 0.1
 class Unequal(Cluster):
     """Hosts with the given `slowness`. A step takes 0.05 s times the slowness."""
 
-    def __init__(self, slowness: tuple[float, ...], latency=None, **changed: object) -> None:
+    def __init__(self, slowness: tuple[float, ...], latency=None, seed: int = 3, **changed: object) -> None:
         self.changed = changed
         plan = Plan(peers=len(slowness), size=8192 + 300, conditions=Conditions(), every=20, window=2, step_time=0.05)
-        super().__init__(3, plan, latency=latency)
+        super().__init__(seed, plan, latency=latency)
         for host, slow in zip(self.network.hosts, slowness, strict=True):
             host.step_slowness = slow
             self.network.at(min(host.index, 1.0), "start", None, lambda host=host: self.restart(host))
@@ -58,10 +58,13 @@ def test_peers_of_one_speed_keep_h_as_configured() -> None:
     }
 
 
-@pytest.mark.parametrize("slow", [10.0, 30.0])
-def test_far_slower_peer_makes_rounds_as_often_and_is_not_left_behind(slow: float) -> None:
-    """It receives the progress that it does not make itself, in a hundred rounds as in one."""
-    cluster = Unequal((slow, 1.0))
+@pytest.mark.parametrize(("slow", "seed"), [(10.0, 3), (30.0, 3), (30.0, 2)])
+def test_far_slower_peer_makes_rounds_as_often_and_is_not_left_behind(slow: float, seed: int) -> None:
+    """It receives the progress that it does not make itself, in a hundred rounds as in one.
+
+    Counted by its speed, at least a sixteenth, its rounds of one step were too long, and the clipping bound too narrow.
+    """
+    cluster = Unequal((slow, 1.0), seed=seed)
     cluster.network.run(130.0)
     cluster.march()
     rates = cluster.rates(150.0, 250.0)
