@@ -1,4 +1,4 @@
-"""Two real daemons on loopback, joined by an invite, with a `NumpyTrainer` each, for benchmarks."""
+"""Two real daemons on loopback or cables, joined by an invite, with a `NumpyTrainer` each, for benchmarks."""
 
 from __future__ import annotations
 
@@ -17,10 +17,18 @@ from numpy.typing import NDArray
 
 from gossipdp.errors import GossipdpError
 from peers.control import ask
+from simulations.processes.namespaces.hosts import Host
 from simulations.processes.numpy_trainer import NumpyTrainer
 from simulations.processes.progress import until
 
 __all__ = ["Pair", "one_daemon", "two_daemons"]
+
+PORT = 4710
+"""on which a daemon on a cable listens"""
+PATIENCE = 600.0
+"""seconds for the second daemon's model"""
+SAMPLE = 1_000_000
+"""parameters that `Pair.disagreement` looks at, about"""
 
 
 class Pair:
@@ -39,15 +47,22 @@ class Pair:
                 trainer.wait(0.005)
 
     def disagreement(self) -> float:
-        """Root mean square of x_1 - x_2 per parameter."""
-        first, second = (trainer.x for trainer in self.trainers)
+        """Root mean square of x_1 - x_2 per parameter, of parameters at equal distances."""
+        first, second = (trainer.x[:: 1 + len(trainer.x) // SAMPLE] for trainer in self.trainers)
         return float(np.sqrt(np.mean(np.square(first - second, dtype=np.float64))))
 
 
-def _start(home: Path, arguments: Sequence[str], settings: Mapping[str, Any]) -> subprocess.Popen[bytes]:
-    command = [sys.executable, "-m", "peers.cli", "--home", str(home), *arguments, "--preset", "local"]
+def _start(
+    home: Path, arguments: Sequence[str], settings: Mapping[str, Any], cable: Host | None
+) -> subprocess.Popen[bytes]:
+    command = [sys.executable, "-m", "peers.cli", "--home", str(home), *arguments]
+    command += ["--preset", "wan" if cable else "local"]
+    if cable:
+        settings = {**settings, "network.listen": f"tcp://{cable.address}:{PORT}"}
     for key, value in settings.items():
         command += ["--set", f"{key}={value}"]
+    if cable:
+        command = cable.command(command)
     with open(home.with_suffix(".log"), "wb") as log:
         return subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
 
@@ -58,11 +73,18 @@ def _stop(child: subprocess.Popen[bytes]) -> None:
 
 
 @contextlib.contextmanager
-def one_daemon(name: str, arguments: Sequence[str], settings: Mapping[str, Any]) -> Iterator[Path]:
-    """Start a daemon with `gossipdp ARGUMENTS`. Gives its home once its control socket answers."""
+def one_daemon(
+    name: str, arguments: Sequence[str], settings: Mapping[str, Any], cable: Host | None = None
+) -> Iterator[Path]:
+    """Start a daemon with `gossipdp ARGUMENTS`. Gives its home once its control socket answers.
+
+    Args:
+        settings: configuration keys.
+        cable: the host of a lab that it runs on; otherwise on loopback.
+    """
     with tempfile.TemporaryDirectory(prefix="gossipdp-") as place:
         home = Path(place) / name
-        child = _start(home, arguments, settings)
+        child = _start(home, arguments, settings, cable)
         try:
             until("the daemon answers", lambda: _answers(home, child))
             yield home
@@ -78,9 +100,10 @@ def _answers(home: Path, child: subprocess.Popen[bytes]) -> bool:
 
 
 @contextlib.contextmanager
-def two_daemons(x: NDArray[np.float32], settings: Mapping[str, Any]) -> Iterator[Pair]:
-    """Found a network with `x` and join it. `settings` are configuration keys."""
-    with one_daemon("first", ["up", "--network", "bench"], settings) as first:
-        trainer = NumpyTrainer(first, x)
-        with one_daemon("second", ["join", f"@{first / 'invite'}"], settings) as second:
-            yield Pair([first, second], [trainer, NumpyTrainer(second, np.zeros_like(x))])
+def two_daemons(x: NDArray[np.float32], settings: Mapping[str, Any], cables: Sequence[Host] = ()) -> Iterator[Pair]:
+    """Found a network with `x` and join it. `settings` and `cables`: see `one_daemon`."""
+    one, other = cables or (None, None)
+    with one_daemon("first", ["up", "--network", "bench"], settings, one) as first:
+        trainer = NumpyTrainer(first, x, timeout=PATIENCE)
+        with one_daemon("second", ["join", f"@{first / 'invite'}"], settings, other) as second:
+            yield Pair([first, second], [trainer, NumpyTrainer(second, np.zeros_like(x), timeout=PATIENCE)])

@@ -23,9 +23,9 @@ from numpy.typing import NDArray
 from gossipdp.codecs import CODECS, kernels
 from gossipdp.codecs.base import Buffer, Vector
 from gossipdp.codecs.blocks import BLOCK
+from gossipdp.protocol.schema import chunk_parameters, chunk_spans
 from peers.memory import keep_memory
 
-CHUNK = 1 << 20
 SHARE = 0.5
 PULL = 0.4
 MARK = 2.0
@@ -44,12 +44,17 @@ class Case:
     partner: list[tuple[Buffer, list[Buffer]]]
 
 
-def make(codec: str, parameters: int) -> Case:
+def make(codec: str, parameters: int, width: int = 0) -> Case:
+    """Both sides of an exchange.
+
+    Args:
+        width: parameters a chunk; 0: as in a model of `parameters`.
+    """
     rng = np.random.default_rng(7)
     own = rng.standard_normal(parameters, dtype=np.float32) * np.float32(0.05)
     difference = rng.standard_normal(parameters, dtype=np.float32) * np.float32(1e-4)
     predicted = np.full(-(-parameters // BLOCK), 6e-4, np.float32)
-    spans = [slice(start, min(start + CHUNK, parameters)) for start in range(0, parameters, CHUNK)]
+    spans = chunk_spans(parameters, parameters, width or chunk_parameters(parameters))
     other, partner = own + difference, []
     for number, span in enumerate(spans):
         theirs = CODECS[codec].chunk(other[span], predicted[_blocks(span)], lower=False, seed=number)

@@ -1,6 +1,7 @@
-"""One exchange between two daemons on loopback, against its parts.
+"""One exchange between two daemons, against its parts.
 
     python -m simulations.processes.benchmarks.exchange [--parameters 25000000] [--runs 9] [--json]
+    python -m simulations.processes.benchmarks.exchange --link loopback 1gbit --workers 1 2 4 --page
 
 Two processes without a protocol run the parts: the codec (encode, decode, norm and mix of the whole vector, one thread
 a side) and the wire (the frames of that exchange over bare CURVE pyzmq, both ways). An exchange overlaps them, so both
@@ -9,6 +10,9 @@ max(codec, wire). The parts also run one after the other. With spare cores the t
 daemons share, the codec alone keeps all cores busy. Exchange and parts alternate. Each exchange is checked: the mean of
 both replicas stays, and they agree better than before.
 
+With `--link` the part is the wire alone, over the same link. Links other than loopback are cables of that rate between
+two network namespaces. The mark is then on 1 Gbit/s with as many compute threads as cores.
+
 The last lines give the CPU time of a daemon for one exchange, with the check and outer step before it (`cpu_parts`).
 That of an idle daemon in the same time is subtracted.
 """
@@ -16,6 +20,8 @@ That of an idle daemon in the same time is subtracted.
 from __future__ import annotations
 
 import argparse
+import contextlib
+import itertools
 import json
 import multiprocessing
 import os
@@ -23,33 +29,49 @@ import platform
 import statistics
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from datetime import date
 from multiprocessing.connection import Connection
+from pathlib import Path
 from typing import Any
 
 import numpy as np
+import psutil
 import zmq
 
 from gossipdp.codecs import kernels
+from gossipdp.protocol.schema import chunk_parameters
 from gossipdp.runtime.network.identity import Identity, NetworkSecret
 from peers.memory import keep_memory
+from simulations.lab.pages.report import commit
 from simulations.processes.benchmarks import codec
 from simulations.processes.benchmarks.cpu_parts import PARTS, daemon_of, spent
+from simulations.processes.namespaces.hosts import Host, Lab
+from simulations.processes.needs import lacks
 from simulations.processes.two_daemons import Pair, two_daemons
 
 MARK = 1.3
+MARKED = "1gbit"
+"""the link whose exchanges have the mark, beside loopback without `--link`"""
+DIFFERENT = 16
+"""chunks whose frames the wire sends again and again: a billion parameters need no copies of their own"""
+ROOT = Path(__file__).parents[3]
+BURST = "1mb"
+"""of a cable. At 1 Gbit/s a bucket of 64 kB lasts half a millisecond, and a kernel that wakes up later loses rate."""
+PAGE = ROOT / "simulations" / "results" / "exchange.md"
 
 
 def one_exchange(pair: Pair, rng: np.random.Generator) -> dict[str, Any]:
     """Move both replicas apart, let both step, and time the exchanges that follow. Return the figures of the last."""
     for trainer in pair.trainers:
-        trainer.x += 0.01 * rng.standard_normal(len(trainer.x), dtype=np.float32)
+        for piece in np.split(trainer.x, range(1 << 20, len(trainer.x), 1 << 20)):
+            piece += np.float32(0.01) * rng.standard_normal(len(piece), dtype=np.float32)
     before, apart = sum(float(t.x.mean(dtype=np.float64)) for t in pair.trainers), pair.disagreement()
     seen = pair.status(0)["exchanges"].get("done", 0)
-    for trainer in pair.trainers:
-        trainer.step(submit=True)
-    for _ in range(200):
+    with ThreadPoolExecutor(2) as threads:
+        list(threads.map(lambda trainer: trainer.step(submit=True), pair.trainers))
+    for _ in range(1200):
         pair.wait(0.1)
         status = pair.status(0)
         if status["exchanges"].get("done", 0) > seen and not status["partner"]:
@@ -87,24 +109,36 @@ class Watch:
         return time.monotonic() - self._began, used
 
 
-def side(parameters: int, listens: bool, pipe: Connection) -> None:
+def case_of(parameters: int, whole: bool) -> tuple[codec.Case, list[list[Any]]]:
+    """The vectors of an exchange, and the frames that each side sends. Unless `whole`, the vectors have few chunks."""
+    width = chunk_parameters(parameters)
+    chunks = -(-parameters // width)
+    left_out = 0 if whole else max(0, chunks - DIFFERENT)
+    case = codec.make("modulo4", parameters - left_out * width, width)
+    sent = [*itertools.islice(itertools.cycle(case.partner[:-1]), chunks - 1), case.partner[-1]]
+    return case, [[b"\x90", ranges, *frames] for ranges, frames in sent]
+
+
+def side(parameters: int, cables: Sequence[Host], listens: bool, whole: bool, pipe: Connection) -> None:
     """One end of the parts. Runs what the pipe asks for (codec, wire or both) and answers with the seconds of each."""
     kernels.warm_up()
     keep_memory()
-    case = codec.make("modulo4", parameters)
-    a, pending = case.own.copy(), np.zeros(parameters, np.float32)
-    payload = [[b"\x90", ranges, *frames] for ranges, frames in case.partner]
-    with zmq.Context() as context, context.socket(zmq.PAIR) as socket:
+    case, payload = case_of(parameters, whole)
+    a, pending = case.own.copy(), np.zeros_like(case.own)
+    server_at = cables[0].address if cables else "127.0.0.1"
+    # Threads of libzmq belong to the network in which they begin.
+    within = cables[0 if listens else 1].inside() if cables else contextlib.nullcontext()
+    with within, zmq.Context() as context, context.socket(zmq.PAIR) as socket:
         server, mine = NetworkSecret(bytes(32)).curve_server_keys(), Identity.generate().curve
         if listens:
             socket.setsockopt(zmq.CURVE_SERVER, 1)
             socket.setsockopt(zmq.CURVE_SECRETKEY, server.secret)
-            pipe.send(socket.bind_to_random_port("tcp://127.0.0.1"))
+            pipe.send(socket.bind_to_random_port(f"tcp://{server_at}"))
         else:
             socket.setsockopt(zmq.CURVE_SERVERKEY, server.public)
             socket.setsockopt(zmq.CURVE_PUBLICKEY, mine.public)
             socket.setsockopt(zmq.CURVE_SECRETKEY, mine.secret)
-            socket.connect(f"tcp://127.0.0.1:{pipe.recv()}")
+            socket.connect(f"tcp://{server_at}:{pipe.recv()}")
         # The first message waits for the handshake.
         socket.send(b"")
         socket.recv()
@@ -134,14 +168,14 @@ def side(parameters: int, listens: bool, pipe: Connection) -> None:
 
 
 class Parts:
-    """Two processes that do the work of both ends of an exchange at the same time."""
+    """Two processes that do the work of both ends of an exchange at the same time; of the codec only if `whole`."""
 
-    def __init__(self, parameters: int) -> None:
+    def __init__(self, parameters: int, cables: Sequence[Host] = (), *, whole: bool = True) -> None:
         context = multiprocessing.get_context("spawn")
         self._pipes = []
         for listens in (True, False):
             here, there = context.Pipe()
-            context.Process(target=side, args=(parameters, listens, there), daemon=True).start()
+            context.Process(target=side, args=(parameters, cables, listens, whole, there), daemon=True).start()
             self._pipes.append(here)
         listener, dialler = self._pipes
         dialler.send(listener.recv())
@@ -160,67 +194,145 @@ class Parts:
             pipe.send(())
 
 
-def main() -> int:
-    parser = argparse.ArgumentParser(description="a whole exchange against the longer of its parts")
-    parser.add_argument("--parameters", type=int, default=25_000_000)
-    parser.add_argument("--runs", type=int, default=9)
-    parser.add_argument("--workers", type=int, default=1, help="compute threads of each daemon")
-    parser.add_argument("--json", action="store_true")
-    options = parser.parse_args()
+def measure(size: int, runs: int, link: str, workers: int) -> dict[str, Any]:
+    """Figures of exchanges over `link`, a rate or "loopback", against the wire; of "" against codec and wire."""
+    cores = os.cpu_count() or 1
+    others = psutil.cpu_percent(3.0) / 100 * cores
+    with contextlib.ExitStack() as stack:
+        cables = []
+        if link not in ("", "loopback"):
+            lab = stack.enter_context(Lab(2))
+            cables = lab.hosts
+            for cable in cables:
+                lab.set_rate(cable, link, burst=BURST)
+        parts = Parts(size, cables, whole=not link)
+        stack.callback(parts.close)
+        asked = (("wire",),) if link else (("codec", "wire"), ("codec",), ("wire",))
+        rows, cpu = exchanges(size, runs, workers, cables, lambda: [parts.seconds(*each) for each in asked])
+    whole, *apart = (round(1e3 * statistics.median(column), 1) for column in zip(*rows, strict=True))
+    ratio = statistics.median(row[0] / row[1] for row in rows)
+    figures = {
+        "parameters": size,
+        "link": link or "loopback",
+        "workers": workers,
+        "runs": len(rows),
+        "exchange_ms": whole,
+        **dict(zip(("wire_ms",) if link else ("parts_ms", "codec_alone_ms", "wire_alone_ms"), apart, strict=True)),
+        "ratio": round(ratio, 3),
+        "cpu_ms": {part: round(1e3 * statistics.median(row[part] for row in cpu), 1) for part in PARTS},
+        "cores_others_used": round(others, 1),
+        "machine": platform.machine(),
+        "cores": cores,
+    }
+    if not link:
+        figures["ratio_to_parts_apart"] = round(statistics.median(row[0] / max(row[2:]) for row in rows), 3)
+    if not link or (link == MARKED and workers == cores):
+        figures |= {"mark": MARK, "reached": ratio <= MARK}
+    return figures
+
+
+def exchanges(
+    size: int, runs: int, workers: int, cables: Sequence[Host], parts: Callable[[], list[float]]
+) -> tuple[list[list[float]], list[dict[str, float]]]:
+    """Seconds of each exchange and of the parts after it; CPU seconds of a daemon for each."""
     rng = np.random.default_rng(1)
-    size = options.parameters
-    parts = Parts(size)
-    x = 0.05 * rng.standard_normal(size, dtype=np.float32)
-    rows, cpu_rows = [], []
+    rows, cpu = [], []
     # lr 1 and momentum 0: a side moves by its whole step, so the check knows the result
     settings = {
         "exchange.warmup_steps": 10**9,
         "exchange.early_steps": 0,
         "exchange.bits": 4,
-        "compute.workers": options.workers,
+        "checkpoint.every": "off",
+        "compute.workers": workers,
     }
-    with two_daemons(x, settings) as pair:
+    with two_daemons(0.05 * rng.standard_normal(size, dtype=np.float32), settings, cables) as pair:
         watch = Watch(pair)
-        for _ in range(options.runs + 2):
+        for _ in range(runs + 2):
             watch.begin()
             last = one_exchange(pair, rng)
-            cpu_rows.append(watch.end())
-            if last["codec"] != "modulo4" or last["chunks"] != last["of"]:
-                continue
-            rows.append(
-                (last["seconds"], parts.seconds("codec", "wire"), parts.seconds("codec"), parts.seconds("wire"))
-            )
-    parts.close()
-    whole, together, cpu, wire = (1e3 * statistics.median(column) for column in zip(*rows, strict=True))
-    ratio = statistics.median(row[0] / row[1] for row in rows)
-    apart = statistics.median(row[0] / max(row[2:]) for row in rows)
-    figures = {
-        "parameters": size,
-        "runs": len(rows),
-        "exchange_ms": round(whole, 1),
-        "parts_ms": round(together, 1),
-        "ratio": round(ratio, 3),
-        "mark": MARK,
-        "reached": ratio <= MARK,
-        "codec_alone_ms": round(cpu, 1),
-        "wire_alone_ms": round(wire, 1),
-        "ratio_to_parts_apart": round(apart, 3),
-        "workers": options.workers,
-        "cpu_ms": {part: round(1e3 * statistics.median(row[part] for row in cpu_rows), 1) for part in PARTS},
-        "machine": platform.machine(),
-        "cores": os.cpu_count(),
-    }
-    if options.json:
-        print(json.dumps(figures))
+            used = watch.end()
+            if last["codec"] == "modulo4" and last["chunks"] == last["of"]:
+                rows.append([last["seconds"], *parts()])
+                cpu.append(used)
+    return rows, cpu
+
+
+def lines_of(figures: dict[str, Any]) -> str:
+    """The figures for people."""
+    size, link = figures["parameters"], figures["link"]
+    mark = f" (mark {MARK})" if "mark" in figures else ""
+    said = f"exchange of {size:,} parameters, {link}: {figures['exchange_ms']:.1f} ms; "
+    if "wire_ms" in figures:
+        said += f"wire {figures['wire_ms']:.1f} ms; ratio {figures['ratio']:.2f}{mark}\n"
     else:
-        print(
-            f"exchange of {size:,} parameters: {whole:.1f} ms; codec and wire together {together:.1f} ms; "
-            f"ratio {ratio:.2f} (mark {MARK})\n"
-            f"  one after the other: codec {cpu:.1f} ms, wire {wire:.1f} ms; ratio {apart:.2f}; {os.cpu_count()} cores"
+        said += (
+            f"codec and wire together {figures['parts_ms']:.1f} ms; ratio {figures['ratio']:.2f}{mark}\n"
+            f"  one after the other: codec {figures['codec_alone_ms']:.1f} ms, wire {figures['wire_alone_ms']:.1f} ms; "
+            f"ratio {figures['ratio_to_parts_apart']:.2f}\n"
         )
-        each = ", ".join(f"{part} {1e6 * ms / size:.2f}" for part, ms in figures["cpu_ms"].items())
-        print(f"  CPU milliseconds a million parameters, of one side with {options.workers} compute threads: {each}")
-    return 0 if figures["reached"] else 1
+    each = ", ".join(f"{part} {1e6 * ms / size:.2f}" for part, ms in figures["cpu_ms"].items())
+    return (
+        f"{said}  CPU milliseconds a million parameters, of one side, {figures['workers']} compute threads: {each}\n"
+        f"  {figures['cores']} cores; just before, other processes used {figures['cores_others_used']}"
+    )
+
+
+def page(rows: Sequence[dict[str, Any]], command: str, commit: str) -> str:
+    """The page in Markdown, of figures against the wire."""
+    first = rows[0]
+    lines = [
+        "# exchange: What does an exchange cost beside its wire?",
+        "",
+        f"Two daemons exchange a model of {first['parameters']:,} parameters at 4 bits. They share {first['cores']} "
+        "cores with each other and with other jobs. Links are loopback, or cables of the named rate between two network "
+        f"namespaces. {first['machine']}; commit {commit}, {date.today().isoformat()}.",
+        "",
+        f"    {command}",
+        "",
+        "* **Wire**: the frames of that exchange over bare CURVE pyzmq, both ways at once, over the same link. It "
+        f"alternates with the exchange, {first['runs']} times a row. Times are medians, and *ratio* is the median of "
+        "the pairs' ratios.",
+        "* **CPU seconds** of one daemon, for an exchange and the check and outer step before it: compute threads, "
+        "libzmq's threads, and Python's I/O thread.",
+        "* **Both, on all cores**: the CPU seconds of both daemons by the number of cores. No exchange here can be "
+        "much shorter.",
+        "* **Others**: cores that other processes used just before the row.",
+        "",
+        "| link | threads | exchange, s | wire, s | ratio | vectors | wire | Python | both, on all cores, s | others |",
+        "|---|---:|---:|---:|---:|---:|---:|---:|---:|---:|",
+    ]
+    for row in rows:
+        cpu = [row["cpu_ms"][part] / 1e3 for part in PARTS]
+        cells = [row["exchange_ms"] / 1e3, row["wire_ms"] / 1e3, row["ratio"], *cpu, 2 * sum(cpu) / row["cores"]]
+        told = " | ".join(f"{cell:.2f}" for cell in cells)
+        lines.append(f"| {row['link']} | {row['workers']} | {told} | {row['cores_others_used']:.1f} |")
+    for row in rows:
+        if "mark" in row:
+            met = "reached" if row["reached"] else "missed"
+            lines += ["", f"Mark: at {MARKED} with as many threads as cores, a ratio of {MARK} at most. It was {met}."]
+    return "\n".join(lines) + "\n"
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description="a whole exchange against the longer of its parts")
+    parser.add_argument("--parameters", type=int, default=25_000_000)
+    parser.add_argument("--runs", type=int, default=9)
+    parser.add_argument("--workers", type=int, nargs="+", default=[1], help="compute threads of each daemon")
+    parser.add_argument("--link", nargs="+", default=[], help="loopback, or a rate such as 1gbit: against the wire")
+    parser.add_argument("--page", type=Path, nargs="?", const=PAGE, help="with --link: write the page")
+    parser.add_argument("--json", action="store_true")
+    options = parser.parse_args(arguments)
+    if set(options.link) - {"loopback"} and (why := lacks("namespaces")):
+        print(why, file=sys.stderr)
+        return 7
+    rows = []
+    for link, workers in itertools.product(options.link or [""], options.workers):
+        rows.append(measure(options.parameters, options.runs, link, workers))
+        print(json.dumps(rows[-1]) if options.json else lines_of(rows[-1]), flush=True)
+    if options.page and options.link:
+        command = "python -m simulations.processes.benchmarks.exchange " + " ".join(arguments or sys.argv[1:])
+        options.page.write_text(page(rows, command, commit(ROOT)))
+    return 0 if all(row.get("reached", True) for row in rows) else 1
 
 
 if __name__ == "__main__":
