@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from gossipdp.errors import GossipdpError
 from peers.control import ask
 from simulations.processes.namespaces.hosts import Host
+from simulations.processes.namespaces.processes import environment
 from simulations.processes.numpy_trainer import NumpyTrainer
 from simulations.processes.progress import until
 
@@ -64,7 +65,7 @@ def _start(
     if cable:
         command = cable.command(command)
     with open(home.with_suffix(".log"), "wb") as log:
-        return subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
+        return subprocess.Popen(command, env=environment(), stdin=subprocess.DEVNULL, stdout=log, stderr=log)
 
 
 def _stop(child: subprocess.Popen[bytes]) -> None:

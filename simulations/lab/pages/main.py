@@ -274,7 +274,10 @@ def _overview(folder: Path) -> None:
     if path.exists() and not path.read_text().startswith(OVERVIEW):
         return
     pages = {name: folder / f"{name}.md" for name in SUITES}
-    text = overview({name: page.read_text() for name, page in pages.items() if page.exists()})
+    others = {
+        page.stem: page.read_text() for page in sorted(folder.glob("*.md")) if page.stem not in (*pages, path.stem)
+    }
+    text = overview({name: page.read_text() for name, page in pages.items() if page.exists()}, others)
     # Two suites that end at once each leave a whole file.
     partial = path.with_suffix(f".{os.getpid()}")
     partial.write_text(text)

@@ -115,8 +115,13 @@ def page(suite: Suite, findings: Findings, about: About, pictures: Mapping[str, 
     return "\n".join(lines).rstrip() + "\n"
 
 
-def overview(pages: Mapping[str, str]) -> str:
-    """The overview of all pages in Markdown: how each was played, and the marks that it missed."""
+def overview(pages: Mapping[str, str], others: Mapping[str, str]) -> str:
+    """The overview of all pages in Markdown: how each was played, and the marks that it missed.
+
+    Args:
+        pages: texts of the suites' pages by name.
+        others: texts of other pages, which are listed.
+    """
     played, missed = [], []
     for name, text in pages.items():
         found = _marks_of(text)
@@ -133,12 +138,17 @@ def overview(pages: Mapping[str, str]) -> str:
     tables = [
         Table("Pages", ("page", "question", "marks met", "played", "commit"), played),
         Table("Marks missed", ("page", "what", "must be", "measured"), missed),
+        Table("Other pages", ("page", "of"), [(f"[{name}]({name}.md)", _title(text)) for name, text in others.items()]),
         Table("Words", ("word", "what it means"), list(WORDS.items())),
     ]
     lines = [OVERVIEW, "", said, ""]
     for table in tables:
         lines += [*_table(table), ""] if table.rows else []
     return "\n".join(lines).rstrip() + "\n"
+
+
+def _title(text: str) -> str:
+    return text.partition("\n")[0].removeprefix("# ")
 
 
 def _marks_of(text: str) -> list[list[str]]:

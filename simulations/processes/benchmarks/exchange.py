@@ -284,7 +284,7 @@ def page(rows: Sequence[dict[str, Any]], command: str, commit: str) -> str:
         "# exchange: What does an exchange cost beside its wire?",
         "",
         f"Two daemons exchange a model of {first['parameters']:,} parameters at 4 bits. They share {first['cores']} "
-        "cores with each other and with other jobs. Links are loopback, or cables of the named rate between two network "
+        "cores with each other and with other jobs. Links are loopback, or cables of the named rate between network "
         f"namespaces. {first['machine']}; commit {commit}, {date.today().isoformat()}.",
         "",
         f"    {command}",

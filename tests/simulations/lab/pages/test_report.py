@@ -37,12 +37,13 @@ def test_overview_repeats_the_missed_marks_of_its_pages():
     findings = Findings(checks=[Check("d", "<= 1", "0", True), missed], reported=[reported("gap", 0.5)])
     about = the_runs(commit="abc, with changes")
     pages = {"b1": page(SUITES["b1"], findings, about, {}), "clock": page(SUITES["clock"], Findings(), about, {})}
-    lines = overview(pages).splitlines()
+    lines = overview(pages, {"race": "# The race: real\n\ntext"}).splitlines()
     played = "normal; seeds 0 to 2; 2 runs | abc, with changes, 2026-01-02 |"
     assert f"| [b1](b1.md) | How good a model for how many bytes? | 1 of 2 | {played}" in lines
     assert f"| [clock](clock.md) | At equal time, where does each method stand? | none | {played}" in lines
     below = lines.index("|---|---|---|---|", lines.index("## Marks missed"))
-    assert lines[below + 1 : below + 4] == ["| b1 | b's \\| loss, nats | <= 1 | 2 (1 seed) |", "", "## Words"]
+    assert lines[below + 1 : below + 4] == ["| b1 | b's \\| loss, nats | <= 1 | 2 (1 seed) |", "", "## Other pages"]
+    assert "| [race](race.md) | The race: real |" in lines
 
 
 def test_overview_is_written_with_every_page_and_replaces_no_other_file(tmp_path):
