@@ -1,7 +1,7 @@
 """One exchange between two daemons, against its parts.
 
     python -m simulations.processes.benchmarks.exchange [--parameters 25000000] [--runs 9] [--json]
-    python -m simulations.processes.benchmarks.exchange --link loopback 1gbit --workers 1 2 4 --page
+    python -m simulations.processes.benchmarks.exchange --link loopback 1gbit --workers 1 2 4 --window 8 32 --page
 
 Two processes without a protocol run the parts: the codec (encode, decode, norm and mix of the whole vector, one thread
 a side) and the wire (the frames of that exchange over bare CURVE pyzmq, both ways). An exchange overlaps them, so both
@@ -29,7 +29,7 @@ import platform
 import statistics
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from datetime import date
 from multiprocessing.connection import Connection
@@ -37,7 +37,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import psutil
 import zmq
 
 from gossipdp.codecs import kernels
@@ -65,8 +64,10 @@ PAGE = ROOT / "simulations" / "results" / "exchange.md"
 def one_exchange(pair: Pair, rng: np.random.Generator) -> dict[str, Any]:
     """Move both replicas apart, let both step, and time the exchanges that follow. Return the figures of the last."""
     for trainer in pair.trainers:
-        for piece in np.split(trainer.x, range(1 << 20, len(trainer.x), 1 << 20)):
-            piece += np.float32(0.01) * rng.standard_normal(len(piece), dtype=np.float32)
+        # Numbers for all parameters would take longer than the exchange.
+        noise = np.float32(0.01) * rng.standard_normal(1 << 20, dtype=np.float32)
+        for piece in np.split(trainer.x, range(len(noise), len(trainer.x), len(noise))):
+            piece += noise[: len(piece)]
     before, apart = sum(float(t.x.mean(dtype=np.float64)) for t in pair.trainers), pair.disagreement()
     seen = pair.status(0)["exchanges"].get("done", 0)
     with ThreadPoolExecutor(2) as threads:
@@ -194,10 +195,19 @@ class Parts:
             pipe.send(())
 
 
-def measure(size: int, runs: int, link: str, workers: int) -> dict[str, Any]:
+def share_of_a_core(seconds: float = 2.0) -> float:
+    """What a thread that never waits gets of a core: less than 1 beside other jobs."""
+    began, used = time.perf_counter(), time.thread_time()
+    while time.perf_counter() < began + seconds:
+        pass
+    return (time.thread_time() - used) / seconds
+
+
+def measure(size: int, runs: int, link: str, workers: int, window: int) -> dict[str, Any]:
     """Figures of exchanges over `link`, a rate or "loopback", against the wire; of "" against codec and wire."""
+    settings = {"compute.workers": workers, "exchange.window": window}
     cores = os.cpu_count() or 1
-    others = psutil.cpu_percent(3.0) / 100 * cores
+    share = share_of_a_core()
     with contextlib.ExitStack() as stack:
         cables = []
         if link not in ("", "loopback"):
@@ -208,19 +218,20 @@ def measure(size: int, runs: int, link: str, workers: int) -> dict[str, Any]:
         parts = Parts(size, cables, whole=not link)
         stack.callback(parts.close)
         asked = (("wire",),) if link else (("codec", "wire"), ("codec",), ("wire",))
-        rows, cpu = exchanges(size, runs, workers, cables, lambda: [parts.seconds(*each) for each in asked])
+        rows, cpu = exchanges(size, runs, settings, cables, lambda: [parts.seconds(*each) for each in asked])
     whole, *apart = (round(1e3 * statistics.median(column), 1) for column in zip(*rows, strict=True))
     ratio = statistics.median(row[0] / row[1] for row in rows)
     figures = {
         "parameters": size,
         "link": link or "loopback",
         "workers": workers,
+        "window": window,
         "runs": len(rows),
         "exchange_ms": whole,
         **dict(zip(("wire_ms",) if link else ("parts_ms", "codec_alone_ms", "wire_alone_ms"), apart, strict=True)),
         "ratio": round(ratio, 3),
         "cpu_ms": {part: round(1e3 * statistics.median(row[part] for row in cpu), 1) for part in PARTS},
-        "cores_others_used": round(others, 1),
+        "share_of_a_core": round(share, 2),
         "machine": platform.machine(),
         "cores": cores,
     }
@@ -232,20 +243,19 @@ def measure(size: int, runs: int, link: str, workers: int) -> dict[str, Any]:
 
 
 def exchanges(
-    size: int, runs: int, workers: int, cables: Sequence[Host], parts: Callable[[], list[float]]
+    size: int, runs: int, settings: Mapping[str, int], cables: Sequence[Host], parts: Callable[[], list[float]]
 ) -> tuple[list[list[float]], list[dict[str, float]]]:
     """Seconds of each exchange and of the parts after it; CPU seconds of a daemon for each."""
     rng = np.random.default_rng(1)
     rows, cpu = [], []
     # lr 1 and momentum 0: a side moves by its whole step, so the check knows the result
-    settings = {
+    fixed = {
         "exchange.warmup_steps": 10**9,
         "exchange.early_steps": 0,
         "exchange.bits": 4,
         "checkpoint.every": "off",
-        "compute.workers": workers,
     }
-    with two_daemons(0.05 * rng.standard_normal(size, dtype=np.float32), settings, cables) as pair:
+    with two_daemons(0.05 * rng.standard_normal(size, dtype=np.float32), {**fixed, **settings}, cables) as pair:
         watch = Watch(pair)
         for _ in range(runs + 2):
             watch.begin()
@@ -273,7 +283,7 @@ def lines_of(figures: dict[str, Any]) -> str:
     each = ", ".join(f"{part} {1e6 * ms / size:.2f}" for part, ms in figures["cpu_ms"].items())
     return (
         f"{said}  CPU milliseconds a million parameters, of one side, {figures['workers']} compute threads: {each}\n"
-        f"  {figures['cores']} cores; just before, other processes used {figures['cores_others_used']}"
+        f"  {figures['cores']} cores; just before, a busy thread got {figures['share_of_a_core']:.2f} of a core"
     )
 
 
@@ -292,24 +302,26 @@ def page(rows: Sequence[dict[str, Any]], command: str, commit: str) -> str:
         "* **Wire**: the frames of that exchange over bare CURVE pyzmq, both ways at once, over the same link. It "
         f"alternates with the exchange, {first['runs']} times a row. Times are medians, and *ratio* is the median of "
         "the pairs' ratios.",
+        "* **Window**: chunks open at once, the setting `exchange.window`. *Threads* is `compute.workers`.",
         "* **CPU seconds** of one daemon, for an exchange and the check and outer step before it: compute threads, "
         "libzmq's threads, and Python's I/O thread.",
-        "* **Both, on all cores**: the CPU seconds of both daemons by the number of cores. No exchange here can be "
+        "* **CPU over cores**: the CPU seconds of both daemons over the number of cores. No exchange here can be "
         "much shorter.",
-        "* **Others**: cores that other processes used just before the row.",
+        "* **Core**: the share of a core that a busy thread got beside other jobs, just before the row.",
         "",
-        "| link | threads | exchange, s | wire, s | ratio | vectors | wire | Python | both, on all cores, s | others |",
-        "|---|---:|---:|---:|---:|---:|---:|---:|---:|---:|",
+        "| link | threads | window | exchange, s | wire, s | ratio | vectors | wire | Python | CPU over cores, s | core |",
+        "|---|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|",
     ]
     for row in rows:
         cpu = [row["cpu_ms"][part] / 1e3 for part in PARTS]
         cells = [row["exchange_ms"] / 1e3, row["wire_ms"] / 1e3, row["ratio"], *cpu, 2 * sum(cpu) / row["cores"]]
         told = " | ".join(f"{cell:.2f}" for cell in cells)
-        lines.append(f"| {row['link']} | {row['workers']} | {told} | {row['cores_others_used']:.1f} |")
+        lines.append(f"| {row['link']} | {row['workers']} | {row['window']} | {told} | {row['share_of_a_core']:.2f} |")
     for row in rows:
         if "mark" in row:
             met = "reached" if row["reached"] else "missed"
-            lines += ["", f"Mark: at {MARKED} with as many threads as cores, a ratio of {MARK} at most. It was {met}."]
+            mark = f"Mark: at {MARKED} with as many threads as cores, a ratio of {MARK} at most."
+            lines += ["", f"{mark} With a window of {row['window']} it was {met}."]
     return "\n".join(lines) + "\n"
 
 
@@ -318,6 +330,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--parameters", type=int, default=25_000_000)
     parser.add_argument("--runs", type=int, default=9)
     parser.add_argument("--workers", type=int, nargs="+", default=[1], help="compute threads of each daemon")
+    parser.add_argument("--window", type=int, nargs="+", default=[8], help="chunks open at once (%(default)s)")
     parser.add_argument("--link", nargs="+", default=[], help="loopback, or a rate such as 1gbit: against the wire")
     parser.add_argument("--page", type=Path, nargs="?", const=PAGE, help="with --link: write the page")
     parser.add_argument("--json", action="store_true")
@@ -326,8 +339,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(why, file=sys.stderr)
         return 7
     rows = []
-    for link, workers in itertools.product(options.link or [""], options.workers):
-        rows.append(measure(options.parameters, options.runs, link, workers))
+    for link, workers, window in itertools.product(options.link or [""], options.workers, options.window):
+        rows.append(measure(options.parameters, options.runs, link, workers, window))
         print(json.dumps(rows[-1]) if options.json else lines_of(rows[-1]), flush=True)
     if options.page and options.link:
         command = "python -m simulations.processes.benchmarks.exchange " + " ".join(arguments or sys.argv[1:])
