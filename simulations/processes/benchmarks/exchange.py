@@ -303,13 +303,12 @@ def page(rows: Sequence[dict[str, Any]], command: str, commit: str) -> str:
         f"alternates with the exchange, {first['runs']} times a row. Times are medians, and *ratio* is the median of "
         "the pairs' ratios.",
         "* **Window**: chunks open at once, the setting `exchange.window`. *Threads* is `compute.workers`.",
-        "* **CPU seconds** of one daemon, for an exchange and the check and outer step before it: compute threads, "
+        "* **Vectors, wire, Python**: CPU seconds of one daemon, for an exchange and the check and outer step before it: compute threads, "
         "libzmq's threads, and Python's I/O thread.",
-        "* **CPU over cores**: the CPU seconds of both daemons over the number of cores. No exchange here can be "
-        "much shorter.",
+        "* **CPU**: the CPU seconds of both daemons over the number of cores. No exchange here can be much shorter.",
         "* **Core**: the share of a core that a busy thread got beside other jobs, just before the row.",
         "",
-        "| link | threads | window | exchange, s | wire, s | ratio | vectors | wire | Python | CPU over cores, s | core |",
+        "| link | threads | window | exchange, s | wire, s | ratio | vectors | wire | Python | CPU, s | core |",
         "|---|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|",
     ]
     for row in rows:
