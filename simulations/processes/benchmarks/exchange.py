@@ -303,9 +303,9 @@ def page(rows: Sequence[dict[str, Any]], command: str, commit: str) -> str:
         f"alternates with the exchange, {first['runs']} times a row. Times are medians, and *ratio* is the median of "
         "the pairs' ratios.",
         "* **Window**: chunks open at once, the setting `exchange.window`. *Threads* is `compute.workers`.",
-        "* **Vectors, wire, Python**: CPU seconds of one daemon, for an exchange and the check and outer step before it: compute threads, "
-        "libzmq's threads, and Python's I/O thread.",
-        "* **CPU**: the CPU seconds of both daemons over the number of cores. No exchange here can be much shorter.",
+        "* **Vectors, wire, Python**: CPU seconds of one daemon's compute threads, libzmq's threads and I/O thread, "
+        "for an exchange and the check and outer step before it.",
+        "* **CPU**: these of both daemons, over the number of cores.",
         "* **Core**: the share of a core that a busy thread got beside other jobs, just before the row.",
         "",
         "| link | threads | window | exchange, s | wire, s | ratio | vectors | wire | Python | CPU, s | core |",
