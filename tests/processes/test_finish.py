@@ -89,7 +89,7 @@ with gossipdp.attach(model, optimizer) as peer:
 def test_a_script_that_ends_early_leaves_no_final_model_and_its_steps_are_in_that_of_the_last(tmp_path: Path) -> None:
     script, end = tmp_path / "script.py", tmp_path / "end"
     script.write_text(SCRIPT)
-    with running(tmp_path / "hosts", 2, settings='[finish]\nwait = "3s"\n') as network:
+    with running(tmp_path / "hosts", 2, settings='[finish]\nwait = "8s"\n') as network:
         last, early = network.hosts
         last.start_supervised([sys.executable, str(script), "0", str(end)])
         ends = [sys.executable, str(script), "500", str(tmp_path)]
