@@ -76,7 +76,9 @@ def test_the_first_table_has_finished_models_and_what_a_condition_costs():
 
 
 ROOT = Path(__file__).parents[4]
-METHODS = {"gossipdp": "pairwise", **{name: name for name in ("DiLoCo, quorum", "DiLoCo, waits", "DDP, elastic")}}
+DECOUPLED = ("Decoupled DiLoCo", "Decoupled DiLoCo, its syncer too")
+RIVALS = ("DiLoCo, quorum", *DECOUPLED, "DiLoCo, waits", "DDP, elastic")
+METHODS = {"gossipdp": "pairwise", **{name: name for name in RIVALS}}
 
 
 def cells(line: str) -> list[str]:
