@@ -77,7 +77,7 @@ def test_the_first_table_has_finished_models_and_what_a_condition_costs():
 
 ROOT = Path(__file__).parents[4]
 DECOUPLED = ("Decoupled DiLoCo", "Decoupled DiLoCo, its syncer too")
-RIVALS = ("DiLoCo, quorum", *DECOUPLED, "DiLoCo, waits", "DDP, elastic")
+RIVALS = ("DiLoCo, quorum", *DECOUPLED, "DDP, elastic")
 METHODS = {"gossipdp": "pairwise", **{name: name for name in RIVALS}}
 
 
