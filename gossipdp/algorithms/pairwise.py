@@ -33,7 +33,7 @@ from typing import TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from gossipdp.algorithms.ledger import Keep, Ledger, block_max, decayed_maximum, in_memory, squared, state_hash
+from gossipdp.algorithms.ledger import FADING, Keep, Ledger, block_max, decayed_maximum, in_memory, squared, state_hash
 from gossipdp.codecs import CODECS, moments
 from gossipdp.codecs.base import ChunkCodec, PayloadError
 from gossipdp.codecs.blocks import Blocks
@@ -58,7 +58,7 @@ MOST_A_ROUND = 8.0
 """largest sum of differences that all exchanges between two outer steps may bring, in units of tau. A slow peer needs
 several tau, because faster peers meet it often. The limit stops a partner that lies in every exchange"""
 PLAUSIBLE = 32.0
-"""usual distances that may lie between two replicas in the closing: one may have trained on for as many rounds"""
+"""usual distances that may lie between two replicas in the closing, at least"""
 ROUNDING = 2.0**-23
 """difference in the closing that counts as none, relative to the model: two roundings of fp32, as where training has
 converged and the usual distance is smaller still"""
@@ -211,6 +211,8 @@ class Pairwise:
         """length of the last own outer step, scaled to a usual round"""
         self._longest: NDArray[np.float64] = np.full(self.ledger.chunks, np.nan)
         """length of the longest recent step, for witnesses of an older state"""
+        self._path: NDArray[np.float64] = np.zeros(self.ledger.chunks)
+        """length of the way of the last own steps. An earlier step fades in each round that mixes something"""
         self._mixed: NDArray[np.int64] = np.zeros(self.ledger.chunks, np.int64)
         """exchanges since the last outer step"""
         self._brought: NDArray[np.float64] = np.zeros(self.ledger.chunks)
@@ -240,11 +242,12 @@ class Pairwise:
 
     def _plausible(self, chunk: int) -> float:
         """The longest difference of this chunk that the closing mixes (algorithms section 12)."""
-        step = math.sqrt(2.0) * float(self._longest[chunk])
-        if math.isnan(step):
+        # Two replicas that were one are no further apart than both their ways together.
+        apart = 2.0 * float(self._path[chunk])
+        if math.isnan(self._longest[chunk]):
             # Without a step of its own a peer does not know how far the others get. Its model is a copy.
-            step = NORM_SHARE * math.sqrt(squared(self.ledger.a[self.ledger.span(chunk)]))
-        return PLAUSIBLE * max(self._usual(chunk), step)
+            apart = PLAUSIBLE * NORM_SHARE * math.sqrt(squared(self.ledger.a[self.ledger.span(chunk)]))
+        return max(PLAUSIBLE * self._usual(chunk), apart)
 
     def _rounding(self, chunk: int) -> float:
         """A difference of this chunk that the arithmetic alone may leave."""
@@ -255,9 +258,11 @@ class Pairwise:
         chunk = job.chunk
         step = self.ledger.outer_step(chunk, job.lr, job.momentum, job.applied, job.part, job.made)
         self.moved[self._blocks(chunk)] += step.largest
-        self._mixed[chunk], self._brought[chunk] = 0, 0.0
         # Scaled to a usual round: a slow host's short rounds would make the bound too narrow for its partners.
         self._step[chunk] = math.sqrt(step.movement2) / job.part
+        faded = FADING if self._mixed[chunk] else 1.0
+        self._path[chunk] = faded * self._path[chunk] + self._step[chunk]
+        self._mixed[chunk], self._brought[chunk] = 0, 0.0
         self._longest[chunk] = decayed_maximum(self._longest[chunk], self._step[chunk])
         return jobs.Stepped(step.pseudo_gradient2, step.movement2, step.gain)
 

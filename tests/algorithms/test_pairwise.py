@@ -203,11 +203,11 @@ USUAL = np.sqrt(2.0)
 """usual distance of trainees after one round, whose step has the norm 1"""
 
 
-def trained(number, rounds=1):
+def trained(number, lengths=(1.0,)):
     trainee = Trainee(number)
-    for _ in range(rounds):
+    for length in lengths:
         trainee.settle()
-        trainee.x += trainee.progress
+        trainee.x += np.float32(length) * trainee.progress
         trainee.outer(1.0, 0.0)
         trainee.settle()
     return trainee
@@ -231,6 +231,41 @@ def test_plausible_difference_is_mixed_whole_and_a_longer_one_not_at_all(share):
     assert turn.share == 1.0 and np.linalg.norm(one.a - two.a) < 1e-5 * bound
     turn, _, _, moved = meet(1.01 * bound, share)
     assert turn.share == 0.0 and moved == [0.0, 0.0]
+
+
+def ended(lengths):
+    """Two trainees at the end of runs with rounds of these lengths, in opposite directions."""
+    one, two = trained(1, lengths), trained(2, lengths)
+    two.ledger.a[:] -= np.float32(2.0 * sum(lengths) * 0.9) * two.progress
+    return one, two
+
+
+@pytest.mark.parametrize(
+    "lengths",
+    [[1.0] * 100, np.linspace(1.0, 1e-3, 30), [*np.linspace(1.0, 1e-3, 30), 1e-6]],
+    ids=["long", "decaying", "to_zero"],
+)
+def test_peers_that_have_mixed_with_nobody_come_together_whatever_their_last_rounds_were(lengths):
+    """On a busy machine a run of 60 short rounds had no exchange. Its rate had come to 0, and no model was final."""
+    one, two = ended(lengths)
+    for each in (one, two):
+        each.run(jobs.Widen(1.0))
+    [turn] = exchange(one, two)
+    assert turn.share == 1.0 and np.linalg.norm(one.a - two.a) < 1e-5 * sum(lengths)
+
+
+def test_way_of_a_peer_that_exchanges_fades_with_its_rounds():
+    one, two = trained(1, [100.0]), trained(2, [100.0])
+    two.ledger.a[:] = one.ledger.a
+    before = one.algorithm._plausible(0)
+    for _ in range(200):
+        two.ledger.a[:] = one.ledger.a
+        exchange(one, two)
+        one.settle()
+        one.x += np.float32(1.0) * one.progress
+        one.outer(1.0, 0.0)
+        one.settle()
+    assert one.algorithm._plausible(0) < 0.02 * before
 
 
 def test_difference_of_the_size_of_roundings_counts_as_none_however_short_the_last_steps_were():
