@@ -135,11 +135,11 @@ def test_all_contestants_race_and_a_lost_host_stops_all_groups_but_not_gossip(tm
     options = ["--quick", "--networks", "100mbit", "--conditions", "power", "--runs", str(tmp_path)]
     assert main(options) == 0
     runs = {run["entry"]: run for run in map(json.loads, (path.read_text() for path in tmp_path.glob("*.json")))}
-    assert {"gossip", "ddp", "local_sgd", "diloco", "diloco200", "alone"} <= set(runs)
+    assert {"gossip", "ddp", "local_sgd64", "diloco", "diloco200", "alone"} <= set(runs)
     for name, run in runs.items():
         assert run["rate"] > 0 and run["curve"], name
         assert name in ("alone", "diloco200") or min(run["sent"]) > 100_000, name
-    for name in ("ddp", "local_sgd", "diloco"):
+    for name in ("ddp", "local_sgd64", "diloco"):
         assert [what for what, _ in runs[name]["events"][:2]] == ["a host loses power", "a member fails"], name
         assert runs[name]["pause"] > runs["gossip"]["pause"], name
     assert [what for what, _ in runs["gossip"]["events"]] == ["a host loses power"]

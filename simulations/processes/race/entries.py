@@ -282,9 +282,9 @@ def _there(*names: str) -> tuple[str, ...]:
 
 SWEEP = _there(*(name for name in CONTESTANTS if name.startswith(("local_sgd", "diloco", "streaming", "hivemind"))))
 """rivals' settings, of which the best are raced"""
-_ALWAYS = ("gossip", "ddp", "diloco", "diloco200", "torchft", "alone")
+_ALWAYS = ("gossip", "ddp", "diloco200", "torchft", "alone", "local_sgd64", "hivemind100")
 RACED = {
-    "100mbit": _there(*_ALWAYS, "local_sgd", "streaming100-0.9", "hivemind50"),
-    "20mbit": _there(*_ALWAYS, "local_sgd", "streaming400-0.9", "hivemind50"),
+    "100mbit": _there(*_ALWAYS, "diloco", "streaming100-0.9"),
+    "20mbit": _there(*_ALWAYS, "diloco500", "streaming200-0.9"),
 }
 """network -> names of those that race on it: of the rivals that have several settings, the best of the sweep"""
