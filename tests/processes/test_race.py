@@ -112,7 +112,7 @@ def test_fragments_have_each_parameter_once_and_the_greater_one_is_as_large_as_t
     assert max(sizes) / whole == pytest.approx(GREATER, abs=0.005)
 
 
-def test_the_delay_of_a_raced_streaming_lasts_longer_than_an_all_reduce_and_fits_between_two() -> None:
+def test_the_delay_of_streaming_lasts_longer_than_an_all_reduce_and_fits_between_two() -> None:
     for network, every in zip(NETWORKS, (100, 400), strict=True):
         delay = delay_of(network, RULES.step)
         assert delay * RULES.step > GREATER * network.all_reduce and delay < every // FRAGMENTS

@@ -143,13 +143,39 @@ def short_table(kept: Runs) -> list[str]:
     titles = [f"{network.rate:g} Mbit/s, {condition.short}" for network, condition in places]
     lines = ["| contestant | " + " | ".join(titles) + " | longest pause, s |"]
     lines.append("|---" + "|---:" * (len(places) + 1) + "|")
-    for name, (title, _) in CONTESTANTS.items():
-        groups = [kept.get((network.name, condition.name, name), []) for network, condition in places]
-        if any(groups):
-            losses = [_mean_loss(group) for group in groups]
-            pause = max(run["pause"] for group in groups for run in group)
-            lines.append("| " + " | ".join([title, *losses, f"{pause:.1f}"]) + " |")
+    for names in _rows(kept):
+        groups = [
+            [run for name in names for run in kept.get((network.name, condition.name, name), [])]
+            for network, condition in places
+        ]
+        losses = [_mean_loss(group) for group in groups]
+        pause = max(run["pause"] for group in groups for run in group)
+        lines.append("| " + " | ".join([_title(names), *losses, f"{pause:.1f}"]) + " |")
     return lines
+
+
+def _rows(kept: Runs) -> list[list[str]]:
+    """Names of each line. Settings of one contestant that raced on different networks share a line."""
+    rows: list[list[str]] = []
+    for name in CONTESTANTS:
+        on = {network for network, _, each in kept if each == name}
+        same = [row for row in rows if _kind(row[0]) == _kind(name)]
+        free = [row for row in same if not on & {network for network, _, each in kept if each in row}]
+        if on and free:
+            free[0].append(name)
+        elif on:
+            rows.append([name])
+    return rows
+
+
+def _kind(name: str) -> str:
+    return CONTESTANTS[name][0].partition(",")[0]
+
+
+def _title(names: Sequence[str]) -> str:
+    """The title of a line: "DiLoCo, H 50/500"."""
+    words = zip(*(CONTESTANTS[name][0].split() for name in names), strict=True)
+    return " ".join("/".join(dict.fromkeys(each)).replace(",/", "/") for each in words)
 
 
 def _mean_loss(runs: Sequence[dict[str, Any]]) -> str:
