@@ -47,6 +47,8 @@ __all__ = [
 
 AUTO: Final = "auto"
 DEFAULT_PRESET: Final = "wan"
+AUTO_RELAY: Final = 12.5e6
+"""bytes a second that a relay carries with `relay = "auto"`: 100 Mbit/s"""
 AUTO_CLIP: Final = 1.5
 """factor on the clipping bound (algorithms section 3) for `clip = "auto"`"""
 EARLY_SHARE: Final = 0.4
@@ -81,7 +83,15 @@ class Network(Section, frozen=True, kw_only=True):
         OneOrMany(Endpoint('"auto", "none", "host" or "host:port"', AUTO, "none", portless=True, any_port=False), 4),
     ] = (AUTO,)
     nat: Annotated[Literal["off", "auto"], Choice("off", "auto")] = "off"
+    relay: Annotated[float, Measure(RATES, 125e3, 125e9, "a rate", {"off": 0.0, AUTO: AUTO_RELAY})] = 0.0
+    relay_only: Annotated[bool, Switch()] = False
+    proxy: Annotated[str, Endpoint('"socks5://host:port", or empty', "", prefix="socks5://", any_port=False)] = ""
     seeds: Annotated[tuple[str, ...], Many(_SEED, 64)] = ()
+
+    @property
+    def carries(self) -> float:
+        """Bytes a second that this peer carries for others."""
+        return self.relay or (AUTO_RELAY if self.relay_only else 0.0)
 
 
 class Exchange(Section, frozen=True, kw_only=True):

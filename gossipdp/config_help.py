@@ -61,6 +61,23 @@ HELP: Final[dict[str, Help]] = {
         "",
         'Set it to "auto" at home, where a router drops what comes from outside. It changes the router, so it is off.',
     ),
+    "network.relay": Help(
+        'Whether this peer carries traffic between members that cannot dial each other, and how much: "off", "auto" '
+        "for 100 Mbit/s, or a rate. It needs an address that members can dial. It cannot read what it carries.",
+        "",
+        "Set it on a host with a public address and traffic to spare, where other hosts can only dial out.",
+    ),
+    "network.relay_only": Help(
+        "Whether this peer does nothing but carry: it holds no model, and never trains. `gossipdp relay` sets it.",
+        "",
+        "Set it on a small server with a public address, if no host of the network can be dialled.",
+    ),
+    "network.proxy": Help(
+        "SOCKS5 proxy through which the peer dials all others, such as that of `ssh -D` or of Tailscale in userspace. "
+        "The proxy resolves names. It sees which hosts are dialled, and ciphertext.",
+        "",
+        "Set it if this host reaches others through a proxy alone.",
+    ),
     "network.seeds": Help(
         "Members to dial first. One live member is enough.",
         "",

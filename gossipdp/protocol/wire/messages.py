@@ -17,6 +17,7 @@ from msgspec import Meta, Struct
 
 __all__ = [
     "BOX_BYTES",
+    "CARRIES",
     "DIGEST_BYTES",
     "FASTEST_RATE",
     "LARGEST_LOSS",
@@ -39,6 +40,7 @@ __all__ = [
     "OLDEST_VERSION",
     "PRINTABLE",
     "PROTOCOL_VERSION",
+    "RELAY",
     "SLOWEST_RATE",
     "U32",
     "U63",
@@ -106,7 +108,9 @@ __all__ = [
     "Void",
     "Weight",
     "printable",
+    "relay_of",
     "short",
+    "through",
 ]
 
 PROTOCOL_VERSION: Final = 6
@@ -138,9 +142,9 @@ Name = Annotated[str, Meta(max_length=48, pattern=PRINTABLE)]
 MAX_ADDRESS: Final = 80
 """characters of ``host:port``"""
 Address = Annotated[str, Meta(max_length=MAX_ADDRESS, pattern=PRINTABLE)]
-"""``host:port``, or "" for a peer that can only dial out."""
+"""``host:port``, one that leads through a relay (`through`), or "" for a peer that can only dial out."""
 Place = Annotated[str, Meta(min_length=1, max_length=MAX_ADDRESS, pattern=PRINTABLE)]
-"""``host:port``"""
+"""``host:port``, or one that leads through a relay"""
 Reason = Annotated[str, Meta(max_length=80, pattern=PRINTABLE)]
 CodecName = Annotated[str, Meta(max_length=16, pattern=PRINTABLE)]
 Weight = Annotated[float, Meta(ge=0.0, le=1.0)]
@@ -178,6 +182,28 @@ def printable(text: str) -> str:
 def short(peer: bytes) -> str:
     """Eight hexadecimal digits of a peer id, as logs and tables show it."""
     return peer[:4].hex()
+
+
+CARRIES: Final = "@"
+RELAY: Final = "@relay"
+"""One stands among a member's addresses if it carries for others, and the other if it does nothing else: it has no
+model. Earlier versions take them for addresses that are never met."""
+
+
+def through(relay: bytes, peer: bytes) -> str:
+    """The address of `peer` where `relay` carries to it. No other peer has the same one."""
+    return f"@{relay.hex()}/{short(peer)}"
+
+
+def relay_of(address: str) -> bytes:
+    """The relay of an address made by `through`; b"" for a ``host:port``."""
+    if not address.startswith("@"):
+        return b""
+    try:
+        relay = bytes.fromhex(address[1:].partition("/")[0])
+    except ValueError:
+        return b""
+    return relay if len(relay) == 32 else b""
 
 
 # -- membership ----------------------------------------------------------------------------------------------------
@@ -242,12 +268,37 @@ class Member(Struct, frozen=True, array_like=True):
     calls: bool = False
     """it asks all members to end their training"""
     others: Annotated[tuple[Place, ...], Meta(max_length=MAX_OTHERS)] = ()
-    """further addresses at which the member may be dialled; void without `address`"""
+    """further addresses at which the member may be dialled, void without `address`; and `CARRIES` or `RELAY`"""
 
     @property
     def addresses(self) -> tuple[str, ...]:
-        """All addresses at which the member may be dialled; empty if it can only dial out."""
-        return (self.address, *self.others) if self.address else ()
+        """All addresses at which the member may be reached; empty if it only dials out, and no relay carries to it."""
+        return (self.address, *(each for each in self.others if each not in (CARRIES, RELAY))) if self.address else ()
+
+    @property
+    def carries(self) -> bool:
+        """It offers to carry what others send to members that cannot be dialled."""
+        return CARRIES in self.others or RELAY in self.others
+
+    @property
+    def only_carries(self) -> bool:
+        """It has no model, and never trains."""
+        return RELAY in self.others
+
+    @property
+    def own_addresses(self) -> tuple[str, ...]:
+        """Those of them that lead to the member itself."""
+        return tuple(address for address in self.addresses if not relay_of(address))
+
+    @property
+    def relays(self) -> list[bytes]:
+        """Members that carry to this one, the nearest to it first; empty if it can be dialled itself."""
+        return [relay for relay in map(relay_of, self.addresses) if relay]
+
+    @property
+    def dialable(self) -> bool:
+        """Whether the member has an address of its own."""
+        return bool(self.address) and not self.relays
 
 
 class Progress(Struct, frozen=True, array_like=True):

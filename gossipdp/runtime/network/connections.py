@@ -1,11 +1,11 @@
-"""What is kept of one connection, one link and one dial. Records; no message is sent here."""
+"""What is kept of one connection, one link and one dial, and what a connection can do. No message is sent here."""
 
 from __future__ import annotations
 
 import math
 from collections import deque
 from collections.abc import Sequence
-from typing import Final
+from typing import Final, Protocol
 
 from gossipdp.protocol.wire.encoding import Buffer
 from gossipdp.protocol.wire.messages import Lane
@@ -13,21 +13,52 @@ from gossipdp.runtime.network.dial_causes import Cause
 from gossipdp.runtime.network.resolver import Target
 from gossipdp.runtime.network.signed_hello import DiallerHello, ListenerHello
 
-__all__ = ["Connection", "Dial", "Link"]
+__all__ = ["Connection", "Dial", "Link", "Wire"]
 
 MAX_TRIED: Final = 8
 """attempts of one dial: a member may name four addresses, and a name may stand for several"""
+
+
+class Wire(Protocol):
+    """What the sockets can do. No method blocks."""
+
+    def open(self, connection: Connection, endpoint: str) -> None:
+        """Dial `endpoint`. Raises OSError if no socket is left."""
+
+    def push(self, connection: Connection, frames: Sequence[Buffer], size: int) -> bool:
+        """Hand over one message of `size` bytes.
+
+        Returns:
+            False if the connection is full.
+
+        Raises:
+            BrokenPipeError: the connection is gone.
+        """
+
+    def answer(self, route: bytes, frames: Sequence[Buffer]) -> None:
+        """Send to an inbound connection. A full or closed connection loses the message."""
+
+    def prove(self, connection: Connection) -> None:
+        """A member is proven on this inbound connection."""
+
+    def dismiss(self, connection: Connection) -> None:
+        """The link of this inbound connection is over: close the connection soon, after its last messages."""
+
+    def shut(self, connection: Connection, linger: float) -> None:
+        """Close a dialled connection. Messages handed over still have `linger` seconds to leave."""
 
 
 class Connection:
     """One of the two connections of a link.
 
     Args:
+        wire: what it is a connection of.
         link: the link it belongs to; None for an inbound connection whose link is not up yet.
         route: libzmq's name for an inbound connection; b"" for a dialled one.
         user: the CURVE key of an inbound connection's peer, as hexadecimal digits.
         origin: the IP address that an inbound connection came from.
         descriptor: the number of an inbound connection's socket.
+        via: the member that carries an inbound connection; b"" of a direct one.
         deadline: when an inbound connection must be verified, in seconds.
     """
 
@@ -35,23 +66,30 @@ class Connection:
         self,
         lane: Lane,
         hello: DiallerHello | ListenerHello,
+        wire: Wire,
         link: Link | None = None,
         *,
         route: bytes = b"",
         user: str = "",
         origin: str = "",
         descriptor: int = -1,
+        via: bytes = b"",
         deadline: float = math.inf,
     ) -> None:
-        self.lane, self.hello, self.link = lane, hello, link
+        self.lane, self.hello, self.wire, self.link = lane, hello, wire, link
         self.route, self.user, self.origin, self.descriptor = route, user, origin, descriptor
-        self.deadline = deadline
+        self.via, self.deadline = via, deadline
         self.proof_sent = False
         self.heard = self.said = 0.0
         """times of the last message received and of the last message sent"""
         self.queue: deque[tuple[Sequence[Buffer], int]] = deque()
         """frames and size of the messages that wait until the connection takes them; size 0 marks a service message"""
         self.queued_bytes = 0
+
+    def bind(self, key: bytes) -> None:
+        """The dialled connection is relayed, and this is its binding (`sealing`)."""
+        assert isinstance(self.hello, DiallerHello)
+        self.hello.bind(key)
 
     def join(self, link: Link) -> None:
         """The hello is complete: the connection belongs to `link`."""
@@ -85,7 +123,8 @@ class Link:
 
     Args:
         address: as dialled, or the IP address that an inbound link came from.
-        host: the IP address at the other end.
+        host: the IP address at the other end; "" of a relayed link.
+        via: the member that carries it; b"" of a direct link.
         dial: the dial that makes the link; None for an inbound link, which is up when it is made.
         connections: both connections of an inbound link.
     """
@@ -97,10 +136,11 @@ class Link:
         *,
         inbound: bool,
         now: float,
+        via: bytes = b"",
         dial: Dial | None = None,
         connections: dict[Lane, Connection] | None = None,
     ) -> None:
-        self.peer = b""
+        self.peer, self.via = b"", via
         self.address, self.host, self.inbound, self.dial = address, host, inbound, dial
         self.incarnation = self.generation = 0
         self.start = b""
@@ -126,12 +166,13 @@ class Link:
     def tell_run(self, run: bytes) -> None:
         self.told_run = run
 
-    def rank(self, me: bytes) -> tuple[int, bool]:
+    def rank(self, me: bytes) -> tuple[int, bool, bool]:
         """Order of two links with one peer: the higher rank stays, and at equal rank the newer link.
 
-        Later starts of the peer rank first, then the link that the lower id dialled. Both ends rank equally.
+        Later starts of the peer rank first, then direct links, then the link that the lower id dialled. Both ends rank
+        equally.
         """
-        return self.incarnation, (min(me, self.peer) == self.peer) == self.inbound
+        return self.incarnation, not self.via, (min(me, self.peer) == self.peer) == self.inbound
 
 
 class Dial:
@@ -209,7 +250,7 @@ class Dial:
         self.deadline = min(now + patience + handshake, self._until)
         self.opened, self.led_back, self.look, self.patience = False, False, "", patience
         self.tried += 1
-        self.link = Link(self.place, target.host, inbound=False, now=now, dial=self)
+        self.link = Link(self.place, target.host, inbound=False, now=now, via=target.relay, dial=self)
         return self.link
 
     def try_again(self, older: Sequence[int], refusal: str) -> bool:

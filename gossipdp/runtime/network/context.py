@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
 from gossipdp.protocol.wire.encoding import Buffer
-from gossipdp.runtime.network.connections import Connection, Link
+from gossipdp.protocol.wire.messages import Lane
+from gossipdp.runtime.network.connections import Connection, Link, Wire
 from gossipdp.runtime.network.events import TransportCounters, TransportEvent
 from gossipdp.runtime.network.limits import TransportLimits
 from gossipdp.runtime.network.local_peer import LocalPeer
-from gossipdp.runtime.network.wire import Wire
 
 __all__ = ["LinkTable", "LinksContext", "Turn"]
 
@@ -42,6 +43,8 @@ class LinksContext:
     limits: TransportLimits
     counters: TransportCounters
     turn: Turn
+    proxied: bool = False
+    """dials go through a proxy, which resolves names"""
 
     def drop(self, reason: str, count: int = 1) -> bool:
         """Count `count` dropped messages; False."""
@@ -77,6 +80,12 @@ class LinkTable(Protocol):
 
     def seen_at(self, host: str) -> None:
         """A listener sees this peer come from the IP address `host`."""
+
+    def attends(self, relay: bytes) -> bool:
+        """Whether this peer has asked `relay` to carry to it."""
+
+    def reach(self, peer: bytes, lane: Lane, frames: Sequence[Buffer]) -> None:
+        """Send to the relay `peer`. A link with it is made first."""
 
     def dialled_back(self, asker: bytes, address: str, *, met: bool, tried: bool) -> None:
         """What came of the dial for which `asker` asked. tried: its host has this address."""

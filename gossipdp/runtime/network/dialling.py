@@ -3,6 +3,8 @@
 A dial tries the addresses of a peer in the order of `reach`, and the IP addresses of each name in turn. It needs a
 hello on both connections (see `signed_hello`). With both there is a link; otherwise an event says what came of each
 address. No socket may stand here.
+
+An address that names a relay (`messages.through`) leads through that member. Others are dialled before it.
 """
 
 from __future__ import annotations
@@ -14,7 +16,7 @@ from typing import Final
 
 from gossipdp.errors import ConfigError, GossipdpError, RemoteProtocolError
 from gossipdp.protocol.wire.encoding import Buffer
-from gossipdp.protocol.wire.messages import Lane, printable, short
+from gossipdp.protocol.wire.messages import Lane, printable, relay_of, short
 from gossipdp.runtime.network import signed_hello
 from gossipdp.runtime.network.connections import Connection, Dial, Link
 from gossipdp.runtime.network.context import LinksContext, LinkTable
@@ -22,7 +24,8 @@ from gossipdp.runtime.network.dial_causes import SILENT, Cause, DialFault, Looks
 from gossipdp.runtime.network.events import CopyMet, DialFailed
 from gossipdp.runtime.network.host_port import split_address
 from gossipdp.runtime.network.reach import Reach
-from gossipdp.runtime.network.resolver import Resolver, Target
+from gossipdp.runtime.network.relayed import Relayed
+from gossipdp.runtime.network.resolver import Resolver, Target, unresolved_target
 from gossipdp.runtime.network.send_queues import SendQueues
 from gossipdp.runtime.network.signed_hello import DiallerHello
 
@@ -40,8 +43,8 @@ POLL: Final = 0.02
 
 
 class Dialling:
-    def __init__(self, context: LinksContext, queues: SendQueues, links: LinkTable) -> None:
-        self._context, self._queues, self._links = context, queues, links
+    def __init__(self, context: LinksContext, queues: SendQueues, links: LinkTable, relayed: Relayed) -> None:
+        self._context, self._queues, self._links, self._relayed = context, queues, links, relayed
         self._limits, self._turn = context.limits, context.turn
         self._dials: dict[tuple[str, str], Dial] = {}
         self._failed: dict[str, float] = {}
@@ -49,6 +52,7 @@ class Dialling:
         self._own: dict[str, float] = {}
         """when each address that led back to this peer was found"""
         self._resolver, self._reach = Resolver(), Reach()
+        self._proxied = context.proxied
         self._looks = Looks(context.limits.connect)
 
     @property
@@ -66,6 +70,11 @@ class Dialling:
             return self._context.drop("queue")
         dial.enqueue(to, lane, frames, size)
         return True
+
+    def dial(self, peer: bytes, addresses: Sequence[str]) -> None:
+        """Dial `peer` at one of `addresses`, without a message for it."""
+        if (addresses[0], "") not in self._dials:
+            self._start(addresses[0], peer, addresses[1:])
 
     def dial_back(self, asker: bytes, host: str, address: str, until: float) -> None:
         """Find out until then whether `asker`, whose link comes from the IP address `host`, is met at `address`.
@@ -123,12 +132,18 @@ class Dialling:
 
     def _look_up(self, dial: Dial, place: str) -> None:
         """Find the IP addresses of `place`. A name takes until `collect` of the resolver returns it."""
+        if relay := relay_of(place):
+            for peer in dial.wanted - {b"", relay}:
+                if relay != self._context.me.identity.id:
+                    text = f"{short(peer)} through {short(relay)}"
+                    dial.targets.append(Target(text, f"@{relay.hex()}/{peer.hex()}", True, relay))
+            return
         try:
             host, port = split_address(place)
         except ConfigError as error:
             dial.failures.append(Cause(error.code, "is not host:port").at(place))
             return
-        found = self._resolver.look_up(place, host, port)
+        found = [unresolved_target(place)] if self._proxied else self._resolver.look_up(place, host, port)
         dial.await_name(found is None)
         if found is not None:
             self._resolved(dial, found)
@@ -158,7 +173,7 @@ class Dialling:
             link = dial.begin_attempt(target, secrets.token_bytes(32), self._turn.now, patience, handshake)
             try:
                 for lane in Lane:
-                    self._open(link, lane, target.endpoint, dial)
+                    self._open(link, lane, target, dial)
             except OSError as error:
                 self._links.close_connections(link)
                 dial.failures.append(Cause("GD-104", "no socket here", error.strerror or "").at(target.text))
@@ -166,12 +181,12 @@ class Dialling:
             return
         self._give_up(dial)
 
-    def _open(self, link: Link, lane: Lane, endpoint: str, dial: Dial) -> None:
-        me = self._context.me
+    def _open(self, link: Link, lane: Lane, target: Target, dial: Dial) -> None:
+        me, wire = self._context.me, self._relayed if target.relay else self._context.wire
         generation = me.secret.generation if dial.generation is None else dial.generation
-        connection = Connection(lane, DiallerHello(me, dial.nonce, lane, generation), link)
+        connection = Connection(lane, DiallerHello(me, dial.nonce, lane, generation), wire, link)
         link.connections[lane] = connection
-        self._context.wire.open(connection, endpoint)
+        wire.open(connection, target.endpoint)
 
     def _give_up(self, dial: Dial) -> None:
         del self._dials[dial.key]
@@ -179,7 +194,9 @@ class Dialling:
             # A member that names many addresses is dialled less often.
             self._failed[dial.address] = self._turn.now + self._limits.redial * max(1, dial.tried)
         causes = tuple(dial.failures)
-        self._turn.tell(*(DialFailed(to, dial.address, causes, dial.ours) for to in sorted(dial.wanted)))
+        # A direct dial beside a relayed link is worth no word.
+        wanted = [to for to in sorted(dial.wanted) if self._links.linked(to) is None]
+        self._turn.tell(*(DialFailed(to, dial.address, causes, dial.ours) for to in wanted))
         self._context.drop("unreachable", len(dial.queue))
         for asker in sorted(dial.askers):
             self._links.dialled_back(asker, dial.address, met=False, tried=dial.tried > 0)
@@ -204,8 +221,8 @@ class Dialling:
         dial.end_attempt()
         found: Cause | str = cause
         unmade, broke_off = result == "unreachable", result in ("GD-201", "broken") and not dial.opened
-        # Members that only ask to be dialled back do not hear the cause.
-        if dial.wanted and (unmade or broke_off):
+        # Members that only ask to be dialled back do not hear the cause. A second look would not use the proxy.
+        if dial.wanted and (unmade or broke_off) and not self._proxied:
             elapsed = self._turn.now - dial.began
             found = self._looks.begin(dial.target, cause, broke_off, elapsed, self._turn.now)
         if isinstance(found, Cause):
@@ -281,7 +298,8 @@ class Dialling:
         del self._dials[dial.key]
         self._failed.pop(dial.address, None)
         self._reach.remember(link.peer, dial.place)
-        self._links.seen_at(first.seen)
+        if not link.via:
+            self._links.seen_at(first.seen)
         stays = self._links.bring_up(link)
         others = dial.wanted - {link.peer, b""}
         cause = Cause("GD-101", f"is another peer now, {short(link.peer)}").at(dial.target)

@@ -30,12 +30,26 @@ class Received(TransportEvent):
 
 @dataclass(frozen=True, slots=True)
 class LinkUp(TransportEvent):
-    """The peer is verified on both connections. `address`: as dialled, or the IP an inbound link came from."""
+    """The peer is verified on both connections.
+
+    address: as dialled, or the IP an inbound link came from; "" of an inbound relayed link.
+    via: the member that carries the link; b"" of a direct one.
+    """
 
     peer: bytes
     address: str
     inbound: bool
     incarnation: int
+    via: bytes = b""
+
+
+@dataclass(frozen=True, slots=True)
+class CarriedBy(TransportEvent):
+    """The member `relay` carries to this peer what others send it, or does not, and why."""
+
+    relay: bytes
+    taken: bool
+    reason: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -206,11 +220,26 @@ class TransportCounters:
     drops: Counter[str] = field(default_factory=Counter)
     """by reason. Messages to send: unroutable, redial, links, queue, unreachable, link down. Messages received:
     unverified, malformed, flood."""
+    carried_bytes: Counter[Lane] = field(default_factory=Counter)
+    """of other members' messages, as a relay"""
+    not_carried: int = 0
+    """messages of other members that were refused"""
+    relayed_bytes: Counter[Lane] = field(default_factory=Counter)
+    """received over links that other members carry"""
     full: int = 0
     """sends that met a full connection and waited in its queue"""
 
     def count_full(self) -> None:
         self.full += 1
+
+    def count_carried(self, lane: Lane, size: int) -> None:
+        self.carried_bytes[lane] += size
+
+    def count_relayed(self, lane: Lane, size: int) -> None:
+        self.relayed_bytes[lane] += size
+
+    def count_not_carried(self) -> None:
+        self.not_carried += 1
 
     def count_sent(self, peer: bytes, lane: Lane, size: int) -> None:
         key = (peer, lane)
@@ -240,3 +269,5 @@ class LinkStatus:
     queued: int
     generation: int = 0
     """of the network's secret, which both sides have proven"""
+    via: bytes = b""
+    """the member that carries the link"""

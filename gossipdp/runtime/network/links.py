@@ -7,21 +7,32 @@ connections, one for each lane, are a link; `Dialling` and `Listening` make link
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Final
 
 from gossipdp.errors import GossipdpError, LocalProtocolError, RefusedError, RemoteProtocolError
 from gossipdp.protocol.wire.encoding import Buffer
-from gossipdp.protocol.wire.messages import MAX_FRAMES, Lane, printable
+from gossipdp.protocol.wire.messages import MAX_FRAMES, Lane, printable, through
 from gossipdp.runtime.network import signed_hello
+from gossipdp.runtime.network.carrying import Carrier
 from gossipdp.runtime.network.connections import Connection, Link
 from gossipdp.runtime.network.context import LinksContext
 from gossipdp.runtime.network.dial_backs import DialBacks, Examining
 from gossipdp.runtime.network.dial_causes import Cause
 from gossipdp.runtime.network.dialling import Dialling
-from gossipdp.runtime.network.events import Flooded, InviteShown, LinkDown, LinkStatus, LinkUp, Received, RunLearned
+from gossipdp.runtime.network.events import (
+    CarriedBy,
+    Flooded,
+    InviteShown,
+    LinkDown,
+    LinkStatus,
+    LinkUp,
+    Received,
+    RunLearned,
+)
 from gossipdp.runtime.network.listening import Listening
 from gossipdp.runtime.network.places import loser
+from gossipdp.runtime.network.relayed import Relayed
 from gossipdp.runtime.network.send_queues import RETRY, SendQueues
 from gossipdp.runtime.network.signed_hello import pack
 from gossipdp.runtime.network.wire import (
@@ -38,6 +49,8 @@ from gossipdp.runtime.network.wire import (
 
 __all__ = ["Links"]
 
+KEYS_HOLD: Final = 3600.0
+"""seconds after which a relayed link gets new keys"""
 MAX_MET: Final = 1024
 """dialled addresses whose peer is remembered"""
 
@@ -50,12 +63,18 @@ class Links:
         self._links: dict[bytes, Link] = {}
         self._retired: list[Link] = []
         self._queues = SendQueues(context, self._waiting_for_dials)
-        self._dialling = Dialling(context, self._queues, self)
+        self._relayed = Relayed(context, self._queues, self)
+        self._carrier = Carrier(context, self._queues, self)
+        self._dialling = Dialling(context, self._queues, self, self._relayed)
         self._listening = Listening(context, self._queues, self, self._dialling.said)
         self._dial_backs = DialBacks(context, self._queues)
         self.examining = Examining(context, self._queues)
         self._known: Mapping[bytes, float] = {}
         """seconds for which this peer has known each member"""
+        self._relays: Mapping[bytes, Sequence[str]] = {}
+        """members that may carry -> where each can be dialled"""
+        self._attended: set[bytes] = set()
+        """those of them that are to carry to this peer"""
         self.seen = ""
         """the IP address that the member dialled last sees this peer come from"""
         self._shunned: dict[bytes, float] = {}
@@ -77,9 +96,36 @@ class Links:
     def advertise(self, addresses: Sequence[str], port: int) -> None:
         self._dial_backs.advertise(addresses, port)
 
-    def know(self, known: Mapping[bytes, float]) -> None:
+    def know(self, known: Mapping[bytes, float], aside: Collection[bytes]) -> None:
         """See `Transport.know`."""
         self._known = known
+        self._carrier.set_aside(aside)
+
+    def carry(self, rate: float) -> None:
+        """See `Transport.carry`."""
+        self._carrier.allow(rate)
+
+    def attend(self, relays: Collection[bytes], addresses: Mapping[bytes, Sequence[str]]) -> None:
+        """See `Transport.attend`."""
+        self._relays = addresses
+        before, self._attended = self._attended, {*relays}
+        for relay in sorted(self._attended ^ before):
+            link = self._links.get(relay)
+            if link is not None:
+                self._queues.write(link.connections[Lane.CONTROL], pack(signed_hello.Attend(relay in self._attended)))
+
+    def attends(self, relay: bytes) -> bool:
+        return relay in self._attended
+
+    def reach(self, peer: bytes, lane: Lane, frames: Sequence[Buffer]) -> None:
+        if places := self._relays.get(peer, ()):
+            self.send(peer, places[0], lane, frames, places[1:])
+
+    def dial(self, peer: bytes, addresses: Sequence[str]) -> None:
+        """See `Transport.dial`."""
+        link = self._links.get(peer)
+        if addresses and (link is None or link.via):
+            self._dialling.dial(peer, addresses)
 
     def send(self, to: bytes, address: str, lane: Lane, frames: Sequence[Buffer], others: Sequence[str] = ()) -> bool:
         """See `Transport.send`."""
@@ -119,6 +165,7 @@ class Links:
                 age=self._turn.now - link.opened,
                 queued=sum(len(connection.queue) for connection in link.connections.values()),
                 generation=link.generation,
+                via=link.via,
             )
             for link in self._links.values()
         ]
@@ -218,7 +265,7 @@ class Links:
         full = peer not in self._links and len(self._links) >= self._limits.links
         if full and (other := self._loser(link.host)) is not None:
             self._close_link(other, "made room for another link")
-        if not link.inbound:
+        if not link.inbound and not link.via:
             self._meet(link.address, peer)
         old = self._links.get(peer)
         if old is None or link.rank(me) >= old.rank(me):
@@ -227,7 +274,7 @@ class Links:
             if restarted:
                 self._turn.tell(LinkDown(peer, "the peer was started again"))
             if old is None or restarted:
-                self._turn.tell(LinkUp(peer, link.address, link.inbound, link.incarnation))
+                self._turn.tell(LinkUp(peer, link.address, link.inbound, link.incarnation, link.via))
             if old is not None:
                 self._retire(old, link)
         else:
@@ -235,7 +282,10 @@ class Links:
         self._tell_run(link)
         stays = self._links[peer]
         self._dialling.take_over(stays)
-        self._dial_backs.link_up(link.inbound)
+        if not link.via:
+            self._dial_backs.link_up(link.inbound)
+            if peer in self._attended:
+                self._queues.write(stays.connections[Lane.CONTROL], pack(signed_hello.Attend(True)))
         return stays
 
     def _meet(self, address: str, peer: bytes) -> None:
@@ -257,22 +307,34 @@ class Links:
     def take(self, connection: Connection, link: Link, frames: list[Buffer], size: int) -> None:
         connection.hear(self._turn.now)
         if signed_hello.is_service(frames[0]):
-            self._on_service(link, connection, frames)
+            self._on_service(link, connection, frames, size)
             return
         if len(frames) > MAX_FRAMES:
             self._context.drop("malformed")
             return
         link.use(self._turn.now)
         self._context.counters.count_received(link.peer, connection.lane, size)
+        if link.via:
+            self._context.counters.count_relayed(connection.lane, size)
         self._turn.tell(Received(link.peer, connection.lane, frames))
 
-    def _on_service(self, link: Link, connection: Connection, frames: list[Buffer]) -> None:
+    def _on_service(self, link: Link, connection: Connection, frames: list[Buffer], size: int) -> None:
         try:
             message, filler = signed_hello.unpack(frames[:1]), frames[1:]
-            if isinstance(message, signed_hello.Measure | signed_hello.Measured) and len(filler) < 2:
+            if isinstance(message, signed_hello.Carry | signed_hello.Carried) and len(filler) <= MAX_FRAMES + 1:
+                self._on_carriage(link, connection.lane, message, filler, size)
+            elif isinstance(message, signed_hello.Measure | signed_hello.Measured) and len(filler) < 2:
                 self.examining.take(link, connection, message, sum(memoryview(each).nbytes for each in filler))
             elif filler:
                 raise RemoteProtocolError("frames after a service message")
+            elif isinstance(message, signed_hello.Attend):
+                self._carrier.attend(link, message.wanted)
+            elif isinstance(message, signed_hello.Attended):
+                if link.peer in self._attended:
+                    self._turn.tell(CarriedBy(link.peer, message.taken, printable(message.reason)))
+            elif isinstance(message, signed_hello.NotCarried):
+                for event in self._relayed.refused(link.peer, message.to, message.reason):
+                    self.handle(event)
             elif isinstance(message, signed_hello.Learned):
                 signed_hello.check_run(self._context.me.run, message.run)
                 self.learn_run(message.run, link.peer)
@@ -294,6 +356,23 @@ class Links:
         except GossipdpError as error:
             self._listening.refused(link.address, error.code, error.cause)
             self._close_link(link, error.cause)
+
+    def _on_carriage(
+        self,
+        link: Link,
+        lane: Lane,
+        message: signed_hello.Carry | signed_hello.Carried,
+        frames: list[Buffer],
+        size: int,
+    ) -> None:
+        if link.via:
+            raise RemoteProtocolError("carried through a relayed link")
+        if isinstance(message, signed_hello.Carry):
+            self._carrier.carry(link, lane, message.to, frames, size)
+            return
+        link.use(self._turn.now)
+        for event in self._relayed.take(link.peer, message.origin, lane, frames):
+            self.handle(event)
 
     def learn_run(self, run: bytes, peer: bytes) -> None:
         if run and not self._context.me.run:
@@ -323,11 +402,14 @@ class Links:
         if self._links.get(link.peer) is link:
             del self._links[link.peer]
             self._turn.tell(LinkDown(link.peer, reason))
+            self._carrier.link_down(link.peer)
+            for event in self._relayed.relay_gone(link.peer):
+                self.handle(event)
         elif link in self._retired:
             self._retired.remove(link)
         if link.inbound:
             for connection in link.connections.values():
-                self._context.wire.answer(connection.route, pack(signed_hello.Bye(reason[:160])))
+                connection.wire.answer(connection.route, pack(signed_hello.Bye(reason[:160])))
         self.close_connections(link, linger=1.0)
 
     def close_connections(self, link: Link, linger: float = 0.0) -> None:
@@ -337,9 +419,9 @@ class Links:
             self._queues.forget(connection)
             self._listening.unroute(connection)
             if link.inbound:
-                self._context.wire.dismiss(connection)
+                connection.wire.dismiss(connection)
             else:
-                self._context.wire.shut(connection, linger)
+                connection.wire.shut(connection, linger)
 
     # -- time ----------------------------------------------------------------------------------------------------
 
@@ -353,6 +435,7 @@ class Links:
             self._dialling.next_timer(),
             self._listening.next_timer(),
             self._dial_backs.next_timer(),
+            self._carrier.next_timer(),
         )
         if self._queues.waiting:
             due = min(due, now + RETRY)
@@ -363,6 +446,7 @@ class Links:
     def run_timers(self) -> None:
         now = self._turn.now
         self._queues.flush()
+        self._carrier.flush()
         self._listening.probe()
         for connection in self._queues.take_dead():
             if connection.link is not None and self._is_open(connection.link):
@@ -406,10 +490,22 @@ class Links:
             idle = now - link.used
             if idle >= self._limits.idle * (2 if link.inbound else 1):
                 self._close_link(link, f"unused for {idle:.0f} s")
+        self._renew_keys()
         self.close_excluded()  # a link may have come up while the lists changed
         self._dialling.sweep()
         self._dial_backs.sweep()
+        self._relayed.run_timers()
+        self._carrier.sweep()
         self._shunned = {peer: until for peer, until in self._shunned.items() if until > now}
+
+    def _renew_keys(self) -> None:
+        """Make relayed links anew whose keys are old or worn. The end that dialled does so."""
+        for link in self._links.values():
+            if not link.via or link.inbound:
+                continue
+            worn = any(self._relayed.worn(connection) for connection in link.connections.values())
+            if worn or self._turn.now >= link.opened + KEYS_HOLD:
+                self._dialling.dial(link.peer, [through(link.via, link.peer)])
 
 
 def _patience(lane: Lane, link: Link) -> int:

@@ -14,7 +14,7 @@ from gossipdp.errors import GossipdpError, MismatchError, RefusedError, RemotePr
 from gossipdp.protocol.wire.encoding import Buffer
 from gossipdp.protocol.wire.messages import Lane, Receipt, short
 from gossipdp.runtime.network import signed_hello
-from gossipdp.runtime.network.connections import Connection, Link
+from gossipdp.runtime.network.connections import Connection, Link, Wire
 from gossipdp.runtime.network.context import LinksContext, LinkTable
 from gossipdp.runtime.network.dial_causes import LEADS_BACK
 from gossipdp.runtime.network.events import CopyMet, HandshakeRefused, InviteShown
@@ -94,12 +94,12 @@ class Listening:
         if not isinstance(message, signed_hello.Hello) or len(first.user) != 64:
             self._context.drop("unverified")
             if message is None:  # the other side may still take a closed link for open
-                self._context.wire.answer(first.route, pack(signed_hello.Bye("no hello")))
+                first.wire.answer(first.route, pack(signed_hello.Bye("no hello")))
             return
         if self._own(message.nonce):  # the dialling side reports it
-            self._context.wire.answer(first.route, pack(signed_hello.Refuse("GD-101", LEADS_BACK)))
+            first.wire.answer(first.route, pack(signed_hello.Refuse("GD-101", LEADS_BACK)))
             return
-        hello = ListenerHello(self._context.me, bytes.fromhex(first.user))
+        hello = ListenerHello(self._context.me, bytes.fromhex(first.user), first.expected)
         try:
             if self._links.linked(message.id) is None and not self._links.room(origin):
                 raise UnreachableError("GD-101", f"all {self._limits.links} links are taken")
@@ -109,19 +109,21 @@ class Listening:
         except GossipdpError as error:
             if error.code == "GD-208" and hello.generation > self._context.me.secret.generation:
                 # It is this peer that lacks the newest secret. The dialler comes again with the one before.
-                self._context.wire.answer(first.route, pack(signed_hello.Refuse(error.code, error.cause[:160])))
+                first.wire.answer(first.route, pack(signed_hello.Refuse(error.code, error.cause[:160])))
             else:
-                self._refuse(first.route, origin, error)
+                self._refuse(first.wire, first.route, origin, error)
             return
         if len(self._pending) >= self._limits.hellos:
             self._forget(next(iter(self._pending.values())), "timeout")
         connection = Connection(
             Lane(message.lane),
             hello,
+            first.wire,
             route=first.route,
             user=first.user,
             origin=origin,
             descriptor=descriptor,
+            via=first.relay,
             deadline=self._turn.now + self._limits.hello,
         )
         self._routes[first.route] = self._pending[first.route] = connection
@@ -146,7 +148,7 @@ class Listening:
             return
         except GossipdpError as error:
             self._forget(connection, "")
-            self._refuse(connection.route, connection.origin, error)
+            self._refuse(connection.wire, connection.route, connection.origin, error)
             return
         self._links.learn_run(claims.run, claims.id)
         both = {
@@ -156,18 +158,19 @@ class Listening:
             and other.hello.proven
             and other.hello.claims.id == claims.id
             and other.hello.claims.nonce == claims.nonce
+            and other.via == connection.via
         }
         if len(both) == len(Lane):
-            self._welcome(both, connection.origin, hello)
+            self._welcome(both, connection, hello)
 
-    def _welcome(self, both: dict[Lane, Connection], origin: str, hello: ListenerHello) -> None:
-        """Both connections of a link are verified."""
+    def _welcome(self, both: dict[Lane, Connection], last: Connection, hello: ListenerHello) -> None:
+        """Both connections of a link are verified, this one last."""
         claims = hello.claims
-        link = Link(origin, origin, inbound=True, now=self._turn.now, connections=both)
+        link = Link(last.origin, last.origin, inbound=True, now=self._turn.now, via=last.via, connections=both)
         link.verify(claims.id, claims.incarnation, claims.start, hello.said_run, hello.generation)
         for connection in both.values():
             connection.join(link)
-            self._context.wire.prove(connection)
+            connection.wire.prove(connection)
             del self._pending[connection.route]
             self._queues.write(connection, pack(signed_hello.Welcome()))
         self._links.bring_up(link)
@@ -190,7 +193,7 @@ class Listening:
             if decision.invite is None or decision.invite.generation != me.secret.generation:
                 raise RefusedError("GD-208", "the invite is for another secret of the network than this peer has")
         except GossipdpError as error:
-            self._refuse(first.route, origin, error)
+            self._refuse(first.wire, first.route, origin, error)
             return
         self._turn.tell(InviteShown(origin, first.route, decision, receipt))
 
@@ -198,14 +201,14 @@ class Listening:
         """Send the network's secret, or why the host may not come in."""
         secret = self._context.me.secret
         if why_not:
-            self._refuse(shown.route, shown.address, RefusedError("GD-209", why_not))
+            self._refuse(self._context.wire, shown.route, shown.address, RefusedError("GD-209", why_not))
         else:
             granted = signed_hello.Granted(secret.reveal(), secret.generation, secret.reveal_generation())
             self._context.wire.answer(shown.route, pack(granted))
 
-    def _refuse(self, route: bytes, origin: str, error: GossipdpError) -> None:
+    def _refuse(self, wire: Wire, route: bytes, origin: str, error: GossipdpError) -> None:
         self.refused(origin, error.code, error.cause)
-        self._context.wire.answer(route, pack(signed_hello.Refuse(error.code, error.cause[:160])))
+        wire.answer(route, pack(signed_hello.Refuse(error.code, error.cause[:160])))
 
     def _forget(self, connection: Connection, result: str) -> None:
         """The hello of `connection` failed. `result` is the label of the count, or ""."""

@@ -2,7 +2,7 @@
 
 An address of a private network comes first if this host is on a network of the same numbers. That network may be
 another one all the same: the hello proves the identity, and the attempt is short. Then come global IPv6, public IPv4
-and names, and the rest. An address that worked comes before all others.
+and names, the rest, and relays. An address that worked comes before all others, except a relay.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from typing import Final, TypeAlias
 import psutil
 
 from gossipdp.errors import ConfigError
+from gossipdp.protocol.wire.messages import relay_of
 from gossipdp.runtime.network.host_port import split_address
 
 __all__ = ["Reach", "is_public", "own_networks"]
@@ -63,7 +64,9 @@ class Reach:
         if len(addresses) < 2:
             return list(addresses)
         worked = self._worked.get(peer)
-        return sorted(dict.fromkeys(addresses), key=lambda each: (each != worked, self._rank(each, now)))
+        return sorted(
+            dict.fromkeys(addresses), key=lambda each: (bool(relay_of(each)), each != worked, self._rank(each, now))
+        )
 
     def near(self, address: str, now: float) -> bool:
         """Whether ``host:port`` is an IP address of a private network, and of a network of this host."""

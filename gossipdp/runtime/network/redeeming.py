@@ -5,6 +5,7 @@ It blocks, and needs no daemon. CURVE encrypts both messages for the network on 
 
 from __future__ import annotations
 
+import select
 import time
 from collections.abc import Callable, Iterator
 from typing import Final
@@ -19,7 +20,8 @@ from gossipdp.runtime.network.host_port import split_address
 from gossipdp.runtime.network.identity import CurveKeys, Identity, NetworkSecret, digest_of
 from gossipdp.runtime.network.invite import HostInvite
 from gossipdp.runtime.network.limits import TransportLimits
-from gossipdp.runtime.network.resolver import Target, looked_up
+from gossipdp.runtime.network.proxy import Proxy, Reached, Tunnels
+from gossipdp.runtime.network.resolver import Target, looked_up, unresolved_target
 from gossipdp.runtime.network.sockets import Sockets
 
 __all__ = ["PATIENCE", "redeem"]
@@ -36,6 +38,7 @@ def redeem(
     invite: HostInvite,
     identity: Identity,
     *,
+    proxy: Proxy | None = None,
     patience: float = PATIENCE,
     clock: Callable[[], float] = time.monotonic,
     wait: Callable[[float], None] = time.sleep,
@@ -44,6 +47,7 @@ def redeem(
 
     Args:
         identity: of this host.
+        proxy: through which to dial; None: directly.
         patience: seconds after which no further round over the addresses begins.
         clock: monotonic time in seconds.
         wait: sleeps for a number of seconds.
@@ -57,12 +61,12 @@ def redeem(
         refused: GossipdpError | None = None
         causes = [] if invite.seeds else ["the invite names no address"]
         for seed in invite.seeds:
-            for found in _targets(seed):
+            for found in _targets(seed) if proxy is None else [unresolved_target(seed)]:
                 if isinstance(found, Cause):
                     causes.append(found.told())
                     continue
                 try:
-                    return _ask(invite, identity, found)
+                    return _ask(invite, identity, found, proxy)
                 except UnreachableError as error:
                     causes.append(error.cause)
                 except GossipdpError as error:
@@ -85,26 +89,42 @@ def _targets(seed: str) -> Iterator[Target | Cause]:
         yield from found
 
 
-def _ask(invite: HostInvite, identity: Identity, target: Target) -> NetworkSecret:
+def _ask(invite: HostInvite, identity: Identity, target: Target, proxy: Proxy | None) -> NetworkSecret:
     """The secret, from the member at `target`."""
     limits = TransportLimits()
-    cause = look(target.text, False, limits.connect)
-    if cause.fault is not DialFault.LISTENS:
-        raise UnreachableError("GD-101", cause.at(target.text).told())
+    if proxy is None:
+        cause = look(target.text, False, limits.connect)
+        if cause.fault is not DialFault.LISTENS:
+            raise UnreachableError("GD-101", cause.at(target.text).told())
     proof = receipt(invite.decision, identity.id, invite.network, Identity(invite.key).sign).signature
     question = signed_hello.Redeem(PROTOCOL_VERSION, identity.id, invite.network, invite.decision, proof)
     sockets = Sockets(limits, CurveKeys(invite.curve, b""), identity.curve)
+    tunnels = None if proxy is None else Tunnels(proxy, limits.connect)
     try:
-        frames = sockets.ask(target.endpoint, signed_hello.pack(question), ANSWER)
+        endpoint = target.endpoint if tunnels is None else _tunnelled(tunnels, target)
+        frames = sockets.ask(endpoint, signed_hello.pack(question), ANSWER)
         if not frames:
-            cause = look(target.text, True, limits.connect)
+            cause = look(target.text, True, limits.connect) if proxy is None else Cause("GD-101", "gave no answer")
             raise UnreachableError("GD-101", cause.at(target.text).told())
         answer = signed_hello.unpack(frames)
     except RemoteProtocolError as error:
         raise UnreachableError("GD-101", f"{target.text} answered out of order: {error}") from None
     finally:
         sockets.close()
+        if tunnels is not None:
+            tunnels.close()
     return _granted(invite, answer, target.text)
+
+
+def _tunnelled(tunnels: Tunnels, target: Target) -> str:
+    """The endpoint of a connection through the proxy."""
+    tunnels.open(0, *split_address(target.text))
+    select.select([tunnels], [], [], ANSWER)
+    for found in tunnels.collect():
+        if isinstance(found, Reached):
+            return found.endpoint
+        raise UnreachableError("GD-101", found.cause.at(target.text).told())
+    raise UnreachableError("GD-101", f"{target.text}: the proxy gave no answer")
 
 
 def _granted(invite: HostInvite, answer: signed_hello.ServiceMessage, address: str) -> NetworkSecret:

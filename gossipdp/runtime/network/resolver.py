@@ -20,16 +20,23 @@ MAX_TARGETS: Final = 4
 
 
 class Target(NamedTuple):
-    """One IP address to dial: text for a person, endpoint for libzmq, and whether the routing table has a route."""
+    """One IP address to dial, or a relay.
+
+    text: for a person.
+    endpoint: for the wire.
+    routable: whether the routing table has a route.
+    relay: the member that is to carry; b"" for an IP address.
+    """
 
     text: str
     endpoint: str
     routable: bool
+    relay: bytes = b""
 
     @property
     def host(self) -> str:
-        """The IP address."""
-        return plain_ip(split_address(self.text)[0])
+        """The IP address; "" for a relay."""
+        return "" if self.relay else plain_ip(split_address(self.text)[0])
 
 
 class Resolver:
@@ -56,6 +63,11 @@ class Resolver:
     def collect(self) -> list[tuple[str, list[Target] | Cause]]:
         """What was resolved since the last call."""
         return self._calls.collect()
+
+
+def unresolved_target(address: str) -> Target:
+    """The target that a proxy is to resolve."""
+    return Target(address, f"tcp://{address}", True)
 
 
 def looked_up(host: str, port: int) -> list[Target] | Cause:

@@ -66,6 +66,14 @@ class SendQueues:
         self._context.counters.count_full()
         return True
 
+    def offer(self, connection: Connection, frames: Sequence[Buffer]) -> bool:
+        """Send a service message, with the frames behind it, now or not at all. Returns whether it was sent."""
+        try:
+            return not connection.queue and self._push(connection, frames, 0)
+        except BrokenPipeError:
+            self._dead.append(connection)
+            return False
+
     def fits(self, messages: int, queued: int, size: int) -> bool:
         """Whether `size` bytes fit into a queue that holds `messages` messages of `queued` bytes."""
         limits = self._context.limits
@@ -100,7 +108,7 @@ class SendQueues:
         self._queued.pop(connection, None)
 
     def _push(self, connection: Connection, frames: Sequence[Buffer], size: int) -> bool:
-        if not self._context.wire.push(connection, frames, size):
+        if not connection.wire.push(connection, frames, size):
             return False
         connection.say(self._context.turn.now)
         if size and connection.link is not None:

@@ -7,8 +7,9 @@
               <-   WELCOME  once both connections of the link are verified
 
 Both signatures cover the network's name and renewed secret, runs, role, lane, both ids, both nonces and the dialler's
-CURVE key. Each side takes that key from the connection, never from a message. So a hello cannot be replayed on another
-connection or passed on to a third peer. Before PROOF the listener changes only counters.
+CURVE key, or the binding of a relayed connection (`sealing`). Each side takes that from the connection, never from a
+message. So a hello cannot be replayed on another connection or passed on to a third peer. Before PROOF the listener
+changes only counters.
 
 A service message is one frame that starts with 0xc1, the one byte msgpack never uses. So no service message can be
 taken for a protocol message (`gossipdp.protocol.wire.encoding`), or the other way round.
@@ -184,6 +185,38 @@ class Granted(Service, frozen=True, tag=16):
         return f"Granted(generation={self.generation})"
 
 
+class Attend(Service, frozen=True, tag=17):
+    """Please carry to the sender what other members send it through you, from now on or no more."""
+
+    wanted: bool
+
+
+class Attended(Service, frozen=True, tag=18):
+    """The answer to an `Attend`."""
+
+    taken: bool
+    reason: Text
+
+
+class Carry(Service, frozen=True, tag=19):
+    """Please carry the frames behind this one to `to`, as a `Carried` on the same lane."""
+
+    to: PeerId
+
+
+class Carried(Service, frozen=True, tag=20):
+    """The frames behind this one are from `origin`, which the sender has a link with."""
+
+    origin: PeerId
+
+
+class NotCarried(Service, frozen=True, tag=21):
+    """What was sent for `to` is not carried. The reason is for a person to read."""
+
+    to: PeerId
+    reason: Text
+
+
 ServiceMessage: TypeAlias = (
     Hello
     | Answer
@@ -201,6 +234,11 @@ ServiceMessage: TypeAlias = (
     | GenerationHello
     | Redeem
     | Granted
+    | Attend
+    | Attended
+    | Carry
+    | Carried
+    | NotCarried
 )
 
 _encoder = msgspec.msgpack.Encoder()
@@ -242,7 +280,9 @@ class DiallerHello:
         about = me.identity.id, nonce, me.network, me.run, int(lane), me.incarnation, me.start
         version = max(OLDEST_VERSION, RENEWABLE if generation else 0)
         self._hello = GenerationHello(version, *about, generation) if generation else Hello(version, *about)
-        self._key = me.secret.hello_key(generation) or b""
+        self._secret = me.secret.hello_key(generation) or b""
+        self._key = me.identity.curve.public
+        """that the listener sees the connection come with"""
         self.peer = b""
         self.run = b""
         self.incarnation = 0
@@ -254,6 +294,10 @@ class DiallerHello:
     def said_run(self) -> bytes:
         return self._hello.run
 
+    def bind(self, key: bytes) -> None:
+        """The connection is relayed, and this is its binding (`sealing`)."""
+        self._key = key
+
     def hello(self) -> list[Buffer]:
         return pack(self._hello)
 
@@ -263,26 +307,30 @@ class DiallerHello:
         Raises:
             GossipdpError: the other side has not proven its id, is not admitted, or is of another run.
         """
-        key = self._me.identity.curve.public
-        transcript = _transcript(b"listener", self._hello, answer, key, self._key)
+        transcript = _transcript(b"listener", self._hello, answer, self._key, self._secret)
         if not Identity.verify(answer.id, transcript, answer.signature):
             raise RefusedError("GD-202", f"{short(answer.id)} could not prove its identity")
         self._me.check_admitted(answer.id, self.generation)
         check_run(self._me.run, answer.run)
         self.peer, self.run = answer.id, answer.run
         self.incarnation, self.start, self.seen = answer.incarnation, answer.start, answer.seen
-        return pack(Proof(self._me.identity.sign(_transcript(b"dialler", self._hello, answer, key, self._key))))
+        return pack(
+            Proof(self._me.identity.sign(_transcript(b"dialler", self._hello, answer, self._key, self._secret)))
+        )
 
 
 class ListenerHello:
-    """The listening side of one connection, whose CURVE key is `client_key`.
+    """The listening side of one connection.
+
+    Args:
+        key: the CURVE key of the connection, or the binding of a relayed one.
+        expected: of a relayed connection, the peer that it is from, as the relay says; b"" of any other.
 
     After `hello`: `peer`, `nonce` and `lane` are claims. After `proof`: verified, with `run` and `incarnation`.
     """
 
-    def __init__(self, me: LocalPeer, client_key: bytes) -> None:
-        self._me = me
-        self._key = client_key
+    def __init__(self, me: LocalPeer, key: bytes, expected: bytes = b"") -> None:
+        self._me, self._key, self._expected = me, key, expected
         self._hello: Hello | None = None
         self._answer: Answer | None = None
         self._secret = b""
@@ -319,7 +367,8 @@ class ListenerHello:
         if hello.network != me.network:
             raise MismatchError("GD-203", f"network {hello.network!r} there, {me.network!r} here")
         check_run(me.run, hello.run)
-        if curve_public_key(hello.id) != self._key:
+        known = hello.id == self._expected if self._expected else curve_public_key(hello.id) == self._key
+        if not known:
             raise RefusedError("GD-202", f"the identity {short(hello.id)} is not that of the connection's key")
         self._hello = hello
         me.check_admitted(hello.id, self.generation)

@@ -24,6 +24,7 @@ from gossipdp.runtime.network.incarnation import draw_start
 from gossipdp.runtime.network.limits import TransportLimits
 from gossipdp.runtime.network.links import Links
 from gossipdp.runtime.network.local_peer import LocalPeer
+from gossipdp.runtime.network.proxy import Proxy
 from gossipdp.runtime.network.zmq_wire import ZmqWire
 
 __all__ = ["Transport"]
@@ -44,6 +45,7 @@ class Transport:
         listen: ``tcp://*:4710`` or the like, port 0 for a free one; None for a peer that only dials out.
         admission: who may have a link; by default every peer with the secret. See `admission_changed`.
         limits: see `TransportLimits`.
+        proxy: through which to dial; None: directly.
         wall: seconds since 1970. It decides when the previous secret expires.
 
     Raises:
@@ -62,6 +64,7 @@ class Transport:
         listen: str | None,
         admission: Admission | None = None,
         limits: TransportLimits | None = None,
+        proxy: Proxy | None = None,
         wall: Callable[[], float] = time.time,
     ) -> None:
         self.identity = identity
@@ -84,10 +87,11 @@ class Transport:
             identity.curve,
             admits=self._admits_key,
             unproven=files.unproven,
+            proxy=proxy,
             counters=self.counters,
             clock=time.monotonic,
         )
-        self._links = Links(LinksContext(self._me, self._wire, limits, self.counters, self._turn))
+        self._links = Links(LinksContext(self._me, self._wire, limits, self.counters, self._turn, proxy is not None))
         self._crowd_told = -math.inf
         if listen is not None:
             try:
@@ -143,12 +147,32 @@ class Transport:
         """
         self._links.found(run)
 
-    def know(self, known: Mapping[bytes, float]) -> None:
-        """Seconds for which this peer has known each member; infinite for a proven one.
+    def know(self, known: Mapping[bytes, float], aside: Collection[bytes] = ()) -> None:
+        """Tell what the peer knows of others.
 
-        It decides who loses a place when all places for links are taken (`places`).
+        Args:
+            known: seconds for which it has known each member; infinite for a proven one. They decide who loses a place
+                when all places for links are taken (`places`).
+            aside: members that it has set aside. Nothing is carried for them.
         """
-        self._links.know(known)
+        self._links.know(known, aside)
+
+    def carry(self, rate: float) -> None:
+        """Be a relay: carry at most `rate` bytes a second between members from now on; 0: carry nothing."""
+        self._links.carry(rate)
+
+    def attend(self, relays: Collection[bytes], addresses: Mapping[bytes, Sequence[str]]) -> None:
+        """Ask members to carry to this peer what others send it. `CarriedBy` tells their answers.
+
+        Args:
+            relays: members that are to carry. One that is left out is told so.
+            addresses: of every member that may carry, for this peer or for another, and where it can be dialled.
+        """
+        self._links.attend(relays, addresses)
+
+    def dial(self, peer: bytes, addresses: Sequence[str]) -> None:
+        """Dial `peer` directly, although a relay carries its link. The direct link takes the place of that one."""
+        self._links.dial(peer, addresses)
 
     def advertise(self, addresses: Sequence[str], *, search: bool = False) -> None:
         """Other peers are told to dial `addresses`. Find out whether they can; `Dialable` tells if they cannot.

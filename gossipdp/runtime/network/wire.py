@@ -1,45 +1,16 @@
-"""What the sockets can do for `Links`, and what they report. Interfaces and plain data; no socket may stand here."""
+"""What sockets and relayed connections report to `Links`. Plain data; no socket may stand here."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol, TypeAlias
+from typing import TypeAlias
 
 from gossipdp.protocol.wire.encoding import Buffer
-from gossipdp.runtime.network.connections import Connection
+from gossipdp.runtime.network.connections import Connection, Wire
 from gossipdp.runtime.network.dial_causes import Cause
 
-__all__ = ["Answered", "Arrived", "Ended", "Failed", "Gone", "Opened", "Overflowed", "Refused", "Wire", "WireEvent"]
-
-
-class Wire(Protocol):
-    """What the sockets can do. No method blocks."""
-
-    def open(self, connection: Connection, endpoint: str) -> None:
-        """Dial `endpoint`. Raises OSError if no socket is left."""
-
-    def push(self, connection: Connection, frames: Sequence[Buffer], size: int) -> bool:
-        """Hand over one message of `size` bytes.
-
-        Returns:
-            False if the connection is full.
-
-        Raises:
-            BrokenPipeError: the connection is gone.
-        """
-
-    def answer(self, route: bytes, frames: Sequence[Buffer]) -> None:
-        """Send to an inbound connection. A full or closed connection loses the message."""
-
-    def prove(self, connection: Connection) -> None:
-        """A member is proven on this inbound connection."""
-
-    def dismiss(self, connection: Connection) -> None:
-        """The link of this inbound connection is over: close the connection soon, after its last messages."""
-
-    def shut(self, connection: Connection, linger: float) -> None:
-        """Close a dialled connection. Messages handed over still have `linger` seconds to leave."""
+__all__ = ["Answered", "Arrived", "Ended", "Failed", "Gone", "Opened", "Overflowed", "Refused", "WireEvent"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +53,8 @@ class Arrived:
     user: the CURVE key of the connection, as hexadecimal digits; "" if unknown.
     size: of all frames together, in bytes.
     source: returns the IP address that the connection came from, and the descriptor that `Gone` will name.
+    wire: what the connection is one of.
+    relay: the member that carries the connection, and the peer that it is from, as the relay says; b"" of others.
     """
 
     route: bytes
@@ -89,6 +62,9 @@ class Arrived:
     frames: list[Buffer]
     size: int
     source: Callable[[], tuple[str, int]]
+    wire: Wire
+    relay: bytes = b""
+    expected: bytes = b""
 
 
 @dataclass(frozen=True, slots=True)

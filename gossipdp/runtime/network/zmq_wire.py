@@ -22,10 +22,12 @@ from gossipdp.errors import ConfigError, UnreachableError
 from gossipdp.protocol.wire.encoding import Buffer
 from gossipdp.runtime.descriptors import spare
 from gossipdp.runtime.network.connections import Connection
+from gossipdp.runtime.network.dial_causes import Cause
 from gossipdp.runtime.network.events import TransportCounters
-from gossipdp.runtime.network.host_port import plain_ip
+from gossipdp.runtime.network.host_port import plain_ip, split_address
 from gossipdp.runtime.network.identity import CurveKeys
 from gossipdp.runtime.network.limits import TransportLimits
+from gossipdp.runtime.network.proxy import Proxy, Tunnels, Unreached
 from gossipdp.runtime.network.sockets import (
     Severing,
     Socket,
@@ -154,6 +156,7 @@ class ZmqWire:
         client: this peer's CURVE keys.
         admits: whether a CURVE key may dial in.
         unproven: most inbound connections without a proven member.
+        proxy: through which to dial; None: directly.
         clock: the time in seconds.
     """
 
@@ -165,6 +168,7 @@ class ZmqWire:
         *,
         admits: Callable[[bytes], bool],
         unproven: int,
+        proxy: Proxy | None,
         counters: TransportCounters,
         clock: Callable[[], float],
     ) -> None:
@@ -195,6 +199,12 @@ class ZmqWire:
         self._look_at = -math.inf
         self._sockets = Sockets(limits, server, client)
         self._poller = zmq.Poller()
+        self._tunnels = None if proxy is None else Tunnels(proxy, limits.connect)
+        self._tunnelled: dict[int, Connection] = {}
+        """connections that the proxy is to make, by number"""
+        self._tunnel = 0
+        if self._tunnels is not None:
+            self._poller.register(self._tunnels.fileno(), zmq.POLLIN)
 
     def close(self, linger: float) -> None:
         """Close everything. Messages handed to libzmq still have `linger` seconds to leave."""
@@ -203,6 +213,8 @@ class ZmqWire:
         self._callbacks.clear()
         self._sockets.context.destroy(linger=int(linger * 1000))
         self._severing.close()
+        if self._tunnels is not None:
+            self._tunnels.close()
 
     # -- a turn --------------------------------------------------------------------------------------------------
 
@@ -224,19 +236,21 @@ class ZmqWire:
                 self._poller.register(descriptor, zmq.POLLIN)
             self._watched = watched
         self._polled = self._poller.poll(math.ceil(seconds * 1000))
-        return {source for source, _ in self._polled if isinstance(source, int)}
+        return {source for source, _ in self._polled if source in watched}
 
     def events(self) -> Iterator[WireEvent]:
         """What happened since the last turn. Handle each event before the next is asked for."""
         for source, _ in self._polled:
             if callback := self._callbacks.get(source):  # what an earlier event led to may have closed this socket
                 yield from callback()
+        if self._tunnels is not None:
+            yield from self._on_tunnels(self._tunnels)
         for key, message, size in self._inbox.take(self._limits.turn, TURN_BYTES):
             if isinstance(key, Connection):
                 yield Answered(key, buffers(message), size)
             else:
                 route, *frames = message
-                yield Arrived(key, user_of(route), buffers(frames), size, partial(source_of, route))
+                yield Arrived(key, user_of(route), buffers(frames), size, partial(source_of, route), self)
 
     def endless(self) -> Iterator[WireEvent]:
         """Connections on which more came than may be unread, and no message of it is whole.
@@ -268,6 +282,28 @@ class ZmqWire:
     # -- what `Links` asks (see `Wire`) --------------------------------------------------------------------------
 
     def open(self, connection: Connection, endpoint: str) -> None:
+        if self._tunnels is None:
+            self._dial(connection, endpoint)
+            return
+        self._tunnel += 1
+        self._tunnelled[self._tunnel] = connection
+        self._tunnels.open(self._tunnel, *split_address(endpoint.removeprefix("tcp://")))
+
+    def _on_tunnels(self, tunnels: Tunnels) -> Iterator[WireEvent]:
+        """What came of the connections that the proxy is to make."""
+        for found in tunnels.collect():
+            connection = self._tunnelled.pop(found.number, None)
+            if connection is None:
+                tunnels.drop(found.number)
+            elif isinstance(found, Unreached):
+                yield Failed(connection, found.cause, "proxy")
+            else:
+                try:
+                    self._dial(connection, found.endpoint)
+                except OSError as error:
+                    yield Failed(connection, Cause("GD-104", "no socket here", error.strerror or ""), "proxy")
+
+    def _dial(self, connection: Connection, endpoint: str) -> None:
         try:
             with spare():
                 dealer = self._sockets.dealer()
@@ -309,6 +345,8 @@ class ZmqWire:
         self.unproven.dismissed(connection.descriptor, connection.route, self._clock(), GRACE)
 
     def shut(self, connection: Connection, linger: float) -> None:
+        for number in [number for number, each in self._tunnelled.items() if each is connection]:
+            del self._tunnelled[number]
         if connection not in self._dialled:
             return
         dealer, monitor = self._dialled.pop(connection)
