@@ -37,6 +37,7 @@ __all__ = [
     "Pace",
     "RanAway",
     "ReceiptsTaken",
+    "RelaysChosen",
     "ResyncBegan",
     "ResyncEnded",
     "RoundDone",
@@ -91,6 +92,13 @@ class Joined(Event):
 
     through: bytes
     """its id"""
+
+
+@dataclass(frozen=True, slots=True)
+class RelaysChosen(Event):
+    """These members are to carry to this peer what others send it, and no others. `Peer.carried` takes the answers."""
+
+    relays: tuple[bytes, ...]
 
 
 @dataclass(frozen=True, slots=True)

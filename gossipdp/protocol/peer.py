@@ -275,6 +275,11 @@ class Peer:
         self._membership.advertise(addresses, now)
         self._step(now)
 
+    def carried(self, relay: bytes, taken: bool, now: float) -> None:
+        """A member of the last `RelaysChosen` agrees to carry to this peer, or says no."""
+        self._membership.carried(relay, taken, now)
+        self._step(now)
+
     def job_done(self, job: jobs.Job[object], result: object, now: float) -> None:
         """The driver has carried out a job. Results come in the order of the jobs."""
         self._wake(now)

@@ -67,7 +67,7 @@ class View:
 
     @property
     def alive(self) -> tuple[Member, ...]:
-        """The other members that are alive or suspected, sorted by id."""
+        """The other members that are alive or suspected, sorted by id, without relays that have no model."""
         return tuple(self._membership.alive())
 
     @property
@@ -98,6 +98,16 @@ class View:
     def known_for(self, member: bytes) -> float:
         """Seconds for which this peer has known `member`, earlier lives of this peer included."""
         return self._membership.known_for(member)
+
+    @property
+    def relays(self) -> tuple[bytes, ...]:
+        """Members that carry to this peer what others send it, or were asked to."""
+        return tuple(self._membership.relays)
+
+    @property
+    def carriers(self) -> Mapping[bytes, tuple[str, ...]]:
+        """Live members that offer to carry -> where each can be dialled."""
+        return self._membership.carriers()
 
     def rtt(self, member: bytes) -> float | None:
         """Smoothed round-trip time to `member` in seconds; None while unknown."""

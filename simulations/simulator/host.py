@@ -65,6 +65,14 @@ class Host:
     """key whose decisions about members it follows"""
     version: int = PROTOCOL_VERSION
     """newest protocol version that it speaks"""
+    carries: bool = False
+    """it carries what others send to outbound-only hosts"""
+    only_carries: bool = False
+    """it has no model, and never trains"""
+    relays: tuple[bytes, ...] = ()
+    """hosts that are to carry to it"""
+    carried: int = 0
+    """bytes that it has carried for others"""
     downlink: float | None = None
     """bytes per second of all data lanes to it together; None: unlimited"""
     incarnation: int = 0
@@ -107,6 +115,7 @@ class Host:
         self.life += 1
         self.incarnation += 1
         self.forget()
+        self.relays = ()
         self.waiting.clear()
         self.postponed.clear()
         self.working, self.picked_up, self.wakes_at, self.paused_until = False, now, float("inf"), 0.0

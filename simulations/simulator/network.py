@@ -21,11 +21,11 @@ from typing import Any
 
 from gossipdp.protocol import jobs
 from gossipdp.protocol.admission.register import Admission
-from gossipdp.protocol.events import Event
+from gossipdp.protocol.events import Event, RelaysChosen
 from gossipdp.protocol.outputs import Envelope
 from gossipdp.protocol.peer import Peer, PeerConfig
 from gossipdp.protocol.transfer.claims import Held
-from gossipdp.protocol.wire.messages import PROTOCOL_VERSION, Member, Message, State
+from gossipdp.protocol.wire.messages import CARRIES, PROTOCOL_VERSION, RELAY, Member, Message, State, relay_of
 from simulations.simulator.conditions import Conditions
 from simulations.simulator.host import Host, Region, perform, sign, verify
 from simulations.simulator.links import Cut, Link, Links
@@ -163,6 +163,7 @@ class Network:
         config: PeerConfig,
         *,
         outbound: bool = False,
+        carries: bool = False,
         slowness: float = 1.0,
         operator: bytes = b"",
         version: int = PROTOCOL_VERSION,
@@ -171,6 +172,7 @@ class Network:
 
         Args:
             outbound: no other host can dial it.
+            carries: it carries what others send to outbound-only hosts.
             slowness: its training steps take this many times as long.
             operator: key whose decisions about members it follows.
             version: newest protocol version that it says it speaks.
@@ -183,6 +185,7 @@ class Network:
             digest,
             f"10.0.0.{index}:4000",
             outbound=outbound,
+            carries=carries,
             operator=operator,
             version=version,
             usual_slowness=slowness,
@@ -200,7 +203,8 @@ class Network:
         assert host.peer is None
         host.begin_life(self.now)
         address = "" if host.outbound else host.address
-        me = Member(host.id, host.name, address, host.incarnation, 0, State.ALIVE, host.version)
+        carries = (RELAY,) if host.only_carries else (CARRIES,) if host.carries else ()
+        me = Member(host.id, host.name, address, host.incarnation, 0, State.ALIVE, host.version, others=carries)
         random = self.random(f"peer/{host.index}/{host.incarnation}")
         self.record("starts", host)
         host.peer = Peer(
@@ -255,6 +259,8 @@ class Network:
                 host.waiting.append((job, host.region))
         while (event := peer.next_event()) is not None:
             self.record("said", host, None, event)
+            if isinstance(event, RelaysChosen):
+                self._ask_relays(host, event.relays)
             self._listen(host, event)
         if host.waiting and not host.working:
             self._work(host)
@@ -315,14 +321,25 @@ class Network:
 
     def _transmit(self, sender: Host, envelope: Envelope) -> None:
         target = self._by_id.get(envelope.to) if envelope.to else self._by_address.get(envelope.address)
-        if target is None or target is sender or not self.links.carries(sender, target):
+        if target is None or target is sender:
             return
+        relay = None
+        if not self.links.carries(sender, target):
+            relay = self._relay_to(sender, target, (envelope.address, *envelope.others))
+            if relay is None:
+                return
         conditions, random, message = self.conditions, self._chance, envelope.message
         # The sender may reuse its buffers: a message on its way has copies.
         frames = [bytes(frame) for frame in envelope.frames]
-        sent = self.links.leaves(sender, target, envelope.lane, sum(map(len, frames)), conditions)
+        size = sum(map(len, frames))
+        sent = self.links.leaves(sender, relay or target, envelope.lane, size, conditions)
+        if relay is not None:
+            relay.carried += size
+            sent += conditions.latency
+            sent = max(sent, self.links.leaves(relay, target, envelope.lane, size, conditions))
         passes = self._passes is None or self._passes(sender, target, message)
-        if not passes or self.links.is_cut(sender, target) or random.random() < conditions.loss:
+        cut = self.links.is_cut(sender, target) if relay is None else False
+        if not passes or cut or random.random() < conditions.loss:
             self.record("lost", sender, target, message)
             return
         copies = 2 if random.random() < conditions.duplicate else 1
@@ -340,6 +357,27 @@ class Network:
             # The target may be in another life by then.
             replay = partial(self._replay, sender, target, frames, message, target.incarnation)
             self.at(arrives + delay, "replay", None, replay)
+
+    def _ask_relays(self, host: Host, relays: tuple[bytes, ...]) -> None:
+        """The host asks these hosts to carry to it. Their answers come a round trip later."""
+        new, host.relays = set(relays) - set(host.relays), relays
+        for relay in sorted(new):
+            answer = partial(self._relay_answers, host, self._by_id[relay])
+            self.at(self.now + 2.0 * self.conditions.latency, "relay answers", host, answer)
+
+    def _relay_answers(self, host: Host, relay: Host) -> None:
+        if host.peer is not None and relay.peer is not None and self.links.carries(host, relay):
+            host.peer.carried(relay.id, relay.carries, self.now)
+            self.drain(host)
+
+    def _relay_to(self, sender: Host, target: Host, addresses: Iterable[str]) -> Host | None:
+        """The host that carries from `sender` to `target`, or None."""
+        for relay in (self._by_id.get(relay_of(address)) for address in addresses):
+            if relay is None or relay.peer is None or relay.id not in target.relays or relay is sender:
+                continue
+            if self.links.is_open((target.index, relay.index)) and self.links.carries(sender, relay):
+                return relay
+        return None
 
     def _replay(self, sender: Host, target: Host, frames: list[bytes], message: Message, meant: int) -> None:
         """A stranger repeats a message of `sender` to the present life of `target`."""

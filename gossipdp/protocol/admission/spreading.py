@@ -193,7 +193,7 @@ class Spreading:
         membership, admission = self._membership, self._admission
         live = [
             member.id
-            for member in membership.alive()
+            for member in membership.all_alive()
             if member.version >= SINCE[Decisions] and membership.reaches(member.id) and admission.admits(member.id)
         ]
         return self._random.sample(live, min(count, len(live)))

@@ -304,6 +304,8 @@ class Course:
     def join(self, remembered: Sequence[Member], resume: Held | None, now: float, *, founds: bool, alone: bool) -> None:
         """As in `Peer.join`. alone: no address of another peer is known."""
         self._remembered = remembered
+        if self._membership.me.only_carries:
+            return None
         if founds:
             self.founds = True
             return self._fire(Event.FOUND, now)

@@ -87,7 +87,8 @@ class Ending:
         self._contribution, self._age, self._apart, self._pacing = contribution, age, apart, pacing
         self._rounds = rounds
         self._sync = parts.config.sync
-        self._wait, self._follows = parts.config.finish_wait, parts.config.finish_follow
+        self._wait = parts.config.finish_wait
+        self._follows = parts.config.finish_follow and not parts.membership.me.only_carries
         self._period = parts.membership.config.join_interval
         self._quiet = QUIET * parts.membership.config.probe_interval
         self.begun = False

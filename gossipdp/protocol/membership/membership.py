@@ -28,10 +28,11 @@ from gossipdp.protocol.membership.config import MembershipConfig
 from gossipdp.protocol.membership.dissemination import UNASKED, Dissemination, MembershipMessage
 from gossipdp.protocol.membership.local_health import LocalHealth
 from gossipdp.protocol.membership.merging import Merger
-from gossipdp.protocol.membership.outbound_only import RelayLinks
+from gossipdp.protocol.membership.outbound_only import ProberLinks
 from gossipdp.protocol.membership.own_record import OwnRecord
 from gossipdp.protocol.membership.probing import Prober
 from gossipdp.protocol.membership.progress import ProgressBoard
+from gossipdp.protocol.membership.relays import RelayChoice
 from gossipdp.protocol.membership.seeds import Seeds
 from gossipdp.protocol.membership.signatures import Signer
 from gossipdp.protocol.membership.view import View
@@ -86,11 +87,12 @@ class Membership:
             view, random=random, outputs=outputs, progress=progress, speed=speed, now=now
         )
         self._prober = Prober(view, told, random=random, now=now)
-        self._relay_links = RelayLinks(view, told, now)
         self._answers = Answers(view, told)
         self._anti_entropy = AntiEntropy(view, told, self._answers, random=random, now=now)
         self._seeds = Seeds(view, told, outputs, random=random, now=now)
         self._own_record = OwnRecord(view, told, self._seeds, signer, self._prober.health, events, now)
+        self._relays = RelayChoice(view, self._own_record, events, hidden=not me.address, now=now)
+        self._prober_links = ProberLinks(view, told, self._relays, now)
         self._voices = Voices(view, progress, speed, admission, strikes, now)
         self._merger = Merger(
             view,
@@ -134,10 +136,14 @@ class Membership:
             self._dissemination.send(peer, Pong(UNASKED, self._dissemination.records(peer, now)), now)
 
     def advertise(self, addresses: Sequence[str], now: float) -> None:
-        """Other members are to dial this peer at one of `addresses` from now on; without any it only dials out."""
+        """Other members are to dial this peer at one of `addresses` from now on; without any it needs relays."""
         if tuple(addresses) != self.me.addresses and self.me.state != State.LEFT:
-            self._relay_links.hurry(now)
-            self._own_record.move(addresses, now)
+            self._prober_links.hurry(now)
+            self._relays.advertise(addresses, now)
+
+    def carried(self, relay: bytes, taken: bool, now: float) -> None:
+        """A relay agrees to carry to this peer what others send it, or says no."""
+        self._relays.answered(relay, taken, now)
 
     def finish(self, phase: Phase, calls: bool, now: float) -> None:
         """Tell all members how far this peer is with the end of its run, and whether it asks them to end theirs."""
@@ -176,7 +182,14 @@ class Membership:
         return self._own_record.buried
 
     def alive(self) -> list[Member]:
-        """The other members that are alive or suspected, sorted by id. Most suspects are alive."""
+        """The other members that are alive or suspected, sorted by id, without relays that have no model.
+
+        Most suspects are alive.
+        """
+        return [member for member in self._view.alive() if not member.only_carries]
+
+    def all_alive(self) -> list[Member]:
+        """The same with those relays."""
         return self._view.alive()
 
     def settled(self, now: float) -> tuple[bytes, ...]:
@@ -187,7 +200,7 @@ class Membership:
         fresh = now - 3.0 * self.config.probe_interval
         if self._view.suspects or self._view.changed > fresh:
             return ()
-        members = [self.me, *self._view.alive()]
+        members = [self.me, *self.alive()]
         return tuple(sorted(member.id for member in members)) if all(member.address for member in members) else ()
 
     def rtt(self, peer: bytes) -> float | None:
@@ -255,6 +268,16 @@ class Membership:
         """Whether a message can reach `peer`. An outbound-only member without a link is out of reach."""
         return self._view.reaches(peer)
 
+    @property
+    def relays(self) -> list[bytes]:
+        """Members that carry to this peer, or were asked to."""
+        return self._relays.chosen
+
+    def carriers(self) -> dict[bytes, tuple[str, ...]]:
+        """Live members that offer to carry -> where each can be dialled."""
+        alive = self._view.alive()
+        return {member.id: member.addresses for member in alive if member.carries and member.dialable}
+
     def address_of(self, peer: bytes) -> str:
         """Where to dial `peer`, or ""."""
         return self._view.address_of(peer)
@@ -285,6 +308,7 @@ class Membership:
     def link_down(self, peer: bytes, reason: str, now: float) -> None:
         """The transport lost `peer`. That is a hint and no evidence, so `peer` is probed next."""
         self._view.contacts.link_down(peer)
+        self._relays.lost(peer, now)
         if self._view.is_live(peer):
             self._prober.hurry(peer)
 
@@ -337,7 +361,7 @@ class Membership:
             self._own_record.timer(),
             self._seeds.timer(),
             self._view.suspects.next_verdict(),
-            self._relay_links.timer(),
+            self._prober_links.timer(),
         )
 
     def handle_timer(self, now: float) -> None:
@@ -355,7 +379,8 @@ class Membership:
         if silent := self._prober.handle_timer(now):
             self._merger.suspect(silent, now)
         self._prober.probe(now)
-        self._relay_links.handle_timer(now)
+        self._relays.handle_timer(now)
+        self._prober_links.handle_timer(now)
         self._own_record.handle_timer(now)
         self._answers.handle_timer(now)
         for peer in self._view.suspects.overdue(now):

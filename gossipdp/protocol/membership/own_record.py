@@ -19,7 +19,7 @@ from gossipdp.protocol.membership.local_health import LocalHealth
 from gossipdp.protocol.membership.seeds import Seeds
 from gossipdp.protocol.membership.signatures import Signer
 from gossipdp.protocol.membership.view import LEAP, View, overrides
-from gossipdp.protocol.wire.messages import Member, Phase, State
+from gossipdp.protocol.wire.messages import CARRIES, MAX_OTHERS, RELAY, Member, Phase, State
 
 __all__ = ["OwnRecord"]
 
@@ -63,9 +63,10 @@ class OwnRecord:
     def move(self, addresses: Sequence[str], now: float) -> None:
         """This peer is dialled at other addresses: news of the same incarnation."""
         first, others = (addresses[0], tuple(addresses[1:])) if addresses else ("", ())
-        moved = replace(self._view.me, address=first, others=others)
+        carries = tuple(mark for mark in (CARRIES, RELAY) if mark in self._view.me.others)
+        moved = replace(self._view.me, address=first, others=(*others[: MAX_OTHERS - len(carries)], *carries))
         if stated_size(moved) > MOST_STATED:
-            moved = replace(moved, others=())
+            moved = replace(moved, others=carries)
         self._change(moved, now)
 
     def finish(self, phase: Phase, calls: bool, now: float) -> None:

@@ -17,7 +17,7 @@ from typing import Final
 
 from gossipdp.protocol.membership.dissemination import Dissemination, should_tell
 from gossipdp.protocol.membership.local_health import LocalHealth, probe_times
-from gossipdp.protocol.membership.outbound_only import relays
+from gossipdp.protocol.membership.outbound_only import probers
 from gossipdp.protocol.membership.view import View
 from gossipdp.protocol.wire.messages import Nack, Ping, PingRequest, Pong, State
 
@@ -50,12 +50,12 @@ class _Probe:
     sequences: set[int]
     unheard: bool
     """this peer had never heard the target"""
-    relays: set[bytes] = field(default_factory=set)
+    probers: set[bytes] = field(default_factory=set)
     nacks: set[bytes] = field(default_factory=set)
 
 
 class Prober:
-    """Probes one member after the other, directly and through relays."""
+    """Probes one member after the other, directly and through other members."""
 
     def __init__(self, view: View, dissemination: Dissemination, *, random: Random, now: float) -> None:
         self._view, self._config, self._dissemination, self._random = view, view.config, dissemination, random
@@ -123,7 +123,7 @@ class Prober:
             if sent.asker:
                 records = self._dissemination.records(sent.asker, now, about=source)
                 self._dissemination.send(sent.asker, Pong(sent.asked, records), now)
-        if probe is not None and sequence in probe.sequences and source in (probe.target, *probe.relays):
+        if probe is not None and sequence in probe.sequences and source in (probe.target, *probe.probers):
             self._probe = None
             self.health.better()
             if probe.unheard:
@@ -145,7 +145,7 @@ class Prober:
     def nacked(self, sequence: int, source: bytes) -> None:
         """A relay did not hear the target either. At least this peer heard the relay."""
         probe = self._probe
-        if probe is not None and sequence in probe.sequences and source in probe.relays:
+        if probe is not None and sequence in probe.sequences and source in probe.probers:
             probe.nacks.add(source)
 
     def tell(self, peer: bytes, now: float) -> None:
@@ -199,7 +199,7 @@ class Prober:
             config.probe_interval, config.probe_timeout, self.health.multiplier, rtt, config.awareness_max
         )
         self._probe_at = now + verdict
-        # No ping reaches an outbound-only member without a link: its relays are asked at once.
+        # No ping reaches an outbound-only member without a link: its probers are asked at once.
         indirect_at = now + direct if self._view.reaches(target) else now
         unheard = not self._view.contacts.heard(target)
         self._probe = _Probe(target, now, indirect_at, now + verdict, {self._ping(target, now)}, unheard)
@@ -216,26 +216,28 @@ class Prober:
 
     def _probe_indirectly(self, probe: _Probe, now: float) -> None:
         probe.indirect_at = math.inf
-        chosen = self._relays(probe.target)
-        probe.relays.update(chosen)
+        chosen = self._probers(probe.target)
+        probe.probers.update(chosen)
         address = self._view.address_of(probe.target)
         for relay in chosen:
             self._dissemination.send(relay, PingRequest(min(probe.sequences), probe.target, address), now)
         # Ping once more directly: the first ping may have been lost with its connection.
         probe.sequences.add(self._ping(probe.target, now))
 
-    def _relays(self, target: bytes) -> list[bytes]:
-        """The members asked to ping for this peer: random ones, or the relays of an outbound-only member."""
+    def _probers(self, target: bytes) -> list[bytes]:
+        """The members asked to ping for this peer: random ones, or those that have a link with a hidden member."""
         count, view = self._config.indirect_probes, self._view
         if not view.members[target].address:
-            return relays(target, view.alive(), count)
-        others = [peer for peer in view.candidates(self._random) if peer != target and view.reaches(peer)]
-        return self._random.sample(others, min(count, len(others)))
+            return probers(target, view.alive(), count)
+        linked = [relay for relay in view.members[target].relays if view.is_live(relay)][:count]
+        others = [peer for peer in view.candidates(self._random) if peer not in (target, *linked)]
+        others = [peer for peer in others if view.reaches(peer)]
+        return linked + self._random.sample(others, min(count - len(linked), len(others)))
 
     def _unanswered(self, probe: _Probe) -> bytes:
         # The silence of a member never heard says nothing of this peer's health: the member may not exist.
         if self._view.contacts.heard(probe.target):
-            self.health.worse(2 if len(probe.nacks) < len(probe.relays) else 1)
+            self.health.worse(2 if len(probe.nacks) < len(probe.probers) else 1)
         elif self._view.contacts.probed_unheard(answered=False):
             self.order = []
         # A member that sent any message meanwhile lives.

@@ -131,7 +131,7 @@ class View:
     def others_of(self, peer: bytes) -> tuple[str, ...]:
         """Where else to dial `peer`."""
         member = self.members.get(peer) or self.remembered.get(peer)
-        return () if member is None else member.others
+        return () if member is None else member.addresses[1:]
 
     def left(self, address: str) -> bool:
         """Whether the member at `address` left, and no live member has that address."""
@@ -141,7 +141,7 @@ class View:
     def remember(self, members: Iterable[Member]) -> None:
         """Keep the addresses of `members`. The table is bounded; the oldest entry goes first."""
         for member in members:
-            if member.id != self.me.id and member.address:
+            if member.id != self.me.id and member.dialable:
                 self.remembered.pop(member.id, None)
                 self.remembered[member.id] = member
                 if len(self.remembered) > MAX_MEMBERS:

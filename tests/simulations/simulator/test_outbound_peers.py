@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from gossipdp.protocol.membership.outbound_only import RELAYS
+from gossipdp.protocol.membership.outbound_only import PROBERS
 from gossipdp.protocol.wire.messages import State
 from simulations.campaigns import outbound_only as outbound
 from simulations.campaigns.outbound_only import Behind, play
@@ -73,7 +73,7 @@ def test_many_outbound_only__each_keeps_links_to_its_relays_and_none_is_suspecte
     cluster.run()
     assert cluster.failed == []
     opened = Counter(index for index, _ in cluster.network.links._opened)
-    assert all(opened[host.index] >= RELAYS for host in cluster.outbound)
+    assert all(opened[host.index] >= PROBERS for host in cluster.outbound)
 
 
 def test_all_relays_but_one_crash__the_others_are_found_failed_and_the_outbound_only_are_not():
