@@ -17,13 +17,14 @@ from gossipdp.errors import ConfigError
 from gossipdp.protocol.admission.register import Admission
 from gossipdp.protocol.peer import Peer
 from gossipdp.protocol.transfer.claims import Held
-from gossipdp.protocol.wire.messages import Member, Progress, State, short
+from gossipdp.protocol.wire.messages import CARRIES, MAX_OTHERS, RELAY, Member, Progress, State, short
 from gossipdp.runtime import decisions_file, files
 from gossipdp.runtime.link import LinkServer
 from gossipdp.runtime.network.addresses import Choice, doubt
 from gossipdp.runtime.network.identity import Identity, NetworkSecret
 from gossipdp.runtime.network.incarnation import next_incarnation
 from gossipdp.runtime.network.limits import LIMITS
+from gossipdp.runtime.network.proxy import proxy_of
 from gossipdp.runtime.network.transport import Transport
 from gossipdp.runtime.node import Node, NodeConfig, NodeParts
 from gossipdp.runtime.observability import history
@@ -112,6 +113,7 @@ def build(
     transport = _transport(config, identity, secret, kept, incarnation, admission)
     choice = addresses_to_advertise(config, transport.port, environment)
     transport.advertise(choice.addresses, search=config.network.advertise == (AUTO,))
+    transport.carry(config.network.carries)
     peer = Peer(
         peer_config(config),
         _member(config, identity, choice.addresses, incarnation),
@@ -203,6 +205,7 @@ def _transport(
         incarnation=incarnation,
         listen=None if config.network.listen == "off" else config.network.listen,
         admission=admission,
+        proxy=proxy_of(config.network.proxy),
         limits=replace(LIMITS[config.membership.timing], total_bytes=config.safety.memory_limit(usable())),
     )
 
@@ -211,6 +214,8 @@ def _member(config: Config, identity: Identity, addresses: Sequence[str], incarn
     """What this peer tells the other members about itself."""
     name = homes.peer_name(config, identity)
     first, others = (addresses[0], tuple(addresses[1:])) if addresses else ("", ())
+    if config.network.carries:
+        others = (*others[: MAX_OTHERS - 1], RELAY if config.network.relay_only else CARRIES)
     return Member(identity.id, name, first, incarnation, 0, State.ALIVE, software=SOFTWARE, others=others)
 
 
@@ -283,7 +288,8 @@ def _give_notice(node: Node, config: Config, transport: Transport, choice: Choic
 
 def _renew_invite(home: Path, config: Config, addresses: Sequence[str], kept: _Kept) -> None:
     if kept.founds:
-        invites.write_invite(home, addresses, config)
+        # A founder that nobody can dial names the members that it dials itself.
+        invites.write_invite(home, addresses or config.network.seeds, config)
     else:
         invites.renew_invite(
             home, addresses, [address for member, _ in kept.members for address in member.addresses], config

@@ -26,7 +26,7 @@ from peers.commands.keys import keys
 from peers.commands.members import members
 from peers.commands.plan import plan
 from peers.commands.report import report
-from peers.commands.start import join, up
+from peers.commands.start import join, relay, up
 from peers.commands.top import top
 from peers.options import json_option
 
@@ -124,6 +124,7 @@ for command in (
     demo,
     up,
     join,
+    relay,
     invite,
     status,
     members,

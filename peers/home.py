@@ -69,7 +69,7 @@ __all__ = [
 NETWORK = "network.json"
 RUN = "run"
 """the file with the id of the run that this home belongs to"""
-KEPT = ("listen", "advertise", "nat")
+KEPT = ("listen", "advertise", "nat", "relay", "relay_only")
 """keys of [network] whose flags hold for later starts, too, unless run.toml has them: they belong to the host"""
 MAX_SHOWN = 8
 """homes that an error names, at most"""
@@ -85,7 +85,7 @@ class HomeNetwork(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     seeds: tuple[str, ...] = ()
     operator: Annotated[str, msgspec.Meta(pattern="^([0-9a-f]{64})?$")] = ""
     """public key of the operator whose decisions about members this host follows; "" for none"""
-    kept: dict[str, str | tuple[str, ...]] = {}
+    kept: dict[str, str | float | bool | tuple[str, ...]] = {}
     """values of `KEPT` that flags of an earlier start gave"""
 
 

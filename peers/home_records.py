@@ -41,7 +41,7 @@ class HomeRecords:
     def remember(self, members: Sequence[tuple[Member, float]]) -> None:
         """Save the members that can be dialled."""
         kept = [
-            files.Remembered(id=m.id.hex(), name=m.name, address=m.address, others=m.others, known=known)
+            files.Remembered(id=m.id.hex(), name=m.name, address=m.address, others=m.addresses[1:], known=known)
             for m, known in members
             if m.address
         ]

@@ -122,7 +122,7 @@ MEMBER_COLUMNS = (
     Column("id", "id", short_id, 2, meaning="begin of its key's id, as in the log"),
     Column("state", "state", meaning="alive; idle (alive, does not train); suspect (silent); failed; left; banned"),
     Column("address", "address", str, 6, meaning="where other peers dial it"),
-    Column("path", "path", str, 0, meaning="direct, or outbound-only: no other peer can dial it"),
+    Column("path", "path", str, 0, meaning="direct, via the member that carries to it, or outbound-only"),
     Column("rtt", "rtt", milliseconds, 4, True, "round-trip time of pings from here"),
     Column("known", "known", duration, 6, True, "time since its first message to this host; long means a voice"),
     Column("round", "round", str, 0, True, "rounds that it has made, in all its lives"),
@@ -292,7 +292,9 @@ def invite_told(made: Mapping[str, Any], names: Mapping[str, str]) -> dict[str, 
 
 def address_told(answer: Mapping[str, Any]) -> str:
     """Where others are told to dial the peer of this answer to `status`, and why there or why nowhere."""
-    told = ", ".join(answer.get("addresses") or ()) or "none, this peer only dials out"
+    relays = " and ".join(answer.get("relays") or ())
+    nowhere = f"none, others reach this peer through {relays}" if relays else "none, this peer only dials out"
+    told = ", ".join(answer.get("addresses") or ()) or nowhere
     why = answer.get("address_why")
     return f"{told} ({why})" if why else told
 

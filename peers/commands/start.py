@@ -1,4 +1,4 @@
-"""`gossipdp up` and `gossipdp join`: make a home ready and start the supervisor."""
+"""`gossipdp up`, `join` and `relay`: make a home ready and start the supervisor."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from peers.options import (
     verbose_option,
 )
 
-__all__ = ["join", "up"]
+__all__ = ["join", "relay", "up"]
 
 
 @click.command(cls=WithCommand, options_metavar="[OPTIONS]")
@@ -135,30 +135,65 @@ def join(
     The invite comes from @FILE, from standard input (-), or from the variable GOSSIPDP_INVITE. It cannot be an argument
     itself: every user of this host can read the arguments of a command.
     """
+    return _join(ctx, invite, run_toml, flags_of(ctx), command_of(ctx), log_format, verbose=verbose, live=not no_live)
+
+
+@click.command(options_metavar="[OPTIONS]")
+@click.argument("invite", required=False, metavar="[@FILE|-]", shell_complete=_complete_invite)
+@flags_option
+@log_format_option
+@verbose_option
+@home_option
+@click.pass_context
+def relay(ctx: click.Context, invite: str | None, log_format: str, verbose: bool) -> int:
+    """Carry between hosts that cannot be dialled.
+
+    The peer joins the network for nothing else.
+
+    It needs an address that the others can dial, and no GPU: it holds no model. It carries up to 100 Mbit/s;
+    `--set network.relay=RATE` sets another bound. Invites as of `gossipdp join`.
+    """
+    flags = {"network.relay_only": "true"} | flags_of(ctx)
+    return _join(ctx, invite, None, flags, [], log_format, verbose=verbose, live=False)
+
+
+def _join(
+    ctx: click.Context,
+    invite: str | None,
+    run_toml: str | None,
+    flags: dict[str, str],
+    command: Sequence[str],
+    log_format: str,
+    *,
+    verbose: bool,
+    live: bool,
+) -> int:
+    from gossipdp.runtime.network.proxy import proxy_of
     from peers import announcement, finished, invites
     from peers import home as homes
     from peers.commands.invite_argument import invite_text
     from peers.redeemed import redeemed
 
     network = invites.read_invite(invite_text(invite))
-    flags = flags_of(ctx)
     home = find_home(ctx, network.invite.network)
     finished.check_unfinished(home)
     file = Path(run_toml) if run_toml else None
     _check_unoccupied(home)
     text = homes.read_text(file) if file is not None else None
-    invited = redeemed(home, network.invite)  # the key of a peer that is refused stays: `members allow` may name it
+    proxy = proxy_of(homes.read_config(None, flags, file=file).network.proxy)
+    # The key of a peer that is refused stays: `members allow` may name it.
+    invited = redeemed(home, network.invite, proxy)
     with homes.removed_if_not_started(home):
         homes.join(home, invited, text if text is not None else network.settings or None)
         config = homes.read_config(home, flags)
         homes.keep_addresses(home, config, flags)
         _print(announcement.joining(home, network.invite.network, config.network.seeds), log_format)
         if "GOSSIPDP_INVITE" in os.environ:
-            logged = ["--log-format", log_format, *["--verbose"] * verbose, *["--no-live"] * no_live]
-            _restart_without_invite(home, flags, logged, command_of(ctx))
+            logged = ["--log-format", log_format, *["--verbose"] * verbose, *["--no-live"] * (not live)]
+            _restart_without_invite(home, flags, logged, command)
         from peers.supervisor import run
 
-        return run(home, command_of(ctx), overrides=flags, log_format=log_format, verbose=verbose, live=not no_live)
+        return run(home, command, overrides=flags, log_format=log_format, verbose=verbose, live=live)
 
 
 def _check_unoccupied(home: Path) -> None:

@@ -181,5 +181,9 @@ def told_by(daemon: Daemon) -> Finding:
             return fine(dial_back.ABOUT, told)
         name = daemon.status.get("name") or "this peer"
         return grey(dial_back.ABOUT, f"{told}; `gossipdp doctor --peer {name}` on another host tells whether they can")
+    if relays := daemon.status.get("relays"):
+        told = f"at no address: others reach this host through {' and '.join(map(printable, relays))}"
+        do = "open the port, or map it and set --advertise, if their links are to be direct"
+        return grey(dial_back.ABOUT, f"{told}; {do}")
     do = "open the port, or map it and set --advertise; without that this peer only dials out, which is enough"
     return yellow(dial_back.ABOUT, "not-dialable", f"at no address{': ' if why else ''}{why}", do)

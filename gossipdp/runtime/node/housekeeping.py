@@ -21,6 +21,8 @@ log = logging.getLogger("gossipdp.node")
 
 REMEMBER_EVERY = 5.0
 """least seconds between two writes of the members to dial: each waits for the disk"""
+DIRECT_EVERY = 60.0
+"""seconds between two attempts to dial members directly whose links relays carry"""
 KNOWN = 300.0
 """seconds that a crash may take off the time for which a member is known"""
 
@@ -54,7 +56,7 @@ class Housekeeping:
         self._lines = StatusLines(context.clock())
         self._remembered: dict[bytes, tuple[tuple[str, ...], int]] = {}
         """addresses of the members that were written last, and for how long each was known, in units of `KNOWN`"""
-        self._remember_at = -math.inf
+        self._remember_at = self._direct_at = -math.inf
 
     def tick(self, now: float, jobs_waiting: int, parameters: int, *, saving: bool, finishing: str) -> None:
         """Do it. parameters: that memory is taken for. saving and finishing as in `Status.describe`."""
@@ -64,7 +66,9 @@ class Housekeeping:
         self._status.lags.look(reports, view.clock)
         self._metrics.update(self._status, queued=jobs_waiting)
         self._metrics.set_queues(bytes=self._transport.queued_bytes)
-        self._transport.know(view.known)
+        self._transport.know(view.known, view.set_aside(now))
+        self._transport.attend(view.relays, view.carriers)
+        self._dial_directly(now)
         if text := self._memory.look(parameters):
             self._notices.notice("GD-506", text, now)
         if text := self._spill.tick():
@@ -83,6 +87,16 @@ class Housekeeping:
         """The daemon ends: the history gets its last record."""
         if text := self._history.look(self._status, now, last=True):
             self._notices.notice("GD-602", text, now)
+
+    def _dial_directly(self, now: float) -> None:
+        """Try again to dial the members whose links relays carry."""
+        if now < self._direct_at:
+            return
+        self._direct_at = now + DIRECT_EVERY
+        members = self._view.members
+        for link in self._transport.links():
+            if link.via and link.peer in members:
+                self._transport.dial(link.peer, members[link.peer].own_addresses)
 
     def _remember_members(self, now: float) -> None:
         view = self._view

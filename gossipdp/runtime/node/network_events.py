@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Final
 
 from gossipdp.error_codes import ADVICE
-from gossipdp.protocol.wire.messages import short
+from gossipdp.protocol.wire.messages import relay_of, short
 from gossipdp.runtime.network import events as network
 from gossipdp.runtime.network.dial_causes import DialFault, dial_text
 from gossipdp.runtime.network.duplicate_identity import judge
@@ -29,6 +29,7 @@ class NetworkEvents:
     Args:
         start: mark of this daemon's start.
         answer_invite: answers a host that shows an invite, with "" or why it may not come in.
+        dial: dials a peer directly, although a relay carries its link.
         wall: seconds since 1970.
     """
 
@@ -39,13 +40,14 @@ class NetworkEvents:
         *,
         start: bytes,
         answer_invite: Callable[[network.InviteShown, str], None],
+        dial: Callable[[bytes, Sequence[str]], None],
         wall: Callable[[], float],
     ) -> None:
         self._peer, self._notices, self._incarnation = context.peer, context.notices, context.incarnation
         self._unanswered, self._refusals = context.status.unanswered, refusals
         self._status = context.status
         self._start, self._records = start, context.records
-        self._answer_invite, self._wall = answer_invite, wall
+        self._answer_invite, self._dial, self._wall = answer_invite, dial, wall
         self._heard_run = b""
         """a run that is not remembered yet: a single member may claim it, and its model is not here"""
 
@@ -61,11 +63,13 @@ class NetworkEvents:
                 self._peer.receive(frames, peer, now)
             case network.LinkDown(peer, reason):
                 self._peer.link_down(peer, reason, now)
-            case network.LinkUp(peer, address, inbound):
-                self._refusals.met_member()
-                self._unanswered.answered(address)
-                way = "inbound" if inbound else "outbound"
-                log.info("link to %s at %s (%s)", name_of(self._peer.view, peer), address, way)
+            case network.LinkUp():
+                self._link_up(event)
+            case network.CarriedBy(relay, taken, reason):
+                view = self._peer.view
+                text = "%s carries to this peer what others send it" if taken else "%s does not carry to this peer: %s"
+                log.info(text, *((name_of(view, relay),) if taken else (name_of(view, relay), reason)))
+                self._peer.carried(relay, taken, now)
             case network.DialFailed():
                 self._dial_failed(event, now)
             case network.HandshakeRefused() | network.Crowded() | network.Flooded():
@@ -91,7 +95,27 @@ class NetworkEvents:
             self._records.learn_run(self._heard_run)
             self._heard_run = b""
 
+    def _link_up(self, event: network.LinkUp) -> None:
+        view = self._peer.view
+        self._refusals.met_member()
+        way = "inbound" if event.inbound else "outbound"
+        if event.via:
+            log.info("link to %s through %s (%s)", name_of(view, event.peer), name_of(view, event.via), way)
+            self._dial_directly(event.peer)
+        else:
+            self._unanswered.answered(event.address)
+            log.info("link to %s at %s (%s)", name_of(view, event.peer), event.address, way)
+
+    def _dial_directly(self, peer: bytes) -> None:
+        member = self._peer.view.members.get(peer)
+        self._dial(peer, () if member is None else member.own_addresses)
+
     def _dial_failed(self, event: network.DialFailed, now: float) -> None:
+        if relay := relay_of(event.address):
+            view = self._peer.view
+            names = name_of(view, event.peer), name_of(view, relay)
+            log.info("%s is not reached through %s: %s", *names, event.reason)
+            return self._peer.link_down(event.peer, event.reason, now)
         code, dialled = event.code, event.address or short(event.peer)
         faults, do = [cause.fault for cause in event.causes], event.do or ADVICE.get(code, "")
         no_peer = "no peer met there: " if code == "GD-101" else ""
@@ -108,6 +132,7 @@ class NetworkEvents:
             self._peer.link_down(event.peer, event.reason, now)
         if (error := self._refusals.failed(event.address, code, event.reason, ours=event.ours)) is not None:
             raise error
+        return None
 
     def _may_restart(self, address: str, now: float) -> bool:
         """Whether a member that this peer has met is at `address`, and has been out of reach for a short time."""

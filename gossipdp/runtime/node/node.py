@@ -130,6 +130,7 @@ class Node:
             Refusals(config.only_seeds),
             start=transport.start,
             answer_invite=transport.answer_invite,
+            dial=transport.dial,
             wall=parts.wall,
         )
         memory = MemoryWatch(parts.room.plan, config.waiting)
@@ -263,9 +264,10 @@ class Node:
             elif fd == self._checkpoints.fileno():
                 self._checkpoints.collect()
             elif fd in trainers:
-                self._training.handle(fd, now)
+                self._training.handle(fd, self._clock())
             elif fd in services:
                 services[fd].handle(fd)
+        now = self._clock()
         if now >= self._next_tick:
             self._tick(now)
         if self._stopping_at < math.inf:
@@ -323,6 +325,8 @@ class Node:
                 self._data.known()
             case events.Decided() | events.ReceiptsTaken():
                 self._decisions.taken()
+            case events.RelaysChosen(relays):
+                self._transport.attend(relays, self.peer.view.carriers)
             case events.Left():
                 self._stopping_at = now + LEFT_WITHIN
         self._ending.observe(event, now)

@@ -72,6 +72,8 @@ class Signs:
     """this peer has no model yet"""
     founds: bool = False
     """this peer gives the network its model"""
+    relay: bool = False
+    """this peer only carries for others: it has no model, and never trains"""
     leaving: bool = False
     banned: str = ""
     """why the operator keeps this peer out, "" if it does not"""
@@ -269,6 +271,8 @@ def _starting(signs: Signs) -> list[str]:
 def _idle(signs: Signs) -> list[str]:
     if signs.training:
         return []
+    if signs.relay:
+        return ["this peer carries for others: it has no model, and does not train"]
     if signs.loads:
         return ["a training process is attached, and loads the model"]
     if signs.joining:

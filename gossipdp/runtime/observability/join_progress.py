@@ -49,7 +49,7 @@ class JoinProgress:
             transfer: text on how much of the model has arrived; "" before the first chunk.
         """
         members = len(view.alive)
-        if view.ready or view.founds:
+        if view.ready or view.founds or (members and view.me.only_carries):
             self._began = self._moved = self._told = math.inf  # a daemon joins once
             return None
         if (bool(members), transfer) != (bool(self._state[0]), self._state[1]):

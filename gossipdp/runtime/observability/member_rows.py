@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from gossipdp.protocol.view import View
-from gossipdp.protocol.wire.messages import Lane, Member
+from gossipdp.protocol.wire.messages import Lane, Member, short
 from gossipdp.runtime.network.events import TransportCounters
 from gossipdp.runtime.observability.lags import Lags
 from gossipdp.runtime.observability.sample_rates import SampleRates
@@ -33,6 +33,7 @@ class Met:
 def rows_of(
     view: View,
     counters: TransportCounters,
+    ways: Mapping[bytes, bytes],
     met: Mapping[bytes, Met],
     rates: SampleRates,
     lags: Lags,
@@ -44,6 +45,7 @@ def rows_of(
 
     Args:
         counters: bytes by member and lane.
+        ways: linked member -> the member that carries the link; b"" of a direct one.
         rates: samples a second of each member.
         lags: steps of the network's clock since each member's last report.
         training: a training process has a session here.
@@ -65,9 +67,9 @@ def rows_of(
                 "trains": trains if trains or me or view.heard(member.id) else None,
                 "gone": view.dead_for(member.id, now) or None,
                 "incarnation": member.incarnation,
-                "address": member.address,
-                "others": list(member.others),
-                "path": "direct" if member.address else "outbound-only",
+                "address": member.address if member.dialable else "",
+                "others": list(member.addresses[1:]) if member.dialable else [],
+                "path": _path(view, member, ways.get(member.id)),
                 "rtt": finite(view.rtt(member.id)),
                 "known": view.known_for(member.id) if view.heard(member.id) else None,
                 "voice": view.has_voice(member.id),
@@ -90,6 +92,14 @@ def rows_of(
         )
     rows.sort(key=lambda row: (not row["me"], row["name"], row["id"]))
     return rows
+
+
+def _path(view: View, member: Member, via: bytes | None) -> str:
+    """How this peer reaches `member`. via: who carries the link; b"": nobody; None: there is no link."""
+    relay = next(iter(member.relays), b"") if via is None else via
+    if relay:
+        return f"via {view.members[relay].name if relay in view.members else short(relay)}"
+    return "direct" if member.address else "outbound-only"
 
 
 def versions_of(members: Sequence[Member]) -> list[dict[str, Any]]:

@@ -83,6 +83,8 @@ FAMILIES: Final = (
     # transport
     _counter("sent_bytes_total", "Bytes of whole frames sent.", "peer", "lane"),
     _counter("received_bytes_total", "Bytes of whole frames received.", "peer", "lane"),
+    _counter("relayed_bytes_total", "Bytes received over relayed links (end), or carried for others (relay).", "role"),
+    _counter("relayed_refused_total", "Messages of other members that this peer did not carry."),
     _counter("handshakes_total", "Handshakes, by result: ok or the reason.", "result"),
     _counter("messages_dropped_total", "Messages dropped, by reason.", "reason"),
     _counter("sends_delayed_total", "Sends that met a full connection and waited."),

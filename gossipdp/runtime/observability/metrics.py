@@ -313,6 +313,9 @@ class Metrics:
         for reason, total in counters.drops.items():
             self._raise(self._labelled("messages_dropped_total", reason), ("drops", reason), total)
         self._raise(self._counters["sends_delayed_total"], "full", counters.full)
+        for role, carried in (("end", counters.relayed_bytes), ("relay", counters.carried_bytes)):
+            self._raise(self._counters["relayed_bytes_total"].labels(role), ("relayed", role), carried.total())
+        self._raise(self._counters["relayed_refused_total"], "not carried", counters.not_carried)
         self._gauges["links"].set(len(links))
         for link in links:
             self.set_rtt(link.peer, view.rtt(link.peer))

@@ -304,11 +304,11 @@ class Notices:
             return ""
         if known.incarnation < member.incarnation:
             return "was started again"
-        return (
-            f"is dialled at {', '.join(member.addresses) or 'no address'} now"
-            if known.addresses != member.addresses
-            else ""
-        )
+        if known.addresses == member.addresses:
+            return ""
+        if relays := [name_of(self._view, relay) for relay in member.relays]:
+            return f"is reached through {' and '.join(relays)} now"
+        return f"is dialled at {', '.join(member.addresses) or 'no address'} now"
 
     def _exchange(self, event: events.ExchangeEnded) -> None:
         quiet = event.result is Outcome.DONE or event.chunks == 0  # the verdict counts exchanges that mixed nothing

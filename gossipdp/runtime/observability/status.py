@@ -258,8 +258,10 @@ class Status:
     def seeds(self) -> list[str]:
         """Addresses for an invite: all of this peer, if it can be dialled, and the first ones of some members."""
         view = self.view
-        others = [member.address for member in view.alive if member.state == State.ALIVE and member.address]
-        return [*view.me.addresses, *others][:MAX_INVITED]
+        live = [member for member in view.members.values() if member.state == State.ALIVE and member.id != view.id]
+        others = [member.address for member in sorted(live, key=lambda member: member.id) if member.dialable]
+        own = view.me.addresses if view.me.dialable else ()
+        return [*own, *others][:MAX_INVITED]
 
     def signs(self, *, saving: bool, finishing: str = "") -> Signs:
         """What the verdict depends on. Arguments as of `describe`."""
@@ -311,8 +313,9 @@ class Status:
             "network": self.network,
             "run": self.transport.run.hex(),
             "incarnation": view.me.incarnation,
-            "address": view.me.address,
-            "addresses": list(view.me.addresses),
+            "address": view.me.address if view.me.dialable else "",
+            "addresses": list(view.me.addresses) if view.me.dialable else [],
+            "relays": [view.members[relay].name for relay in view.me.relays if relay in view.members],
             "address_why": self.address_why,
             "dialled": self.dialled,
             "metrics": self.metrics,
@@ -377,7 +380,8 @@ class Status:
     def members(self) -> list[dict[str, Any]]:
         """The answer to `members`: this peer first, then by name."""
         training, counters = self.training, self.transport.counters
-        return rows_of(self.view, counters, self._met, self.rates, self.lags, time.monotonic(), training=training)
+        ways = {link.peer: link.via for link in self.transport.links()}
+        return rows_of(self.view, counters, ways, self._met, self.rates, self.lags, time.monotonic(), training=training)
 
 
 def _lane(counter: Counter[tuple[bytes, Lane]], lane: Lane) -> int:

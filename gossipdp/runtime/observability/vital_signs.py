@@ -159,7 +159,8 @@ class VitalSigns:
         last = view.members.get(partner)
         held = view.resumes
         return Signs(
-            joining=not view.ready,
+            joining=not view.ready and not view.me.only_carries,
+            relay=view.me.only_carries,
             founds=view.founds,
             leaving=view.leaving,
             banned=view.fate,

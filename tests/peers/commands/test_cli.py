@@ -67,7 +67,7 @@ def test_every_command_has_help_that_is_whole_at_eighty_columns(gossipdp: Run, m
 
     walk(peers.cli.cli, ())
     assert set(peers.cli.cli.commands) == {
-        "up", "join", "invite", "members", "status", "leave", "keys", "config", "checkpoint", "demo",
+        "up", "join", "relay", "invite", "members", "status", "leave", "keys", "config", "checkpoint", "demo",
         "version", "explain", "finish", "doctor", "top", "plan", "report",
     }  # fmt: skip
 

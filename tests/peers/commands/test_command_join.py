@@ -39,6 +39,18 @@ def test_join_brings_secret_seed_and_settings(gossipdp: Run, started: list[Any],
     assert configuration.settings_digest(ours) == configuration.settings_digest(theirs)
 
 
+def test_relay_joins_without_training_and_stays_a_relay(
+    gossipdp: Run, started: list[Any], founder: Path, tmp_path: Path
+) -> None:
+    relay = tmp_path / "relay"
+    assert gossipdp("relay", f"@{founder}/invite", "--home", relay, "--set", "network.relay=50mbit").code == 0
+    assert started[-1]["command"] == [] and started[-1]["live"] is False
+    network = home.read_config(relay, started[-1]["overrides"]).network
+    assert network.relay_only and network.carries == 6.25e6
+    later = home.read_config(relay, {}).network
+    assert later.relay_only and later.relay == 6.25e6, "`gossipdp up` in the home goes on as a relay"
+
+
 def test_a_home_that_joined_never_founds(gossipdp: Run, started: list[Any], founder: Path, tmp_path: Path) -> None:
     gossipdp("join", f"@{founder}/invite", "--home", tmp_path / "joiner")
     assert gossipdp("up", "--home", tmp_path / "joiner").code == 0
@@ -232,7 +244,7 @@ def test_home_that_has_the_secret_shows_the_invite_to_nobody(
     gossipdp("invite", "--for", "gpu2", "--home", founder)
     secret, asked = NetworkSecret.load(founder), list[bytes]()
 
-    def member(_invite: HostInvite, identity: Identity) -> NetworkSecret:
+    def member(_invite: HostInvite, identity: Identity, *, proxy: object) -> NetworkSecret:
         asked.append(identity.id)
         return secret
 

@@ -70,6 +70,7 @@ def test_findings(changes: dict[str, Any], about: str, light: Light, fault: str,
         ({"addresses": ["10.0.0.5:4710"], "address_why": "its first private address", "dialled": True}, "GREEN", ""),
         ({"addresses": ["10.0.0.5:4710"], "address_why": "its first private address"}, "GREY", ""),
         ({"addresses": [], "address_why": "the router maps no port"}, "YELLOW", "not-dialable"),
+        ({"addresses": [], "relays": ["r1"], "address_why": "reach this host through r1"}, "GREY", ""),
     ],
 )
 def test_addresses_are_fine_once_members_have_dialled_them(status: dict[str, Any], light: str, fault: str) -> None:

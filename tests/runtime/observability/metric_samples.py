@@ -77,6 +77,7 @@ EVENTS: list[events.Event] = [
     events.FinishPhase(Phase.CLOSING),
     events.Finished((PARTNER,), events.Closeness(True, True, 0.02, 1e-5, 3)),
     events.Left(),
+    events.RelaysChosen((PARTNER,)),
     events.Notice("GD-401", "no partner in 60 s"),
 ]
 

@@ -17,7 +17,7 @@ class Joining:
     def __init__(self) -> None:
         self.unanswered = Unanswered()
         self.progress, self.now, self.transfer = JoinProgress(1000.0, self.unanswered), 1000.0, ""
-        self.view: Any = SimpleNamespace(ready=False, founds=False, alive=())
+        self.view: Any = SimpleNamespace(ready=False, founds=False, alive=(), me=SimpleNamespace(only_carries=False))
 
     def wait(self, seconds: float) -> list[Reminder]:
         said = []

@@ -47,13 +47,13 @@ def view_with(others: list[Member], *, training: list[bytes], heard: bool, admis
 def test_who_trains(training: list[bytes], heard: bool, exchanged: float, trains: bool | None) -> None:
     view = view_with([member(OTHER)], training=training, heard=heard)
     met = {OTHER: Met(exchanged, 1)}
-    mine, other = rows_of(view, TransportCounters(), met, SampleRates(), Lags(), 0.0, training=False)
+    mine, other = rows_of(view, TransportCounters(), {}, met, SampleRates(), Lags(), 0.0, training=False)
     assert (mine["me"], mine["trains"], other["trains"]) == (True, False, trains)
 
 
 def test_excluded_members_and_protocols_are_told() -> None:
     view = view_with([member(OTHER)], training=[], heard=True, admission=Admission(ME, banned=frozenset({OTHER})))
-    rows = rows_of(view, TransportCounters(), {}, SampleRates(), Lags(), 0.0, training=True)
+    rows = rows_of(view, TransportCounters(), {}, {}, SampleRates(), Lags(), 0.0, training=True)
     assert {row["id"]: row["excluded"] for row in rows} == {
         ME.hex(): "", OTHER.hex(): "[safety] ban of this host names it"
     }  # fmt: skip
@@ -65,7 +65,7 @@ def test_lag_is_counted_since_the_last_report_and_not_by_the_clock_in_it() -> No
     report = Progress(OTHER, 2, 2, 16, 1)
     view.reports = [report]
     lags.look([report], 4)
-    rows = rows_of(view, TransportCounters(), {}, SampleRates(), lags, 0.0, training=True)
+    rows = rows_of(view, TransportCounters(), {}, {}, SampleRates(), lags, 0.0, training=True)
     assert [row["lag"] for row in rows] == [None, 3]
 
 

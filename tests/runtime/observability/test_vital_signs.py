@@ -44,7 +44,7 @@ class Watched:
             members={PARTNER: self.partner},
             dead_for=lambda peer, now: 7.0,
             linked=lambda peer: True,
-            me=SimpleNamespace(addresses=("10.0.0.9:4710",)),
+            me=SimpleNamespace(addresses=("10.0.0.9:4710",), only_carries=False),
         )
         nothing: Any = None
         self.view = View(config, self.admission, nothing, self.membership, nothing, self.replica)

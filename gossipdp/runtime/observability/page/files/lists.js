@@ -5,7 +5,7 @@ const GONE = 3600; // seconds after which a member that failed or left is not sh
 const MOST = 200; // rows of members
 
 const MEMBER_COLUMNS = [
-  ["name", "This host is first", (member) => printable(member.name), "name"],
+  ["name", "This host is first; via: the member that carries to it", (member) => named(member), "name"],
   ["state", "alive; idle: alive, does not train; suspect: silent; failed; left", stateOf],
   ["round", "Rounds that it has made, in all its lives", (member) => member.round ?? "–", "number"],
   ["loss", "Its training loss, last reported", (member) => fixed(member.loss ?? NaN, 4), "number"],
@@ -24,6 +24,11 @@ const EXCHANGE_COLUMNS = [
   ["sent", "", (exchange) => quantity(exchange.sent_bytes, "B"), "number minor"],
   ["took", "", (exchange) => `${fixed(exchange.seconds, 1)} s`, "number minor"],
 ];
+
+function named(member) {
+  const via = member.path?.startsWith("via ") ? `, ${member.path}` : "";
+  return printable(member.name + via);
+}
 
 /** Members that are there, or have gone within an hour. */
 export function recent(members) {
