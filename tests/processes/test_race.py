@@ -122,7 +122,10 @@ def test_the_delay_of_streaming_lasts_longer_than_an_all_reduce_and_fits_between
 def test_a_page_shows_the_figures_of_the_race_that_was_played(name: str) -> None:
     root = Path(__file__).parents[2]
     played = (root / "simulations" / "results" / "race.md").read_text().split("## Results")[0].splitlines()
-    titles = tuple(f"| {title} | " for title in ("gossipdp", "DDP, fp16", "DiLoCo, H 200", "DiLoCo, torchft"))
+    titles = tuple(
+        f"| {title} | "
+        for title in ("gossipdp", "DDP, fp16", "DiLoCo, H 200", "DiLoCo, H 50/500", "hivemind, every 100")
+    )
     table = (root / name).read_text().split("longest pause, s |\n")[1].split("\n\n")[0].splitlines()[1:]
     assert len([line for line in table if line.startswith(titles)]) == len(titles)
     assert set(table) <= set(played)
