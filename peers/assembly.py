@@ -317,10 +317,10 @@ def _start(node: Node, config: Config, store: Store, kept: _Kept) -> None:
     elif node.run_id:
         text = f"there is no checkpoint in {store.dir}: the model can only come from another member of this run"
         node.notice("GD-604", text)
-    seeds = [] if kept.founds else list(config.network.seeds)
     members, known = [member for member, _ in kept.members], {member.id: seconds for member, seconds in kept.members}
+    # Seeds of a founder are relays that join later. No other peer has the secret of its network.
     node.peer.join(
-        seeds,
+        list(config.network.seeds),
         time.monotonic(),
         founds=kept.founds,
         remembered=members,

@@ -109,7 +109,12 @@ class Dialling:
         return self._turn.now < self._failed.get(address, -math.inf)
 
     def _start(self, address: str, to: bytes, others: Sequence[str]) -> Dial | None:
-        places = self._reach.order(to, (address, *others), self._turn.now)
+        me = self._context.me.identity.id
+        places = [each for each in (address, *others) if relay_of(each) != me]
+        if not places:
+            self._context.drop("unroutable")  # this peer is the relay, and has no link with that peer any more
+            return None
+        places = self._reach.order(to, places, self._turn.now)
         if to:
             places = [each for each in places if self._turn.now >= self._own.get(each, -math.inf) + OWN]
         if not places or self._failed_lately(address):
@@ -134,9 +139,8 @@ class Dialling:
         """Find the IP addresses of `place`. A name takes until `collect` of the resolver returns it."""
         if relay := relay_of(place):
             for peer in dial.wanted - {b"", relay}:
-                if relay != self._context.me.identity.id:
-                    text = f"{short(peer)} through {short(relay)}"
-                    dial.targets.append(Target(text, f"@{relay.hex()}/{peer.hex()}", True, relay))
+                text = f"{short(peer)} through {short(relay)}"
+                dial.targets.append(Target(text, f"@{relay.hex()}/{peer.hex()}", True, relay))
             return
         try:
             host, port = split_address(place)

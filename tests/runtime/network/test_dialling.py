@@ -179,7 +179,7 @@ def test_dialled_back_with_success__no_event_and_the_link_stays(net: Net) -> Non
     assert dialable(net, asker) == [] and other.queued_bytes == 0
     # The dial that it asked for made no second link. On a slow machine it asks once more before the answer comes.
     dialled = dict(asker.counters.handshakes)
-    assert dialled["ok"] == 1 and dialled["broken"] >= 2 and other.counters.handshakes == {"ok": 1}
+    assert dialled["ok"] == 1 and dialled["broken"] >= 1 and other.counters.handshakes == {"ok": 1}
     net.settle(1.4)
     assert asker.counters.handshakes == dialled, "there is no need to ask again"
     assert not net.events(asker, LinkDown) and not net.events(other, LinkDown)

@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from gossipdp.protocol.wire.messages import Member, State, through
 from gossipdp.runtime.network.dial_causes import LEADS_BACK, Cause, DialFault
 from gossipdp.runtime.network.events import Dialable, DialFailed, LinkUp, RunLearned
 from gossipdp.runtime.network.refusals import Refusals
@@ -42,12 +43,13 @@ def test_status_says_why_the_address_has_changed(event: Dialable, why: str) -> N
     assert chosen == [why] and advertised == [event.addresses]
 
 
-def network_events(context: Any) -> NetworkEvents:
+def network_events(context: Any, dial: Any = None) -> NetworkEvents:
     return NetworkEvents(
         context,
         Refusals(()),
         start=b"",
         answer_invite=lambda shown, why_not: None,
+        dial=dial,
         wall=lambda: 0.0,
     )
 
@@ -133,3 +135,40 @@ def test_address_that_leads_back_is_a_notice_if_a_member_is_out_of_reach(
     assert [dial.causes for dial in found.unanswered.recent(1.0).values()] == [causes], (
         "a joiner without others is told"
     )
+
+
+def test_relayed_link_is_logged_with_its_relay_and_the_peer_is_dialled_directly(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    peer, relay, dialled = b"p" * 32, b"r" * 32, list[Any]()
+    members = {
+        peer: Member(peer, "h2", "10.0.0.2:1", 1, 0, State.ALIVE, others=(through(relay, peer),)),
+        relay: Member(relay, "r1", "10.0.0.1:1", 1, 0, State.ALIVE),
+    }
+    context: Any = SimpleNamespace(
+        peer=SimpleNamespace(view=SimpleNamespace(members=members)),
+        notices=None,
+        records=None,
+        status=SimpleNamespace(unanswered=None),
+        incarnation=1,
+    )
+    caplog.set_level("INFO")
+    network_events(context, lambda *about: dialled.append(about)).handle(LinkUp(peer, "", True, 1, relay), 1.0)
+    assert caplog.messages == ["link to h2 (70707070) through r1 (72727272) (inbound)"]
+    assert dialled == [(peer, ("10.0.0.2:1",))]
+
+
+def test_relayed_dial_in_vain_is_a_line_and_no_notice(caplog: pytest.LogCaptureFixture) -> None:
+    peer, relay, lost = b"p" * 32, b"r" * 32, list[Any]()
+    context: Any = SimpleNamespace(
+        peer=SimpleNamespace(view=SimpleNamespace(members={}), link_down=lambda *about: lost.append(about)),
+        notices=None,
+        records=None,
+        status=SimpleNamespace(unanswered=None),
+        incarnation=1,
+    )
+    caplog.set_level("INFO")
+    cause = Cause("GD-101", "is not carried", "has not asked the relay")
+    network_events(context).handle(DialFailed(peer, through(relay, peer), (cause,)), 1.0)
+    told = "70707070 is not reached through 72727272: is not carried: has not asked the relay"
+    assert caplog.messages == [told] and [each[0] for each in lost] == [peer]
