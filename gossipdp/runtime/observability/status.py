@@ -304,7 +304,8 @@ class Status:
         own_rate, network_rate = self.samples_per_second()
         signs = self.signs(saving=saving, finishing=finishing)
         shares, shown = sorted(self._shares), without_passed(self.notices, self._signs.reached())
-        state = "finishing" if finishing else "ready" if view.ready else "joining"
+        here = "relay" if view.me.only_carries else "ready" if view.ready else "joining"
+        state = "finishing" if finishing else here
         state = "leaving" if self.leaving else state
         return {
             "verdict": judge(signs)._asdict(),
