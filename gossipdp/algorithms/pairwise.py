@@ -212,7 +212,7 @@ class Pairwise:
         self._longest: NDArray[np.float64] = np.full(self.ledger.chunks, np.nan)
         """length of the longest recent step, for witnesses of an older state"""
         self._path: NDArray[np.float64] = np.zeros(self.ledger.chunks)
-        """length of the way of the last own steps. An earlier step fades in each round that mixes something"""
+        """length of the path of the own steps. Earlier steps fade in each round that mixes something"""
         self._mixed: NDArray[np.int64] = np.zeros(self.ledger.chunks, np.int64)
         """exchanges since the last outer step"""
         self._brought: NDArray[np.float64] = np.zeros(self.ledger.chunks)
@@ -242,7 +242,7 @@ class Pairwise:
 
     def _plausible(self, chunk: int) -> float:
         """The longest difference of this chunk that the closing mixes (algorithms section 12)."""
-        # Two replicas that were one are no further apart than both their ways together.
+        # Two replicas that were one are no further apart than both their paths are long.
         apart = 2.0 * float(self._path[chunk])
         if math.isnan(self._longest[chunk]):
             # Without a step of its own a peer does not know how far the others get. Its model is a copy.

@@ -1,4 +1,4 @@
-"""Real daemons that nobody can dial, behind one that carries for them."""
+"""Real daemons that open no port, and a relay."""
 
 from collections.abc import Callable
 

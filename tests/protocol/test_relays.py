@@ -1,4 +1,4 @@
-"""Peers that nobody can dial, behind relays: they are members for each other in every way (protocol section 5)."""
+"""Peers that can only dial out, and relays: they exchange with all members (protocol section 3)."""
 
 import pytest
 

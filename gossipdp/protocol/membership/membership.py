@@ -186,7 +186,7 @@ class Membership:
 
         Most suspects are alive.
         """
-        return [member for member in self._view.alive() if not member.only_carries]
+        return self._view.with_model()
 
     def all_alive(self) -> list[Member]:
         """The same with those relays."""

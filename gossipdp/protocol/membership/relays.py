@@ -1,4 +1,4 @@
-"""Which members carry to this peer what others send it, while nobody can dial it.
+"""The relays of a peer that no other peer can dial: other members' messages reach it through them.
 
 A member with an address may offer to carry (`Member.carries`). A peer without one asks a few of them, keeps links with
 those that agree, and advertises addresses that lead through them (`messages.through`). From then on others reach it as

@@ -66,6 +66,7 @@ class View:
         self.refused = 0
         """records refused, because the table was full or their sender introduced too many members"""
         self._alive: list[Member] | None = None
+        self._models: list[Member] | None = None
 
     # -- live members -------------------------------------------------------------------------------------------
 
@@ -79,7 +80,13 @@ class View:
         if self._alive is None:
             members, me = self.members, self.me.id
             self._alive = [members[peer] for peer in self._ids if members[peer].state in LIVE and peer != me]
+            self._models = [member for member in self._alive if not member.only_carries]
         return list(self._alive)
+
+    def with_model(self) -> list[Member]:
+        """The same without relays that have no model."""
+        self.alive()
+        return list(self._models or ())
 
     def candidates(self, random: Random) -> list[bytes]:
         """Live members worth a message: each that this peer has heard, and a bounded random sample of the rest."""

@@ -6,7 +6,7 @@
       Sealed                ->   ->   Sealed                       the signed hello, as on any connection
 
 `Dialling`, `Listening` and `Links` use such a connection like one of ZeroMQ. Before the hello is complete the peer at
-the other end is what the relay says. Whoever sends on a stream that is unknown here hears that it is over. No socket or
+the other end is what the relay says. A peer that sends on an unknown stream hears that the stream is over. No socket or
 clock may stand here.
 """
 

@@ -236,7 +236,7 @@ class ZmqWire:
                 self._poller.register(descriptor, zmq.POLLIN)
             self._watched = watched
         self._polled = self._poller.poll(math.ceil(seconds * 1000))
-        return {source for source, _ in self._polled if source in watched}
+        return {source for source, _ in self._polled if isinstance(source, int) and source in watched}
 
     def events(self) -> Iterator[WireEvent]:
         """What happened since the last turn. Handle each event before the next is asked for."""

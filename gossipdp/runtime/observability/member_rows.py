@@ -95,7 +95,7 @@ def rows_of(
 
 
 def _path(view: View, member: Member, via: bytes | None) -> str:
-    """How this peer reaches `member`. via: who carries the link; b"": nobody; None: there is no link."""
+    """How this peer reaches `member`. via: the member that carries the link; b"": it is direct; None: no link."""
     relay = next(iter(member.relays), b"") if via is None else via
     if relay:
         return f"via {view.members[relay].name if relay in view.members else short(relay)}"

@@ -58,7 +58,7 @@ are network namespaces, with real daemons, real training processes and the kerne
 | DiLoCo | fp32, every H steps, Nesterov at 0.7 and 0.9 (Douillard et al. 2023) |
 | DiLoCo, torchft | every 50 steps; lighthouse and manager as torchft's documentation advises; {{torchft}} |
 | torchft streaming | the same with two fragments, each every H steps; alpha {ALPHA:g}, outer momentum mu; {{delays}} |
-| hivemind | `DecentralizedAverager` in fp16 beside training, at most every so many steps; {{hivemind}} |
+| hivemind | `DecentralizedAverager` in fp16 beside training, every N steps at most, N as named; {{hivemind}} |
 | one host alone | nothing is sent, and no condition touches it |
 
 ## In short
