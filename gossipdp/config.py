@@ -59,6 +59,9 @@ _NAME: Final = Text(
 )
 _PATH: Final = Text(r"[^\x00-\x1f\x7f\ud800-\udfff]{1,1024}", "a path without control characters")
 _PATH_OR_NONE: Final = Text(r"[^\x00-\x1f\x7f\ud800-\udfff]{0,1024}", "a path without control characters, or empty")
+_FULL_PATH_OR_NONE: Final = Text(
+    r"(?:~?/[^\x00-\x1f\x7f\ud800-\udfff]{1,1022})?", "a path that begins with / or ~/, or empty"
+)
 _ID: Final = Text(r"[0-9a-f]{64}", "a peer's id of 64 digits, as `gossipdp keys show` prints it")
 _SEED: Final = Endpoint('"host:port"', any_port=False)
 
@@ -85,7 +88,16 @@ class Network(Section, frozen=True, kw_only=True):
     nat: Annotated[Literal["off", "auto"], Choice("off", "auto")] = "off"
     relay: Annotated[float, Measure(RATES, 125e3, 125e9, "a rate", {"off": 0.0, AUTO: AUTO_RELAY})] = 0.0
     relay_only: Annotated[bool, Switch()] = False
-    proxy: Annotated[str, Endpoint('"socks5://host:port", or empty', "", prefix="socks5://", any_port=False)] = ""
+    proxy: Annotated[
+        str,
+        Endpoint(
+            '"socks5://host:port" (user and password: see network.proxy_login), or empty',
+            "",
+            prefix="socks5://",
+            any_port=False,
+        ),
+    ] = ""
+    proxy_login: Annotated[str, _FULL_PATH_OR_NONE] = ""
     seeds: Annotated[tuple[str, ...], Many(_SEED, 64)] = ()
 
     @property

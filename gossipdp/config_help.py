@@ -78,6 +78,11 @@ HELP: Final[dict[str, Help]] = {
         "",
         "Set it if this host reaches others through a proxy alone.",
     ),
+    "network.proxy_login": Help(
+        "File with `user:password` for the proxy, which no other user may read. The proxy gets both unencrypted.",
+        "",
+        "Set it if the log says that the proxy wants a user and a password.",
+    ),
     "network.seeds": Help(
         "Members to dial first. One live member is enough.",
         "",

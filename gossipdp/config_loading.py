@@ -38,6 +38,8 @@ REMOVED: Final[Mapping[str, Sequence[str]]] = {
 """keys of earlier versions -> the values with which these did what this version does"""
 _SERVICE_LINK = re.compile(r"_(SERVICE_(HOST|PORT.*)|PORT(_\d+_.*)?)$")
 """variables that Kubernetes sets in every container for a service with a name such as gossipdp-metrics"""
+_LOGIN = re.compile(r"//.*@", re.DOTALL)
+"""user and password in a URL: errors go to logs, which hold no secret"""
 _Value: TypeAlias = tuple[str, object, str]
 """key, value, origin"""
 
@@ -223,4 +225,5 @@ def _toml(value: object) -> str:
     if isinstance(value, bool):
         return str(value).lower()
     text = json.dumps(value, ensure_ascii=False) if isinstance(value, str | list) else str(value)
+    text = _LOGIN.sub("//...@", text)
     return text if len(text) <= 80 else text[:77] + "..."

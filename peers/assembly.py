@@ -205,7 +205,7 @@ def _transport(
         incarnation=incarnation,
         listen=None if config.network.listen == "off" else config.network.listen,
         admission=admission,
-        proxy=proxy_of(config.network.proxy),
+        proxy=proxy_of(config.network.proxy, config.network.proxy_login),
         limits=replace(LIMITS[config.membership.timing], total_bytes=config.safety.memory_limit(usable())),
     )
 

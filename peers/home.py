@@ -69,7 +69,7 @@ __all__ = [
 NETWORK = "network.json"
 RUN = "run"
 """the file with the id of the run that this home belongs to"""
-KEPT = ("listen", "advertise", "nat", "relay", "relay_only")
+KEPT = ("listen", "advertise", "nat", "relay", "relay_only", "proxy", "proxy_login")
 """keys of [network] whose flags hold for later starts, too, unless run.toml has them: they belong to the host"""
 MAX_SHOWN = 8
 """homes that an error names, at most"""

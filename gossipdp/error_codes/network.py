@@ -14,7 +14,8 @@ CODES: Final[Mapping[str, Code]] = {
         "No peer answers",
         "A peer does not answer at an address. The text names each address that was tried, and why it failed:"
         " refused, timed out (a firewall that drops packets), unreachable, closed by a proxy, or another program"
-        " answered. The peer tries again. A join without progress repeats this every half minute.",
+        " answered. With `[network] proxy` it also names a proxy that is not there, is none or refuses. The peer tries"
+        " again. A join without progress repeats this every half minute.",
         "see that a peer runs there, that its address is right, that firewalls let its port through",
         (4,),
         notices=True,
@@ -107,8 +108,9 @@ CODES: Final[Mapping[str, Code]] = {
         notices=True,
     ),
     "GD-206": Code(
-        "An invite or a key cannot be used",
-        "An invite, a key or the network's secret is missing, damaged, unreadable, or open to other users of the host.",
+        "An invite, a key or a login cannot be used",
+        "An invite, a key, the network's secret or the login of a proxy is missing, damaged, unreadable, or open to"
+        " other users of the host.",
         "copy the invite again, all of it (`gossipdp invite --show` prints it); `chmod 600` a file that is open to"
         " others",
         (3,),

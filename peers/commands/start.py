@@ -180,7 +180,8 @@ def _join(
     file = Path(run_toml) if run_toml else None
     _check_unoccupied(home)
     text = homes.read_text(file) if file is not None else None
-    proxy = proxy_of(homes.read_config(None, flags, file=file).network.proxy)
+    settings = homes.read_config(None, flags, file=file).network
+    proxy = proxy_of(settings.proxy, settings.proxy_login)
     # The key of a peer that is refused stays: `members allow` may name it.
     invited = redeemed(home, network.invite, proxy)
     with homes.removed_if_not_started(home):

@@ -11,6 +11,7 @@ from gossipdp.config import Config
 from gossipdp.errors import ConfigError
 from gossipdp.runtime.network.identity import Identity, NetworkSecret
 from gossipdp.runtime.network.invite import Invite
+from gossipdp.runtime.network.proxy import Proxy, proxy_of
 from peers import home as homes
 from peers.advertising import listen_port
 from peers.doctor.daemon import ABSENT, Daemon, look
@@ -45,6 +46,10 @@ class Case:
     def port(self) -> int:
         """The TCP port that the peer listens on; 0 if none is fixed."""
         return listen_port(self.config) or 0
+
+    def proxy(self) -> Proxy | None:
+        """The proxy of this host; None if it dials directly. Raises ConfigError GD-206."""
+        return proxy_of(self.config.network.proxy, self.config.network.proxy_login)
 
     @property
     def advertised(self) -> tuple[str, ...]:

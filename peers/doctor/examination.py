@@ -13,6 +13,7 @@ from typing import Final, NamedTuple, Protocol
 from gossipdp.protocol.wire.messages import printable
 from gossipdp.runtime.home_paths import homes_of_user
 from gossipdp.runtime.network.nat_pmp import NatPmp, RouterError, default_gateway
+from gossipdp.runtime.network.proxy import Proxy, probe
 from gossipdp.runtime.network.reach import is_public
 from gossipdp.runtime.network.upnp import Upnp
 from gossipdp.runtime.room import Room
@@ -20,6 +21,7 @@ from peers.doctor import dial_back, host, ways
 from peers.doctor.case import Case
 from peers.doctor.daemon import Daemon, alive
 from peers.doctor.findings import Finding, fine, grey, yellow
+from peers.doctor.talk import LIMITS
 from peers.doctor.visits import Visit, visit
 from peers.settings import memory_plan
 
@@ -110,16 +112,24 @@ def examine(
 
     Returns:
         The findings: the host first, then its ways, then its daemon.
+
+    Raises:
+        ConfigError: GD-206, the login of the proxy cannot be used.
     """
     until = time.monotonic() + SECONDS
-    plan = memory_plan(case.config)
+    plan, proxy = memory_plan(case.config), case.proxy()
     port = host.port(case.port, alive=case.daemon.runs)  # before this process listens there itself
     with ThreadPoolExecutor(max_workers=16, thread_name_prefix="gossipdp-doctor") as pool:
         trial = pool.submit(host.torch) if with_torch else None
         folders = [pool.submit(host.disk, folder, needed) for folder, needed in _folders(case)]
         told = pool.submit(outside, routers(), time.monotonic() + TOLD_WITHIN)
-        visits = [_visit(pool, case, number, fast, wall) for number in range(len(case.addresses))]
-        network = _network(case, [each.result() for each in visits], told, until)
+        failed = None if proxy is None else probe(proxy, "", LIMITS.connect)
+        proxied = [] if proxy is None else [ways.proxied(proxy, failed)]
+        if failed is None:
+            visits = [_visit(pool, case, number, proxy, fast, wall) for number in range(len(case.addresses))]
+            network = _network(case, [each.result() for each in visits], told, until, proxied=proxy is not None)
+        else:
+            network = [grey("network", "not examined: all ways lead through the proxy")]
         return [
             host.python(),
             *([trial.result()] if trial is not None else []),
@@ -127,14 +137,17 @@ def examine(
             host.memory(Room(plan), plan, case.parameters),
             *(each.result() for each in folders),
             port,
+            *proxied,
             *network,
             *(alive(case.home, case.daemon) if case.home is not None and case.home.exists() else []),
         ]
 
 
-def _visit(pool: ThreadPoolExecutor, case: Case, number: int, fast: bool, wall: Callable[[], float]) -> Future[Visit]:
+def _visit(
+    pool: ThreadPoolExecutor, case: Case, number: int, proxy: Proxy | None, fast: bool, wall: Callable[[], float]
+) -> Future[Visit]:
     address, alone = case.addresses[number], fast and number == 0
-    return pool.submit(visit, address, case.network, case.identities, fast=alone, wall=wall)
+    return pool.submit(visit, address, case.network, case.identities, proxy=proxy, fast=alone, wall=wall)
 
 
 def _folders(case: Case) -> list[tuple[Path, int]]:
@@ -145,7 +158,7 @@ def _folders(case: Case) -> list[tuple[Path, int]]:
     return [(home, needed)] if kept.is_relative_to(home) else [(home, 0), (kept, needed)]
 
 
-def _network(case: Case, visits: list[Visit], told: Future[Outside], until: float) -> list[Finding]:
+def _network(case: Case, visits: list[Visit], told: Future[Outside], until: float, *, proxied: bool) -> list[Finding]:
     if not visits:
         return [grey("network", "no address to visit: give an invite (@FILE) or an address")]
     return [
@@ -153,16 +166,18 @@ def _network(case: Case, visits: list[Visit], told: Future[Outside], until: floa
         ways.clock(visits),
         *ways.packets(visits),
         *ways.speeds(visits),
-        ways.seen(visits, dial_back.own_hosts(), told.result().address),
+        ways.seen(visits, dial_back.own_hosts(), told.result().address, proxy=proxied),
         router(told.result()),
-        _dialled(case, visits, until),
+        _dialled(case, visits, until, proxied=proxied),
     ]
 
 
-def _dialled(case: Case, visits: list[Visit], until: float) -> Finding:
+def _dialled(case: Case, visits: list[Visit], until: float, *, proxied: bool) -> Finding:
     """Whether members can dial this host."""
     if case.daemon.status:
         return told_by(case.daemon)
+    if proxied:
+        return grey(dial_back.ABOUT, "not examined: members see the proxy; others reach this host through relays")
     met = [each.target for each in visits if each.peer]
     if case.network is None or not met:
         return grey(dial_back.ABOUT, "not examined: no member was met")

@@ -11,6 +11,7 @@ from gossipdp.protocol.wire.messages import Lane
 from gossipdp.runtime.network.events import DialFailed, LinkDown, LinkUp, Measured, TransportEvent
 from gossipdp.runtime.network.identity import Identity, NetworkSecret
 from gossipdp.runtime.network.limits import TransportLimits
+from gossipdp.runtime.network.proxy import Proxy
 from gossipdp.runtime.network.signed_hello import MAX_FILLER, Probe, pack
 from gossipdp.runtime.network.transport import Transport
 
@@ -40,12 +41,14 @@ class Talk:
 
     Args:
         identity: the key of this side.
+        proxy: through which to dial; None: directly.
     """
 
-    def __init__(self, network: Network, identity: Identity) -> None:
+    def __init__(self, network: Network, identity: Identity, proxy: Proxy | None = None) -> None:
         self._transport = Transport(
-            identity, network.secret, network=network.name, run=b"", incarnation=1, listen=None, limits=LIMITS
-        )
+            identity, network.secret, network=network.name, run=b"", incarnation=1, listen=None, proxy=proxy,
+            limits=LIMITS,
+        )  # fmt: skip
         self._number = 0
 
     def close(self) -> None:

@@ -19,6 +19,7 @@ from gossipdp.runtime.network.dial_causes import Cause, DialFault, foremost, loo
 from gossipdp.runtime.network.events import DialFailed, LinkUp
 from gossipdp.runtime.network.host_port import split_address
 from gossipdp.runtime.network.identity import Identity
+from gossipdp.runtime.network.proxy import Proxy, probe
 from gossipdp.runtime.network.resolver import Target, looked_up
 from peers.doctor.passing import Passing, Trials
 from peers.doctor.talk import ANSWERS, LIMITS, Network, Talk
@@ -51,7 +52,8 @@ class Speed(NamedTuple):
 class Visit:
     """What came of one address.
 
-    reached: the last step that went well: "", "name", "route", "tcp", "greeting", "hello", "clock" or "large".
+    reached: the last step that went well: "", "name", "route", "tcp", "greeting", "hello", "clock" or "large". Through
+        a proxy the first is "proxy", and "greeting" follows.
     cause: why it went no further; None if nothing is wrong.
     seen: the IP address that the member sees this host come from.
     rtt: seconds.
@@ -78,6 +80,7 @@ def visit(
     network: Network | None,
     identities: Sequence[Identity] = (),
     *,
+    proxy: Proxy | None = None,
     fast: bool = False,
     wall: Callable[[], float] = time.time,
 ) -> Visit:
@@ -86,14 +89,15 @@ def visit(
     Args:
         network: name and secret; None: the way is examined up to the greeting.
         identities: keys to try in turn where the member admits only some; by default one made for the moment.
+        proxy: through which to go, one that works; None: directly.
         fast: measure the throughput, too.
         wall: the system clock of this host.
     """
-    found = _greeted(address)
+    found = _greeted(address) if proxy is None else _greeted_through(proxy, address)
     if found.cause is not None or network is None:
         return found
     for identity in identities or (Identity.generate(),):
-        met = _met(found, network, identity, fast=fast, wall=wall)
+        met = _met(found, network, identity, proxy, fast=fast, wall=wall)
         if met.cause is None or met.cause.code not in ("GD-204", "GD-208"):
             break
     return met
@@ -104,7 +108,7 @@ def _greeted(address: str) -> Visit:
     try:
         host, port = split_address(address)
     except ConfigError as error:
-        return Visit(address, cause=Cause(error.code, "is not host:port", do=error.do, fault=DialFault.NOT_AN_ADDRESS))
+        return _no_address(address, error)
     targets = looked_up(host, port)
     if isinstance(targets, Cause):
         return Visit(address, cause=targets)
@@ -131,6 +135,22 @@ def _target_greeted(address: str, target: Target) -> Visit:
     return Visit(address, reached, cause, target=target.text)
 
 
+def _greeted_through(proxy: Proxy, address: str) -> Visit:
+    """Name, route, TCP and greeting, all of them the proxy's part."""
+    try:
+        split_address(address)
+    except ConfigError as error:
+        return _no_address(address, error)
+    cause = probe(proxy, address, LIMITS.connect)
+    if cause is not None:
+        return Visit(address, "proxy", cause, target=address)
+    return Visit(address, "greeting", target=address, packet=_packet(str(proxy)))
+
+
+def _no_address(address: str, error: ConfigError) -> Visit:
+    return Visit(address, cause=Cause(error.code, "is not host:port", do=error.do, fault=DialFault.NOT_AN_ADDRESS))
+
+
 def _packet(target: str) -> int:
     """Bytes of a packet to `target` that the kernel believes to get through (IP_MTU, ip(7)). Nothing is sent."""
     host, port = split_address(target)
@@ -144,16 +164,24 @@ def _packet(target: str) -> int:
         return 0
 
 
-def _met(found: Visit, network: Network, identity: Identity, *, fast: bool, wall: Callable[[], float]) -> Visit:
+def _met(
+    found: Visit,
+    network: Network,
+    identity: Identity,
+    proxy: Proxy | None,
+    *,
+    fast: bool,
+    wall: Callable[[], float],
+) -> Visit:
     """CURVE, hello and what follows, on one link."""
-    with closing(Talk(network, identity)) as talk:
+    with closing(Talk(network, identity, proxy)) as talk:
         began = time.monotonic()
         up = talk.dial(found.target, LIMITS.connect + LIMITS.hello)
         if not isinstance(up, LinkUp):
             return replace(found, cause=_refused(up, time.monotonic() - began))
         met = replace(found, reached="hello", peer=up.peer, seen=talk.seen)
         met = _measured(met, talk, fast=fast, wall=wall)
-    if not met.passing or not met.packet:
+    if not met.passing or not met.packet or proxy is not None:  # the proxy makes packets of its own
         return met
     return replace(met, passing=Trials(network, met.target, met.packet, met.rtt).both_ways(met.passing))
 

@@ -8,12 +8,13 @@ from typing import Final
 
 from gossipdp.error_codes import ADVICE
 from gossipdp.protocol.wire.messages import printable, short
-from gossipdp.runtime.network.dial_causes import DialFault
+from gossipdp.runtime.network.dial_causes import Cause, DialFault
+from gossipdp.runtime.network.proxy import Proxy
 from peers.doctor.findings import Finding, Light, fine, grey, red, yellow
 from peers.doctor.passing import Passing
 from peers.doctor.visits import Speed, Visit
 
-__all__ = ["clock", "packets", "seen", "speeds", "ways"]
+__all__ = ["clock", "packets", "proxied", "seen", "speeds", "ways"]
 
 DOUBTFUL: Final = 2.0
 """seconds between two clocks from which logs and metrics of hosts no longer fit together"""
@@ -21,6 +22,13 @@ USUAL: Final = 1280
 """bytes of a packet that passes nearly everywhere: IPv6 demands it"""
 WRONG: Final = 60.0
 """seconds from which a clock is wrong"""
+
+
+def proxied(proxy: Proxy, cause: Cause | None) -> Finding:
+    """Whether the proxy works. cause: why not."""
+    if cause is None:
+        return fine("proxy", f"{proxy} speaks SOCKS5")
+    return red("proxy", cause.fault or "", cause.text, cause.do or ADVICE.get(cause.code, ""))
 
 
 def ways(visits: Sequence[Visit]) -> list[Finding]:
@@ -110,17 +118,20 @@ def _speed(about: str, speed: Speed) -> Finding:
     return fine(about, f"{speed.up * 8e-6:.0f} Mbit/s to the member, {speed.down * 8e-6:.0f} from it")
 
 
-def seen(visits: Sequence[Visit], own: set[str], router: str) -> Finding:
+def seen(visits: Sequence[Visit], own: set[str], router: str, *, proxy: bool = False) -> Finding:
     """Whether an address translation is between this host and the members.
 
     Args:
         own: IP addresses of this host's interfaces.
         router: outside address of the router, as it tells; "" if unknown.
+        proxy: the visits went through one.
     """
     found = sorted({each.seen for each in visits if each.seen})
     about = "address"
     if not found:
         return grey(about, "not known: no member was met")
+    if proxy:
+        return fine(about, f"members see the proxy, at {', '.join(found)}")
     others = [each for each in found if each not in own]
     if not others:
         return fine(about, f"members see this host at its own address, {', '.join(found)}: no translation between")

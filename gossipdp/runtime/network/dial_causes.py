@@ -28,6 +28,8 @@ __all__ = [
     "dial_text",
     "foremost",
     "look",
+    "no_greeting",
+    "not_a_peer",
     "timed_out",
     "unreachable",
     "unresolved",
@@ -59,6 +61,10 @@ class DialFault(StrEnum):
     DROPPED = "dropped"
     REFUSED = "refused"
     PROXY = "proxy"
+    NO_PROXY = "no-proxy"
+    """Where `[network] proxy` leads, no SOCKS5 proxy answers."""
+    PROXY_LOGIN = "proxy-login"
+    PROXY_REFUSES = "proxy-refuses"
     SILENT = "silent"
     ANOTHER_SERVICE = "another-service"
     LISTENS = "listens"
@@ -181,14 +187,24 @@ def look(address: str, broke_off: bool, patience: float) -> Cause:
             connection.sendall(SIGNATURE)  # the kernel may tell a listener only of connections that have sent data
             said = connection.recv(SHOWN)
         except TimeoutError:
-            return _no_peer("answers no greeting", DialFault.SILENT) if broke_off else _LISTENS
+            return no_greeting() if broke_off else _LISTENS
         except OSError:
             return _CLOSED
+    return not_a_peer(said) or (_ANOTHER_SECRET if broke_off else _LISTENS)
+
+
+def not_a_peer(said: bytes) -> Cause | None:
+    """Why the begin of an answer, b"" if it ended at once, is that of no peer; None if it is that of one."""
     if not said:
         return _CLOSED
     if said[0] != SIGNATURE[0]:
-        return _no_peer(f"answered {said.decode('latin-1')!a}", DialFault.ANOTHER_SERVICE)
-    return _ANOTHER_SECRET if broke_off else _LISTENS
+        return _no_peer(f"answered {said[:SHOWN].decode('latin-1')!a}", DialFault.ANOTHER_SERVICE)
+    return None
+
+
+def no_greeting() -> Cause:
+    """A connection was made, and nothing was said on it."""
+    return _no_peer("answers no greeting", DialFault.SILENT)
 
 
 def _no_peer(seen: str, fault: DialFault) -> Cause:

@@ -172,7 +172,8 @@ class Dialling:
                 dial.skip(target.text)
                 dial.failures.append(unreachable("no route").at(target.text))
                 continue
-            shared = bool(dial.targets or dial.places) and self._reach.near(target.text, self._turn.now)
+            others = not self._proxied and bool(dial.targets or dial.places)  # a proxy has networks of its own
+            shared = others and self._reach.near(target.text, self._turn.now)
             patience, handshake = (NEAR, 0.0) if shared else (self._limits.connect, self._limits.handshake)
             link = dial.begin_attempt(target, secrets.token_bytes(32), self._turn.now, patience, handshake)
             try:

@@ -20,7 +20,7 @@ from gossipdp.runtime.network.host_port import split_address
 from gossipdp.runtime.network.identity import CurveKeys, Identity, NetworkSecret, digest_of
 from gossipdp.runtime.network.invite import HostInvite
 from gossipdp.runtime.network.limits import TransportLimits
-from gossipdp.runtime.network.proxy import Proxy, Reached, Tunnels
+from gossipdp.runtime.network.proxy import Proxy, Reached, Tunnels, probe
 from gossipdp.runtime.network.resolver import Target, looked_up, unresolved_target
 from gossipdp.runtime.network.sockets import Sockets
 
@@ -32,6 +32,8 @@ PAUSE: Final = 1.0
 """seconds between two rounds over all addresses"""
 ANSWER: Final = 10.0
 """seconds for the answer of one member"""
+PROXY_STARTS: Final = 8.0
+"""seconds in which a proxy must begin to work: `ssh -D` may have been started just now"""
 
 
 def redeem(
@@ -54,9 +56,11 @@ def redeem(
 
     Raises:
         RefusedError: GD-202, GD-208 or GD-209, members answered, and none lets this host in.
-        UnreachableError: GD-101, no member answered.
+        UnreachableError: GD-101, the proxy does not work, or no member answered.
     """
     end = clock() + patience
+    if proxy is not None:
+        _await_proxy(proxy, min(end, clock() + PROXY_STARTS), clock, wait)
     while True:
         refused: GossipdpError | None = None
         causes = [] if invite.seeds else ["the invite names no address"]
@@ -77,6 +81,13 @@ def redeem(
         if not invite.seeds or clock() + PAUSE >= end:
             do = "see that a member runs at one of these addresses; ask for a new invite if they have changed"
             raise UnreachableError("GD-101", "no member answers to the invite", seen="; ".join(causes), do=do)
+        wait(PAUSE)
+
+
+def _await_proxy(proxy: Proxy, end: float, clock: Callable[[], float], wait: Callable[[float], None]) -> None:
+    while (cause := probe(proxy, "", TransportLimits().connect)) is not None:
+        if clock() + PAUSE >= end:
+            raise UnreachableError(cause.code, cause.brief, seen=cause.detail, do=cause.do)
         wait(PAUSE)
 
 

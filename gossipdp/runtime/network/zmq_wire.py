@@ -201,7 +201,7 @@ class ZmqWire:
         self._poller = zmq.Poller()
         self._tunnels = None if proxy is None else Tunnels(proxy, limits.connect)
         self._tunnelled: dict[int, Connection] = {}
-        """connections that the proxy is to make, by number"""
+        """connections that the proxy makes or has made, by number"""
         self._tunnel = 0
         if self._tunnels is not None:
             self._poller.register(self._tunnels.fileno(), zmq.POLLIN)
@@ -240,11 +240,11 @@ class ZmqWire:
 
     def events(self) -> Iterator[WireEvent]:
         """What happened since the last turn. Handle each event before the next is asked for."""
+        if self._tunnels is not None:
+            yield from self._on_tunnels(self._tunnels)  # it knows more of an end than libzmq
         for source, _ in self._polled:
             if callback := self._callbacks.get(source):  # what an earlier event led to may have closed this socket
                 yield from callback()
-        if self._tunnels is not None:
-            yield from self._on_tunnels(self._tunnels)
         for key, message, size in self._inbox.take(self._limits.turn, TURN_BYTES):
             if isinstance(key, Connection):
                 yield Answered(key, buffers(message), size)
@@ -265,8 +265,9 @@ class ZmqWire:
         links, begun = dict(found), dict[bytes | Connection, int]()
         self._whole = Counter({key: count for key, count in self._whole.items() if key in links})
         self._marks = {key: mark for key, mark in self._marks.items() if key in links}
+        numbers: dict[bytes | Connection, int] = {each: number for number, each in self._tunnelled.items()}
         for key, descriptor in links.items():
-            whole, came = self._whole[key], received(descriptor)
+            whole, came = self._whole[key], self._came(numbers.get(key), descriptor)
             if self._marks.get(key, (-1, 0))[0] != whole:
                 self._marks[key] = whole, came
             begun[key] = came - self._marks[key][1]
@@ -274,6 +275,10 @@ class ZmqWire:
         over = min(self._limits.queue_bytes, largest if sum(begun.values()) > self._limits.total_bytes else math.inf)
         for key in [key for key, size in begun.items() if size >= over and size > 0]:
             yield Overflowed(key, 1)
+
+    def _came(self, number: int | None, descriptor: int) -> int:
+        """Bytes that have come on a connection. number: of its tunnel."""
+        return received(descriptor) if number is None or self._tunnels is None else self._tunnels.came(number)
 
     def hang_up(self, connection: UnprovenConnection) -> None:
         """Close an inbound connection on which no member is proven."""
@@ -292,10 +297,10 @@ class ZmqWire:
     def _on_tunnels(self, tunnels: Tunnels) -> Iterator[WireEvent]:
         """What came of the connections that the proxy is to make."""
         for found in tunnels.collect():
-            connection = self._tunnelled.pop(found.number, None)
+            connection = self._tunnelled.get(found.number)
             if connection is None:
-                tunnels.drop(found.number)
-            elif isinstance(found, Unreached):
+                continue  # `shut` has dropped it
+            if isinstance(found, Unreached):
                 yield Failed(connection, found.cause, "proxy")
             else:
                 try:
@@ -345,8 +350,10 @@ class ZmqWire:
         self.unproven.dismissed(connection.descriptor, connection.route, self._clock(), GRACE)
 
     def shut(self, connection: Connection, linger: float) -> None:
-        for number in [number for number, each in self._tunnelled.items() if each is connection]:
-            del self._tunnelled[number]
+        if self._tunnels is not None:
+            for number in [number for number, each in self._tunnelled.items() if each is connection]:
+                del self._tunnelled[number]
+                self._tunnels.drop(number)
         if connection not in self._dialled:
             return
         dealer, monitor = self._dialled.pop(connection)

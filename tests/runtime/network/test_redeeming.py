@@ -13,6 +13,7 @@ from gossipdp.protocol.wire.messages import Decision, HostInvite, Verdict
 from gossipdp.runtime.network import invite as tokens
 from gossipdp.runtime.network.events import HandshakeRefused, InviteShown
 from gossipdp.runtime.network.identity import Identity, NetworkSecret, digest_of
+from gossipdp.runtime.network.proxy import Proxy
 from gossipdp.runtime.network.redeeming import redeem
 from tests.runtime.network.sides import FIRST, OPERATOR, SECOND, Side, renewal
 from tests.runtime.network.transports import Net, at
@@ -29,13 +30,15 @@ def token(
     return replace(tokens.HostInvite("tiny", seeds, operator.id, *keys, KEY.reveal(), decision), **changes)
 
 
-def ask(net: Net, member: Side, invite: tokens.HostInvite, identity: Identity = JOINER) -> NetworkSecret | str:
+def ask(
+    net: Net, member: Side, invite: tokens.HostInvite, identity: Identity = JOINER, proxy: Proxy | None = None
+) -> NetworkSecret | str:
     """What comes of it: the secret, or the code. The member's register decides."""
     outcome: list[NetworkSecret | str] = []
 
     def run() -> None:
         try:
-            outcome.append(redeem(invite, identity, patience=0.0))
+            outcome.append(redeem(invite, identity, proxy=proxy, patience=0.0))
         except GossipdpError as error:
             outcome.append(f"{error.code} {error.seen}")
 
