@@ -105,6 +105,17 @@ GOLDEN = {
 }  # fmt: skip
 
 
+@pytest.mark.parametrize("password", ["S3cret", "S3c:ret", "S3cr@et", "S3cret//", "S3cret" * 30])
+def test_login_in_the_address_of_a_proxy_is_refused_and_never_shown(password: str) -> None:
+    address = f"socks5://user:{password}@127.0.0.1:1080"
+    for text, flags in ((f"[network]\nproxy = {address!r}\n", {}), ("", {"network.proxy": address})):
+        with pytest.raises(ConfigError) as caught:
+            load(text, flags=flags)
+        told = str(caught.value)
+        assert 'network.proxy = "socks5://...@127.0.0.1:1080" is not allowed' in told and "network.proxy_login" in told
+        assert "S3c" not in told and "user:" not in told
+
+
 @pytest.mark.parametrize("text", GOLDEN)
 def test_an_error_names_file_line_value_range_and_nearest_key(text: str) -> None:
     with pytest.raises(ConfigError) as caught:

@@ -1,5 +1,5 @@
 """Fixtures of the tests of doctor."""
 
-from tests.runtime.network.conftest import net
+from tests.runtime.network.conftest import closed_port, net
 
-__all__ = ["net"]
+__all__ = ["closed_port", "net"]

@@ -18,7 +18,7 @@ import pytest
 from gossipdp.errors import ConfigError, UnreachableError
 from gossipdp.protocol.wire.messages import Lane
 from gossipdp.runtime.network import proxy as proxies
-from gossipdp.runtime.network import zmq_wire
+from gossipdp.runtime.network import watch, zmq_wire
 from gossipdp.runtime.network.dial_causes import Cause, DialFault
 from gossipdp.runtime.network.events import DialFailed, Flooded, LinkDown, Received
 from gossipdp.runtime.network.limits import LIMITS, TransportLimits
@@ -439,10 +439,7 @@ def test_tunnel_whose_proxy_takes_nothing_more_ends(monkeypatch: pytest.MonkeyPa
     with answering(stalls_after_the_handshake) as proxy, closing(Tunnels(proxy, 60.0)) as tunnels:
         tunnels.open(0, "127.0.0.1", 9)
         with dialled(tunnels) as near:
-            near.settimeout(0.2)
-            with suppress(OSError):
-                while True:
-                    near.send(bytes(1 << 18))
+            fill(near)
             if closes:
                 near.close()
             until("the tunnel ends", lambda: not tunnels._tunnels)
@@ -455,11 +452,24 @@ def test_tunnel_ends_with_libzmq_s_connection__though_the_proxy_keeps_its_own_op
         until("the tunnel ends", lambda: not tunnels._tunnels)
 
 
-def test_last_words_leave_though_the_peer_closes_at_once() -> None:
-    received = []
+def fill(near: socket.socket) -> int:
+    """Send until nothing more is taken; the number of bytes sent."""
+    near.settimeout(0.2)
+    sent = 0
+    with suppress(TimeoutError):
+        while True:
+            sent += near.send(bytes(1 << 14))
+    return sent
+
+
+def test_last_words_leave_though_the_peer_closes_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(proxies, "LAST", 60.0)
+    monkeypatch.setattr(watch, "GOODBYE", 120.0)
+    received, reads = list[int](), threading.Event()
 
     def answer(connection: socket.socket) -> None:
         stalls_after_the_handshake(connection)
+        reads.wait()
         while data := connection.recv(1 << 14):
             received.append(len(data))
 
@@ -467,9 +477,12 @@ def test_last_words_leave_though_the_peer_closes_at_once() -> None:
         tunnels = Tunnels(proxy, 60.0)
         tunnels.open(0, "127.0.0.1", 9)
         with dialled(tunnels) as near:
-            near.sendall(bytes(1 << 22))
-        tunnels.close()
-    assert sum(received) == 1 << 22
+            sent = fill(near)
+        ends = threading.Thread(target=tunnels.close)
+        ends.start()
+        reads.set()
+        ends.join()
+    assert sum(received) == sent
 
 
 @pytest.mark.needs("microsocks")
