@@ -202,6 +202,10 @@ def test_a_later_start_has_the_addresses_that_flags_gave_before(
     """Two hosts that others knew by port 4720 came back on 4710, and each trained alone."""
     home = tmp_path / "j"
     flags = ["--listen", "*:4720", "--advertise", "203.0.113.9:33526", "--set", "exchange.window=16"]
+    login = home.with_name("login")
+    login.write_text("user:password")
+    login.chmod(0o600)
+    proxy = ["--set", "network.proxy=socks5://127.0.0.1:1080", "--set", f"network.proxy_login={login}"]
     gossipdp("join", f"@{founder}/invite", "--home", home, *flags)
     said = rows(gossipdp("up", "--home", home).err)
     assert said["kept"] == 'listen = "tcp://*:4720"; advertise = "203.0.113.9:33526": a flag of an earlier start'
@@ -211,6 +215,9 @@ def test_a_later_start_has_the_addresses_that_flags_gave_before(
     assert read_config(home).exchange.window != 16
     gossipdp("up", "--home", home, "--listen", "tcp://*:4711", "--advertise", "auto")
     assert rows(gossipdp("up", "--home", home).err)["kept"].startswith('listen = "tcp://*:4711"; advertise = "auto"')
+    gossipdp("up", "--home", home, *proxy)
+    network = read_config(home).network
+    assert (network.proxy, network.proxy_login) == ("socks5://127.0.0.1:1080", str(login))
     (home / "run.toml").write_text('[network]\nlisten = "tcp://*:4999"\n')
     assert read_config(home).network.listen == "tcp://*:4999", "the operator's own file counts for more"
 
