@@ -14,9 +14,10 @@ import errno
 import ipaddress
 import os
 import shutil
+import socket
 import stat
 import tempfile
-from collections.abc import AsyncIterator, Callable, Coroutine
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, TypeAlias
@@ -348,9 +349,8 @@ class Tunnels(Watch[Reached | Unreached]):
             self._drop(number)
         if tasks := [tunnel.task for tunnel in self._tunnels.values()]:
             _, late = await asyncio.wait(tasks, timeout=LAST)
-            for task in late:
-                task.cancel()
-            await asyncio.gather(*late, return_exceptions=True)
+            await _cancel(late)
+        await asyncio.sleep(0)  # an aborted connection is closed in the next turn of the loop
 
     def _begin(self, number: int, host: str, port: int) -> None:
         task = self._loop.create_task(self._tunnel(number, host, port))
@@ -366,38 +366,57 @@ class Tunnels(Watch[Reached | Unreached]):
         try:
             reader, writer = await _reach(self._proxy, (host, port), self._patience)
             writers.append(writer)
-            near_reader, near_writer = await self._accept(number, writers)
+            near_reader, near_writer = await self._accept(number)
+            writers.append(near_writer)
             tunnel.passes = True
             await _both(_pass(near_reader, writer, lambda _: None), _pass(reader, near_writer, tunnel.take))
-        except TimeoutError:
-            pass  # nobody has dialled it
+        except OSError:
+            pass  # nobody has dialled it in time
         except _NoWay as error:
             self._tell(Unreached(number, error.cause))
         finally:
             for writer in writers:
                 writer.transport.abort()
 
-    async def _accept(self, number: int, writers: list[asyncio.StreamWriter]) -> Ends:
-        """Tell where libzmq is to dial, and wait for that. Raises _NoWay or TimeoutError."""
+    async def _accept(self, number: int) -> Ends:
+        """Tell where libzmq is to dial, and wait for that. Raises _NoWay or OSError."""
         path = self._folder / str(number)
-        came: asyncio.Future[Ends] = self._loop.create_future()
+        with self._listener(path) as listener:
+            self._tell(Reached(number, f"ipc://{path}"))
+            try:
+                async with asyncio.timeout(self._patience):
+                    await self._readable(listener)
+                near, _ = listener.accept()
+            finally:
+                path.unlink(missing_ok=True)
+        near.setblocking(False)
+        return await asyncio.open_unix_connection(sock=near, limit=BUFFER)
 
-        def accept(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-            writers.append(writer)
-            if not came.done():
-                came.set_result((reader, writer))
-
+    def _listener(self, path: Path) -> socket.socket:
         try:
-            server = await asyncio.start_unix_server(accept, path, limit=BUFFER)
+            listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
+            try:
+                listener.bind(str(path))
+                listener.listen(1)
+            except OSError:
+                listener.close()
+                raise
         except OSError as error:
             raise _NoWay(Cause("GD-104", "no socket here", error.strerror or str(error))) from None
+        return listener
+
+    async def _readable(self, waits: socket.socket) -> None:
+        came = self._loop.create_future()
+
+        def tell() -> None:
+            if not came.done():
+                came.set_result(None)
+
+        self._loop.add_reader(waits, tell)
         try:
-            self._tell(Reached(number, f"ipc://{path}"))
-            async with asyncio.timeout(self._patience):
-                return await came
+            await came
         finally:
-            server.close()
-            path.unlink(missing_ok=True)
+            self._loop.remove_reader(waits)
 
 
 async def _both(*ways: Coroutine[Any, Any, None]) -> None:
@@ -406,11 +425,15 @@ async def _both(*ways: Coroutine[Any, Any, None]) -> None:
     try:
         done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
     finally:
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await _cancel(tasks)
     for task in done:
         task.result()
+
+
+async def _cancel(tasks: Iterable[asyncio.Task[None]]) -> None:
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
 
 
 async def _pass(source: asyncio.StreamReader, target: asyncio.StreamWriter, take: Callable[[bytes], None]) -> None:

@@ -240,11 +240,11 @@ class ZmqWire:
 
     def events(self) -> Iterator[WireEvent]:
         """What happened since the last turn. Handle each event before the next is asked for."""
-        if self._tunnels is not None:
-            yield from self._on_tunnels(self._tunnels)  # it knows more of an end than libzmq
         for source, _ in self._polled:
             if callback := self._callbacks.get(source):  # what an earlier event led to may have closed this socket
                 yield from callback()
+        if self._tunnels is not None:
+            yield from self._on_tunnels(self._tunnels)
         for key, message, size in self._inbox.take(self._limits.turn, TURN_BYTES):
             if isinstance(key, Connection):
                 yield Answered(key, buffers(message), size)
@@ -402,6 +402,10 @@ class ZmqWire:
 
     def _on_dialler_monitor(self, connection: Connection, monitor: Socket) -> Iterator[WireEvent]:
         for event, value in monitor_events(monitor):
+            if self._tunnels is not None:
+                yield from self._on_tunnels(self._tunnels)  # told before the end that libzmq reports, and knows why
+                if connection not in self._dialled:
+                    return
             if event == zmq.EVENT_CONNECTED:
                 self._descriptors[connection] = value
             elif event == zmq.EVENT_HANDSHAKE_SUCCEEDED:
