@@ -84,7 +84,7 @@ def _warning(config: Config, choice: Choice) -> list[str]:
         return []
     else:
         text = (
-            f"The invite will hold only {kind} addresses, which hosts elsewhere cannot dial. "
+            f"The invite will hold only {kind} addresses, which hosts of other networks cannot dial. "
             "If they reach this host at another address, add --advertise HOST[:PORT]."
         )
     return _row("warning", text)

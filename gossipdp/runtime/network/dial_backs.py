@@ -19,7 +19,7 @@ from gossipdp.runtime.network.connections import Connection, Link
 from gossipdp.runtime.network.context import LinksContext
 from gossipdp.runtime.network.events import Dialable, DialledBack, Measured
 from gossipdp.runtime.network.host_port import join_address
-from gossipdp.runtime.network.reach import is_public
+from gossipdp.runtime.network.reach import far_network
 from gossipdp.runtime.network.reachability import Reachability
 from gossipdp.runtime.network.send_queues import SendQueues
 from gossipdp.runtime.network.signed_hello import pack
@@ -69,8 +69,8 @@ class DialBacks:
     def seen_at(self, host: str) -> None:
         """A member sees this peer come from the IP address `host`. Ask about it if no such address is advertised."""
         address = join_address(host, self._port)
-        known = [each for each in self.reachability.addresses if is_public(each)]
-        if host and self._port and is_public(address) and not any(("[" in each) == ("[" in address) for each in known):
+        network = far_network(address)
+        if host and self._port and network and network not in map(far_network, self.reachability.addresses):
             self.reachability.consider(address, self._context.turn.now)
 
     def met(self, peer: bytes, address: str) -> None:

@@ -1,8 +1,9 @@
-"""The order in which the addresses of one peer are dialled. Nothing is sent here.
+"""The order in which the addresses of one peer are dialled, and what this host's routes say of them. Nothing is sent.
 
-An address of a private network comes first if this host is on a network of the same numbers. That network may be
-another one all the same: the hello proves the identity, and the attempt is short. Then come global IPv6, public IPv4
-and names, the rest, and relays. An address that worked comes before all others, except a relay.
+An address of a private network comes first if this host is on a network of the same numbers, or has a route of its own
+there, as into a VPN. That network may be another one all the same: the hello proves the identity, and the attempt is
+short. Then come global IPv6, public IPv4 and names, ranges of VPNs, the rest, and relays. An address that worked comes
+before all others, except a relay.
 """
 
 from __future__ import annotations
@@ -18,12 +19,30 @@ from gossipdp.errors import ConfigError
 from gossipdp.protocol.wire.messages import relay_of
 from gossipdp.runtime.network.host_port import split_address
 
-__all__ = ["Reach", "is_public", "own_networks"]
+__all__ = [
+    "DEFAULT_ROUTE",
+    "VPN_RANGES",
+    "Reach",
+    "far_network",
+    "is_public",
+    "own_networks",
+    "source_apart",
+    "source_towards",
+    "vpn_range",
+]
 
 NETWORKS_HOLD: Final = 30.0
 """seconds for which the list of this host's networks stays valid"""
 MAX_WORKED: Final = 4096
+Ip: TypeAlias = ipaddress.IPv4Address | ipaddress.IPv6Address
 Network: TypeAlias = ipaddress.IPv4Network | ipaddress.IPv6Network
+VPN_RANGES: Final[tuple[Network, ...]] = (
+    ipaddress.ip_network("100.64.0.0/10"),
+    ipaddress.ip_network("fd7a:115c:a1e0::/48"),
+)
+"""The ranges of Tailscale and Headscale. The first is shared address space (RFC 6598): carriers translate it, too."""
+DEFAULT_ROUTE: Final = {4: ("192.0.2.1", 9), 6: ("2001:db8::1", 9)}
+"""addresses for documentation (RFC 5737, RFC 3849), to which only the default route leads; nothing is sent"""
 
 
 def own_networks() -> list[Network]:
@@ -39,10 +58,45 @@ def own_networks() -> list[Network]:
     return found
 
 
+def source_towards(host: str, port: int) -> str:
+    """The local address of a UDP socket connected there, or "". Connecting sends nothing."""
+    try:
+        for family, kind, protocol, _, target in socket.getaddrinfo(host, port, type=socket.SOCK_DGRAM):
+            try:
+                with socket.socket(family, kind, protocol) as probe:
+                    probe.connect(target)
+                    return str(probe.getsockname()[0])
+            except OSError:
+                continue
+    except (OSError, UnicodeError):
+        pass
+    return ""
+
+
+def source_apart(ip: Ip) -> str:
+    """The local address from which another route than the default one leads to `ip`, or ""."""
+    host, port = DEFAULT_ROUTE[ip.version]
+    source = source_towards(str(ip), port)
+    return "" if source == source_towards(host, port) else source
+
+
+def vpn_range(ip: Ip) -> Network | None:
+    """That of `VPN_RANGES` to which `ip` belongs."""
+    return next((each for each in VPN_RANGES if ip in each), None)
+
+
 def is_public(address: str) -> bool:
     """Whether ``host:port`` is a global IP address or a name."""
     ip = _ip_of(address)
     return ip is None or ip.is_global
+
+
+def far_network(address: str) -> str:
+    """The network of ``host:port`` that reaches hosts elsewhere: "IPv4", "IPv6", or a range of VPNs. "" for others."""
+    if is_public(address):
+        return "IPv6" if address.startswith("[") else "IPv4"
+    ip = _ip_of(address)
+    return str((ip and vpn_range(ip)) or "")
 
 
 class Reach:
@@ -50,10 +104,13 @@ class Reach:
 
     Args:
         networks: the networks of this host's interfaces.
+        apart: the local address from which another route than the default one leads to an address, or "".
     """
 
-    def __init__(self, networks: Callable[[], Iterable[Network]] = own_networks) -> None:
-        self._read_networks = networks
+    def __init__(
+        self, networks: Callable[[], Iterable[Network]] = own_networks, apart: Callable[[Ip], str] = source_apart
+    ) -> None:
+        self._read_networks, self._apart = networks, apart
         self._networks: list[Network] = []
         self._read_at = float("-inf")
         self._worked: dict[bytes, str] = {}
@@ -69,13 +126,14 @@ class Reach:
         )
 
     def near(self, address: str, now: float) -> bool:
-        """Whether ``host:port`` is an IP address of a private network, and of a network of this host."""
+        """Whether ``host:port`` is an IP address of a private network that this host is on, or has a route into."""
         ip = _ip_of(address)
         if ip is None or ip.is_global or ip.is_loopback:
             return False
         if now >= self._read_at + NETWORKS_HOLD:
             self._networks, self._read_at = list(self._read_networks()), now
-        return any(ip in network for network in self._networks)
+        # An interface of a VPN often has a single address, without a network, and routes to the others.
+        return any(ip in network for network in self._networks) or self._apart(ip) != ""
 
     def remember(self, peer: bytes, address: str) -> None:
         """`peer` was met at `address`."""
@@ -87,13 +145,14 @@ class Reach:
     def _rank(self, address: str, now: float) -> int:
         if self.near(address, now):
             return 0
-        if not is_public(address):
-            return 3
         ip = _ip_of(address)
-        return 1 if ip is not None and ip.version == 6 else 2
+        if ip is None or ip.is_global:
+            return 1 if ip is not None and ip.version == 6 else 2
+        # A proxy may lead into a VPN that no route of this host does.
+        return 3 if vpn_range(ip) is not None else 4
 
 
-def _ip_of(address: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
+def _ip_of(address: str) -> Ip | None:
     """The IP address of ``host:port``; None for a name, or for text that is no address."""
     try:
         return ipaddress.ip_address(split_address(address)[0].partition("%")[0])

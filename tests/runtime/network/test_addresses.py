@@ -33,8 +33,11 @@ def test_seed_that_is_no_valid_name_is_skipped() -> None:
 
 @pytest.fixture
 def interfaces(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[..., None]:
-    """Sets the addresses of each interface; "route" is the source of the default route. br0 is a bridge."""
+    """Sets the addresses of each interface; "route" is the source of the default route. br0 is a bridge, tun0 a VPN."""
     (tmp_path / "br0" / "bridge").mkdir(parents=True)
+    for name, kind in (("eth0", "1"), ("tun0", "65534")):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "type").write_text(f"{kind}\n")
     monkeypatch.setattr(addresses, "SYS_NET", tmp_path)
     monkeypatch.setattr(addresses, "IF_INET6", tmp_path / "if_inet6")
 
@@ -45,8 +48,8 @@ def interfaces(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[...,
             for name, texts in given.items()
         }
         monkeypatch.setattr(addresses.psutil, "net_if_addrs", lambda: found | {"lo": []})
-        sources = {"192.0.2.1": route, "good": "10.9.8.7", "::9": fleeting}
-        monkeypatch.setattr(addresses, "_source_towards", lambda host, port: sources.get(host, ""))
+        sources = {"192.0.2.1": route, "good": "10.9.8.7", "::9": fleeting, "fd7a:115c:a1e0::9": "fd7a:115c:a1e0::2"}
+        monkeypatch.setattr(reach, "source_towards", lambda host, port: sources.get(host, ""))
         number = ipaddress.ip_address(fleeting).packed.hex() if fleeting else ""
         (tmp_path / "if_inet6").write_text(f"{number} 02 40 00 01 eth0\n" if fleeting else "")
 
@@ -75,6 +78,21 @@ PUBLIC, FIRST = "its first public address", "its first address; no seed to choos
         ("*", {"br0": "10.0.0.4", "route": "10.0.0.4"}, ("10.0.0.4:4",), FIRST),
         ("*", {"eth0": "2600::4 2600::9", "fleeting": "2600::4"}, ("[2600::9]:4",), PUBLIC),
         ("*", {"eth0": "2600::4", "fleeting": "2600::4"}, ("[2600::4]:4",), PUBLIC),
+        (
+            "*",
+            {"eth0": "10.0.0.4 10.0.0.5 10.0.0.6 10.0.0.7", "tun0": "172.30.0.9"},
+            ("172.30.0.9:4", "10.0.0.4:4", "10.0.0.5:4", "10.0.0.6:4"),
+            FIRST,
+        ),
+        ("*", {"eth0": "10.0.0.4", "ts0": "100.101.1.2"}, ("100.101.1.2:4", "10.0.0.4:4"), FIRST),
+        (
+            "*",
+            {"eth0": "10.0.0.4 8.8.4.4 2600::4", "tun0": "100.101.1.2 fd7a:115c:a1e0::2"},
+            ("8.8.4.4:4", "[2600::4]:4", "100.101.1.2:4", "10.0.0.4:4"),
+            PUBLIC,
+        ),
+        ("*", {"eth0": "2600::4", "tun0": "fd7a:115c:a1e0::2"}, ("[2600::4]:4", "[fd7a:115c:a1e0::2]:4"), PUBLIC),
+        ("*", {"eth0": "fd00::4", "tun0": "fd7a:115c:a1e0::2"}, ("[fd7a:115c:a1e0::2]:4",), FIRST),
     ],
 )
 def test_without_a_seed__public_addresses_first_and_those_of_containers_left_out(
@@ -91,6 +109,12 @@ def test_source_of_the_way_to_the_seed_expires_soon__the_lasting_address_is_take
     assert choose("*", 4, ["[::9]:1"], {}).addresses == ("[2600::9]:4",)
 
 
+def test_seed_is_reached_by_a_vpn_of_ipv6__the_global_address_is_not_displaced(interfaces: Callable[..., None]) -> None:
+    interfaces(eth0="10.0.0.4 2600::4", tun0="fd7a:115c:a1e0::2")
+    found = choose("*", 4, ["[fd7a:115c:a1e0::9]:1"], {}).addresses
+    assert found == ("[fd7a:115c:a1e0::2]:4", "[2600::4]:4", "10.0.0.4:4")
+
+
 @pytest.mark.parametrize("listen", ["*", "172.17.0.2"])
 def test_port_is_mapped__the_outside_address_comes_first_and_private_ones_are_left_out(
     interfaces: Callable[..., None], listen: str
@@ -100,6 +124,12 @@ def test_port_is_mapped__the_outside_address_comes_first_and_private_ones_are_le
     found = choose(listen, 4710, ["good:4710"], mapped)
     own = ("[2600::4]:4710",) if listen == "*" else ()
     assert found == Choice(("8.8.4.4:33526", *own), "the port map of Vast.ai for TCP port 4710")
+
+
+def test_port_is_mapped__the_address_of_a_vpn_stays(interfaces: Callable[..., None]) -> None:
+    interfaces(eth0="172.17.0.2", tun0="10.8.0.2")
+    mapped = {"VAST_TCP_PORT_4710": "33526", "PUBLIC_IPADDR": "8.8.4.4"}
+    assert choose("*", 4710, [], mapped).addresses == ("8.8.4.4:33526", "10.8.0.2:4710")
 
 
 def test_port_is_not_mapped__the_choice_of_other_hosts_and_what_is_lacking(interfaces: Callable[..., None]) -> None:
@@ -113,8 +143,11 @@ def test_port_is_not_mapped__the_choice_of_other_hosts_and_what_is_lacking(inter
 
 @pytest.fixture
 def host(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Two interfaces: eth0 10.0.0.4 with the default route, and docker0 172.17.0.1; the name "here" stands for eth0."""
-    own = [ipaddress.ip_address(text) for text in ("10.0.0.4", "172.17.0.1")]
+    """eth0 10.0.0.4 with the default route, docker0 172.17.0.1, and a VPN 172.30.0.1 with a route to 172.30.0.9.
+
+    The name "here" stands for eth0.
+    """
+    own = [ipaddress.ip_address(text) for text in ("10.0.0.4", "172.17.0.1", "172.30.0.1")]
     names = {"here": ["10.0.0.4"], "far.example": ["8.8.4.4"], "both.example": ["10.9.9.9", "8.8.4.4"]}
 
     def resolved(name: str) -> list[ipaddress.IPv4Address | ipaddress.IPv6Address]:
@@ -123,7 +156,8 @@ def host(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(addresses, "_own_addresses", lambda: own)
     monkeypatch.setattr(addresses, "_resolved", resolved)
-    monkeypatch.setattr(addresses, "_source_towards", lambda host, port: "10.0.0.4")
+    sources = {"172.30.0.9": "172.30.0.1"}
+    monkeypatch.setattr(reach, "source_towards", lambda host, port: sources.get(host, "10.0.0.4"))
 
 
 @pytest.mark.usefixtures("host")
@@ -142,7 +176,19 @@ def host(monkeypatch: pytest.MonkeyPatch) -> None:
             ["10.0.0.9:1", "far.example:2"],
             "here:4710 is a private address, and the seed far",
         ),
-        ("100.64.3.2:4710", "*", ["8.8.4.4:4710"], "100.64.3.2:4710 is a private address"),
+        (
+            "100.64.3.2:4710",
+            "*",
+            ["8.8.4.4:4710"],
+            "an address of a VPN or of carrier-grade NAT, and the seed 8",
+        ),
+        (
+            "[fd7a:115c:a1e0::2]:4710",
+            "*",
+            ["[2600::1]:4710", "100.64.3.9:1"],
+            "is a private address, and the seed [2600",
+        ),
+        ("172.30.0.1:4710", "*", ["8.8.4.4:4710"], "172.30.0.1:4710 is a private address"),
         (
             "127.0.0.1:4710",
             "*",
@@ -182,6 +228,9 @@ def test_address_that_other_hosts_hardly_reach_is_gd_103(
         ("both.example:4710", "*", ["8.8.8.8:4710"]),
         ("192.168.7.7:4710", "*", ["10.0.0.9:4710"]),  # of no interface here: the host of this container, perhaps
         ("10.0.0.4:4710", "*", ["gone.example:4710"]),
+        ("100.64.3.2:4710", "*", ["8.8.4.4:4710", "100.127.0.9:4710"]),  # Tailscale, the seed by two ways
+        ("[fd7a:115c:a1e0::2]:4710", "*", ["8.8.4.4:4710", "[fd7a:115c:a1e0::3]:4710"]),
+        ("172.30.0.1:4710", "*", ["8.8.4.4:4710", "172.30.0.9:4710"]),  # WireGuard, the seed by two ways
     ],
 )
 def test_plausible_address_raises_no_doubt(address: str, listen: str, seeds: list[str]) -> None:
@@ -206,7 +255,7 @@ OWN = [ipaddress.ip_network("10.0.0.0/24"), ipaddress.ip_network("fd00::/64"), i
         (["8.8.4.4:1", "[2600::1]:1", "10.1.0.9:1", "[fd00::7]:1"],
          ["[fd00::7]:1", "[2600::1]:1", "8.8.4.4:1", "10.1.0.9:1"]),
         (["127.0.0.1:1", "host.example:1"], ["host.example:1", "127.0.0.1:1"]),
-        (["100.64.0.1:1", "8.8.8.8:1"], ["8.8.8.8:1", "100.64.0.1:1"]),
+        (["10.1.0.9:1", "100.64.0.1:1", "8.8.8.8:1"], ["8.8.8.8:1", "100.64.0.1:1", "10.1.0.9:1"]),
         (["not an address", "10.0.0.9:1", "10.0.0.9:1"], ["10.0.0.9:1", "not an address"]),
         (["10.0.0.9:1"], ["10.0.0.9:1"]),
     ],
@@ -214,11 +263,35 @@ OWN = [ipaddress.ip_network("10.0.0.0/24"), ipaddress.ip_network("fd00::/64"), i
 def test_shared_private_network_first__then_ipv6_then_ipv4_and_names_then_the_rest(
     given: list[str], order: list[str]
 ) -> None:
-    assert Reach(lambda: OWN).order(PEER, given, 0.0) == order
+    assert Reach(lambda: OWN, lambda ip: "").order(PEER, given, 0.0) == order
+
+
+SOURCES = {"192.0.2.1": "10.0.0.4", "2001:db8::1": "2600::4"}
+"""of the default routes"""
+
+
+@pytest.mark.parametrize(
+    ("sources", "given", "first"),
+    [
+        ({"100.101.1.9": "100.101.1.2"}, ["8.8.4.4:1", "[2600::1]:1", "100.101.1.9:1"], "100.101.1.9:1"),
+        ({"10.8.0.9": "10.8.0.2"}, ["8.8.4.4:1", "10.8.0.9:1"], "10.8.0.9:1"),
+        ({"fd7a:115c:a1e0::9": "fd7a:115c:a1e0::2"}, ["8.8.4.4:1", "[fd7a:115c:a1e0::9]:1"], "[fd7a:115c:a1e0::9]:1"),
+        # A host whose own address is of carrier-grade NAT, or that sends all traffic into a VPN.
+        ({"192.0.2.1": "100.72.0.4", "100.101.1.9": "100.72.0.4"}, ["100.101.1.9:1", "8.8.4.4:1"], "8.8.4.4:1"),
+        ({"10.8.0.9": "10.0.0.4"}, ["10.8.0.9:1", "8.8.4.4:1"], "8.8.4.4:1"),
+        ({"10.8.0.9": ""}, ["10.8.0.9:1", "8.8.4.4:1"], "8.8.4.4:1"),
+        ({"8.8.4.4": "10.9.9.9"}, ["8.8.4.4:1", "[2600::1]:1"], "[2600::1]:1"),
+    ],
+)
+def test_private_address_with_a_route_of_its_own_first(
+    monkeypatch: pytest.MonkeyPatch, sources: dict[str, str], given: list[str], first: str
+) -> None:
+    monkeypatch.setattr(reach, "source_towards", lambda host, port: (SOURCES | sources)[host])
+    assert Reach(list).order(PEER, given, 0.0)[0] == first
 
 
 def test_address_that_worked_comes_first_for_that_peer_alone() -> None:
-    made = Reach(lambda: OWN)
+    made = Reach(lambda: OWN, lambda ip: "")
     addresses = ["8.8.4.4:1", "10.0.0.9:1", "[2600::1]:1"]
     made.remember(PEER, "8.8.4.4:1")
     assert made.order(PEER, addresses, 0.0)[0] == "8.8.4.4:1"
@@ -230,7 +303,7 @@ def test_address_that_worked_comes_first_for_that_peer_alone() -> None:
 
 def test_networks_of_this_host_are_read_again_after_a_while() -> None:
     networks = list(OWN)
-    made = Reach(lambda: networks)
+    made = Reach(lambda: networks, lambda ip: "")
     assert made.near("10.0.0.9:1", 0.0) and not made.near("8.8.4.4:1", 0.0) and not made.near("name:1", 0.0)
     networks.clear()
     assert made.near("10.0.0.9:1", NETWORKS_HOLD - 1) and not made.near("10.0.0.9:1", NETWORKS_HOLD)

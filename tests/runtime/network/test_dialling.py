@@ -385,7 +385,7 @@ def test_one_of_two_public_addresses_is_dead__it_is_dropped_and_the_other_stays(
 def test_provider_translates_the_address__the_one_that_members_see_is_found_and_advertised(
     net: Net, closed_port: int, monkeypatch: pytest.MonkeyPatch, search: bool
 ) -> None:
-    monkeypatch.setattr(dial_backs, "is_public", lambda address: address.startswith("127.0.0.1:"))
+    monkeypatch.setattr(dial_backs, "far_network", lambda address: "IPv4" * address.startswith("127.0.0.1:"))
     asker, other = net.peer(limits=ASKING), net.peer(limits=ASKING)
     private = f"127.0.0.2:{closed_port}"
     asker.advertise([private], search=search)

@@ -3,6 +3,7 @@
 import math
 import time
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 
@@ -178,6 +179,33 @@ def test_address_that_a_member_named_does_not_work__never_advertised_and_few_are
             reachability.in_vain(peer, reachability.address, now, tried=True)
     assert set(asked) - {PRIVATE} == {"8.8.4.1:4710", "8.8.4.2:4710"}
     assert reachability.usable == ((PRIVATE,) if inbound else ())
+
+
+@pytest.mark.parametrize(
+    ("advertised", "seen", "asked"),
+    [
+        ((PRIVATE,), "8.8.4.4", PUBLIC),
+        ((PRIVATE, SIX), "8.8.4.4", PUBLIC),
+        (("8.8.8.8:4710",), "8.8.4.4", ""),
+        (("host.example:4710",), "8.8.4.4", ""),
+        ((PRIVATE, PUBLIC), "2600::4", SIX),
+        ((PRIVATE,), "192.168.0.9", ""),
+        # A VPN that runs outside the kernel, as in a rented container: no interface has the address.
+        ((PRIVATE, PUBLIC), "100.101.1.2", "100.101.1.2:4710"),
+        (("100.101.1.3:4710",), "100.101.1.2", ""),
+        (("100.101.1.3:4710",), "8.8.4.4", PUBLIC),
+    ],
+)
+def test_members_see_it_come_from_a_network_of_which_it_advertises_no_address__asks_about_that(
+    monkeypatch: pytest.MonkeyPatch, advertised: tuple[str, ...], seen: str, asked: str
+) -> None:
+    considered: list[str] = []
+    monkeypatch.setattr(Reachability, "consider", lambda self, address, now: considered.append(address))
+    turn = SimpleNamespace(now=0.0, tell=lambda event: None)
+    made = dial_backs.DialBacks(SimpleNamespace(limits=PATIENT, turn=turn), None)  # type: ignore[arg-type]
+    made.advertise(advertised, 4710)
+    made.seen_at(seen)
+    assert considered == [asked][: bool(asked)]
 
 
 def test_not_dialable__every_address_is_asked_about_again_in_turn() -> None:
