@@ -1,4 +1,4 @@
-"""Hosts whose addresses differ from what they see themselves: a port map, IPv6 alone, and a shared private network."""
+"""Hosts whose addresses differ from what they see themselves: a port map, IPv6 alone, private networks, a VPN."""
 
 import subprocess
 import sys
@@ -149,6 +149,32 @@ def test_ipv6_alone__the_global_address_is_chosen_and_dialled(pair: list[Host], 
     pair[1].start_daemon()
     until_both_know_each_other(pair)
     assert addresses(pair[1]) == [f"[2600:77::2]:{PORT}"]
+
+
+def test_members_share_a_vpn__they_meet_there_though_their_public_addresses_work(tmp_path: Path) -> None:
+    """Each host of the VPN has a single address on it, and a route to each other host, as Tailscale makes them."""
+    with Lab(3) as lab:
+        made = [host_in(lab, number, tmp_path) for number in range(3)]
+        for number, (host, place) in enumerate(zip(made, lab.hosts, strict=True), 1):
+            configure(host)
+            ip("-n", place.namespace, "address", "flush", "dev", "eth0", "scope", "global")
+            ip("-n", place.namespace, "address", "add", f"8.8.4.{number}/24", "dev", "eth0")
+            if number > 1:
+                mine, other = f"100.64.0.{number}", f"100.64.0.{5 - number}"
+                ip("-n", place.namespace, "address", "add", f"{mine}/32", "dev", "eth0")
+                ip("-n", place.namespace, "route", "add", f"{other}/32", "dev", "eth0", "src", mine)
+        try:
+            invite = founded(made)
+            assert invites.read_invite(invite).invite.seeds == (f"8.8.4.1:{PORT}",)
+            for host in made[1:]:
+                host.settle_in(invite)
+                host.start_daemon()
+            for host, mine, other in ((made[1], 2, 3), (made[2], 3, 2)):
+                until(f"{host.name} has a link", lambda h=host, o=other: f" at 100.64.0.{o}" in h.text(), made)
+                assert f" at 8.8.4.{other}" not in host.text()
+                assert addresses(host) == [f"8.8.4.{mine}:{PORT}", f"100.64.0.{mine}:{PORT}"]
+        finally:
+            end(made)
 
 
 @pytest.mark.long
