@@ -17,6 +17,7 @@ from typing import Final, NamedTuple
 
 from simulations.processes.benchmarks.memory_limit import MemoryLimit
 from simulations.processes.namespaces.hosts import Lab, LabError, Weather
+from simulations.processes.namespaces.nats import Nat, behind
 
 __all__ = ["ABILITIES", "PROGRAMS", "found", "lacks", "programs_of"]
 
@@ -55,6 +56,11 @@ def _namespaces(weather: Weather | None = None) -> None:
 def _packet_filter() -> None:
     with Lab(1) as lab:
         _run(*lab.hosts[0].command(["iptables", "-w", "-A", "INPUT", "-p", "tcp", "-m", "length", "--length", "1301:"]))
+
+
+def _nat() -> None:
+    with Lab(1) as lab, behind(lab.hosts[0], Nat.DOUBLE):
+        pass
 
 
 def _mounts() -> None:
@@ -96,6 +102,7 @@ ABILITIES: Final = {
     "namespaces": Ability(_namespaces, ("ip", "tc")),
     "weather": Ability(lambda: _namespaces(Weather()), ("ip", "tc")),
     "packet filter": Ability(_packet_filter, ("ip", "tc", "iptables")),
+    "NAT": Ability(_nat, ("ip", "tc", "iptables")),
     "mounts": Ability(_mounts, ("mount", "umount")),
     "control groups": Ability(_control_groups),
     "packet socket": Ability(_packet_socket),

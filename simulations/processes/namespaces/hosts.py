@@ -128,12 +128,15 @@ class Lab:
         rate: rate of each cable in each direction, as tc writes it; None: unlimited.
         weather: weather of every cable, which `set_weather` changes. None: cables without weather, which stay in the
             kernel.
+        subnet: the first two numbers of all addresses, such as those of public ones.
 
     Raises:
         LabError: this kernel or user cannot build a lab.
     """
 
-    def __init__(self, count: int, *, rate: str | None = None, weather: Weather | None = None) -> None:
+    def __init__(
+        self, count: int, *, rate: str | None = None, weather: Weather | None = None, subnet: str = SUBNET
+    ) -> None:
         if not 1 <= count <= 1000:
             raise ValueError("1 to 1,000 hosts")
         # Several labs may exist at once: names are unique, and no lab sees another's addresses.
@@ -143,7 +146,7 @@ class Lab:
         self._wires: subprocess.Popen[str] | None = None
         self._islands = 1
         self.hosts = [
-            Host(n, f"{self._prefix}-h{n}", f"{SUBNET}.{n // 250}.{n % 250 or 250}") for n in range(1, count + 1)
+            Host(n, f"{self._prefix}-h{n}", f"{subnet}.{n // 250}.{n % 250 or 250}") for n in range(1, count + 1)
         ]
 
     def __enter__(self) -> Lab:
