@@ -288,8 +288,8 @@ def _give_notice(node: Node, config: Config, transport: Transport, choice: Choic
 
 def _renew_invite(home: Path, config: Config, addresses: Sequence[str], kept: _Kept) -> None:
     if kept.founds:
-        # A founder that nobody can dial names the members that it dials itself.
-        invites.write_invite(home, addresses or config.network.seeds, config)
+        # Whether anybody can dial a founder is not known yet, so its invite also names the members that it dials.
+        invites.write_invite(home, [*addresses, *config.network.seeds], config)
     else:
         invites.renew_invite(
             home, addresses, [address for member, _ in kept.members for address in member.addresses], config

@@ -46,7 +46,7 @@ def write_invite(home: Path, seeds: Sequence[str], config: Config) -> Path:
     """
     known = network_of(home)
     operator = b"" if known is None else bytes.fromhex(known.operator)
-    dialled = tuple(seed for seed in seeds if seed)[:MAX_SEEDS]
+    dialled = tuple(dict.fromkeys(seed for seed in seeds if seed))[:MAX_SEEDS]
     invite = Invite(config.network.name, NetworkSecret.load(home), dialled, operator)
     path = invite_file(home)
     replace_file(path, f"{invite.encode()}.{_encoded(config)}\n".encode())

@@ -79,7 +79,7 @@ def up(
         else:
             said = announcement.continuing(home, config)
         if addresses:  # the lines name the invite, and the daemon takes some seconds to start
-            invites.write_invite(home, addresses, config)
+            invites.write_invite(home, [*addresses, *config.network.seeds], config)
         _print(said, log_format)
         from peers.supervisor import run
 

@@ -6,7 +6,7 @@ import pytest
 
 from peers import home as homes
 from peers import invites
-from tests.processes.running import Host, Network, until
+from tests.processes.running import Host, Network, gossipdp, until
 
 pytestmark = pytest.mark.processes
 
@@ -78,3 +78,35 @@ def test_relay_that_ends_costs_its_exchanges_and_comes_back(behind: Network) -> 
     relay.start_daemon()
     count = row(one, other)["exchanges"]
     until("they exchange again", lambda: row(one, other).get("exchanges", 0) > count, net)
+
+
+def test_relay_is_banned_in_mid_exchange__the_hosts_go_on_through_another(network: Callable[..., Network]) -> None:
+    net = network(4)
+    founder, relay, second, other = net.hosts
+    for host in (founder, other):
+        text = host.run_file.read_text().replace(f'listen = "tcp://{host.address}"', 'listen = "off"')
+        host.run_file.write_text(text + f'seeds = ["{relay.address}", "{second.address}"]\n')
+    for host in (relay, second):
+        host.run_file.write_text(host.run_file.read_text() + "relay_only = true\n")
+    for host in net.hosts:
+        host.run_file.write_text(host.run_file.read_text() + "[exchange]\napart_rounds = 100000\n")
+    founder.settle_in(None)
+    config = homes.read_config(founder.home, {}, {})
+    invite = invites.write_invite(founder.home, [relay.address, second.address], config).read_text()
+    for host in (relay, second, other):
+        host.settle_in(invite)
+    for host in net.hosts:
+        host.start_daemon()
+    for host in (founder, other):
+        host.start_training()
+    for host in (founder, other):
+        until("both relays carry", lambda host=host: len(host.status().get("relays") or ()) == 2, net.hosts)
+    until("they exchange", lambda: row(founder, other).get("exchanges"), net.hosts)
+    said = gossipdp("members", "ban", relay.name, "--home", str(founder.home))
+    assert said.returncode == 0, said.stderr
+    for host, partner in ((founder, other), (other, founder)):
+        way = lambda h=host, p=partner: row(h, p).get("path") == f"via {second.name}"  # noqa: E731
+        until("the other relay carries", way, [founder, second, other])
+        until("the banned one is asked no more", lambda h=host: h.status()["relays"] == [second.name], [founder, other])
+    before = row(founder, other)["exchanges"]
+    until("they exchange on", lambda: row(founder, other)["exchanges"] > before + 5, [founder, second, other])

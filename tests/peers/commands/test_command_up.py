@@ -10,7 +10,7 @@ import pytest
 
 from gossipdp.errors import ConfigError
 from gossipdp.runtime.network.identity import OPERATOR_FILE, Identity
-from peers import home
+from peers import home, invites
 from tests.peers.commands.running import Run
 
 
@@ -71,6 +71,14 @@ def test_flags_reach_the_daemon_as_overrides(gossipdp: Run, started: list[Any]) 
     }
     assert gossipdp("up", "--set", "exchange.every=often").code == 3
     assert gossipdp("up", "--set", "exchange.every").code == 2
+
+
+def test_invite_of_a_founder_also_names_the_members_that_it_dials(gossipdp: Run, started: list[Any]) -> None:
+    """Nobody may be able to dial the founder; it finds out later."""
+    words = ["--advertise", "10.0.0.1:4710", "--seed", "relay:443", "--seed", "10.0.0.1:4710"]
+    assert gossipdp("up", "--network", "tiny", *words).code == 0
+    invite = invites.read_invite((started[0]["home"] / "invite").read_text()).invite
+    assert invite.seeds == ("10.0.0.1:4710", "relay:443")
 
 
 def test_verbose_and_json_reach_the_daemon__and_what_is_said_is_json_too(gossipdp: Run, started: list[Any]) -> None:

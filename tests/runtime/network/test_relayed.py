@@ -85,6 +85,17 @@ def test_nothing_is_carried_to_a_peer_that_has_not_asked_for_it(net: Net) -> Non
     assert not net.events(hidden.b, Received) and not hidden.relay.counters.carried_bytes
 
 
+@pytest.mark.parametrize("end", ["a", "b"])
+def test_nothing_more_is_carried_for_a_peer_that_was_set_aside(net: Net, end: str) -> None:
+    hidden = Hidden(net)
+    hidden.link()
+    hidden.relay.know({}, [name(getattr(hidden, end))])
+    hidden.send(PING)
+    net.until(lambda: hidden.relay.counters.not_carried)
+    net.until(lambda: not linked(hidden.a, hidden.b))
+    assert not net.events(hidden.b, Received)
+
+
 def test_peer_takes_streams_from_the_relays_alone_that_it_has_asked(net: Net) -> None:
     hidden, other = Hidden(net), net.peer()
     assert hidden.b.send(b"", at(other), Lane.CONTROL, PING)
