@@ -70,8 +70,6 @@ CASES: Final = (
     Case("killed", "five hidden, two relays, one killed after a third", hidden=True, relays=("killed", "honest")),
     Case("hostile", "five hidden, two relays, one hostile", hidden=True, relays=("hostile", "honest")),
 )
-AGAINST: Final = {True: "dialable6", False: "dialable5"}
-"""by `sixth`"""
 
 
 @dataclass
