@@ -2,9 +2,9 @@
 
 Both ends must ask. One of them attends: it wants to be carried what others send it. The other asks with its first
 message for it, and is carried the answers. A ping waits for no payload, because each message stays on its lane. On the
-control lane messages go at once; on the data lane they wait for the budget, the pairs in turn, and for this peer's own
-messages on the same connection. Where too much waits, a message is refused, and its sender hears why. Nothing is
-carried over a relayed link: there is one hop. No socket may stand here.
+control lane each member has an allowance of its own. On the data lane messages wait for the budget, the pairs in turn,
+and for this peer's own messages on the same connection. Where too much waits, one message is lost, and its sender hears
+so. Nothing is carried over a relayed link: there is one hop. No socket may stand here.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
+from gossipdp.protocol.budgets import TokenBucket
 from gossipdp.protocol.wire.encoding import Buffer
 from gossipdp.protocol.wire.messages import Lane
 from gossipdp.runtime.network.connections import Link
@@ -28,23 +29,24 @@ MOST_ATTENDING: Final = 64
 """members that one relay carries to"""
 MOST_PARTNERS: Final = 128
 """members that one attending member is carried messages of"""
-HELD_PAIR: Final = 16 << 20
-"""bytes that wait for one direction of a pair"""
 HELD: Final = 256 << 20
 """bytes that wait in all"""
-CONTROL: Final = 512 << 10
-"""largest message that is carried on the control lane, in bytes: a decision that seals a secret for thousands"""
+LEAST: Final = 4 << 10
+"""bytes that every message counts as, at least"""
+CONTROL: Final = (256 << 10, 1 << 20)
+"""bytes on the control lane of one member: a second, and at once. They are beyond the budget, which payloads spend"""
 CROWD: Final = 64
-"""messages that may wait on the control connection of the member that a message is for"""
+"""messages on the control lane that wait for one direction of a pair"""
 BURST: Final = 1.0
 """seconds of the budget that may be spent at once"""
 TOLD: Final = 8
 """refusals that one member hears of between two sweeps"""
+FULL: Final = "is sent more than the relay lets through"
 
 
 @dataclass(slots=True)
 class _Way:
-    """One direction of a pair."""
+    """One direction of a pair, on one lane."""
 
     waiting: deque[tuple[list[Buffer], int]] = field(default_factory=deque)
     held: int = 0
@@ -63,9 +65,12 @@ class Carrier:
         """bytes that may go now, and as of when; below zero after a message larger than was left"""
         self.attending: dict[bytes, set[bytes]] = {}
         """members that this peer carries to -> those that have sent them something"""
-        self._ways: dict[tuple[bytes, bytes], _Way] = {}
-        """(from, to), the next to send first"""
-        self._held = 0
+        self._ways: dict[tuple[bytes, bytes, Lane], _Way] = {}
+        """(from, to, lane), the next to send first"""
+        self.held = 0
+        """bytes that wait"""
+        self._allowances: dict[bytes, TokenBucket] = {}
+        """what each member may still send on the control lane"""
         self._told: Counter[bytes] = Counter()
         """refusals that each member has heard of since the last sweep"""
 
@@ -75,12 +80,12 @@ class Carrier:
         self._tokens, self._filled = BURST * rate, self._turn.now
         if not rate:
             self.attending.clear()
-            self._ways.clear()
-            self._held = 0
+            self._drop(list(self._ways))
 
     def set_aside(self, peers: Collection[bytes]) -> None:
         """Carry nothing for these peers."""
         self._aside = frozenset(peers)
+        self._drop([way for way in self._ways if not self._aside.isdisjoint(way[:2])])
 
     # -- what members ask ----------------------------------------------------------------------------------------
 
@@ -98,32 +103,26 @@ class Carrier:
 
     def carry(self, link: Link, lane: Lane, to: bytes, frames: Sequence[Buffer], size: int) -> None:
         """The member of `link` sends `frames`, of `size` bytes, for `to`."""
-        origin = link.peer
+        origin, target = link.peer, self._links.linked(to)
         reason = self._why_not(link) or self._consent(origin, to)
-        target = self._links.linked(to)
         if not reason and (target is None or target.via):
             reason = "has no link with the relay"
-        if not reason and lane is Lane.CONTROL and (size > CONTROL or self._left() < -BURST * self._rate):
-            reason = "is sent too much on the control lane"
         if reason or target is None:
             self._refuse(link, to, reason)
             return
         link.use(self._turn.now)
-        carried = [*pack(Carried(origin)), *frames]
-        if lane is Lane.CONTROL and len(target.connections[lane].queue) >= CROWD:
-            self._refuse(link, to, "reads too slowly")
+        cost, key = max(size, LEAST), (origin, to, lane)
+        if lane is Lane.CONTROL and not self._allows(origin, cost):
+            self._refuse(link, to, FULL, once=True)
             return
-        if lane is Lane.CONTROL:
-            if self._queues.write(target.connections[lane], carried):
-                self._sent(target, lane, size)
+        way = self._ways.setdefault(key, _Way())
+        crowded = lane is Lane.CONTROL and len(way.waiting) >= CROWD
+        if crowded or self.held + cost > HELD or not self._queues.fits(len(way.waiting), way.held, cost):
+            self._refuse(link, to, FULL, once=True)
             return
-        way = self._ways.setdefault((origin, to), _Way())
-        if way.held + size > HELD_PAIR or self._held + size > HELD:
-            self._refuse(link, to, "is sent more than the relay's budget lets through")
-            return
-        way.waiting.append((carried, size))
-        way.held += size
-        self._held += size
+        way.waiting.append(([*pack(Carried(origin)), *frames], cost))
+        way.held += cost
+        self.held += cost
         self.flush()
 
     def _why_not(self, link: Link) -> str:
@@ -136,74 +135,102 @@ class Carrier:
 
     def _consent(self, origin: bytes, to: bytes) -> str:
         """Why `to` does not want what `origin` sends it, or ""."""
+        if to in self._aside:
+            return "was set aside"
         if to in self.attending.get(origin, ()):
             return ""
         partners = self.attending.get(to)
-        if partners is None or to in self._aside:
+        if partners is None:
             return "has not asked the relay"
         if origin not in partners and len(partners) >= MOST_PARTNERS:
             return "is sent messages by too many members"
         partners.add(origin)
         return ""
 
-    def _refuse(self, link: Link, to: bytes, reason: str) -> None:
+    def _allows(self, origin: bytes, cost: int) -> bool:
+        """Whether `origin` may send so much on the control lane: a flood of one member must cost no other one."""
+        rate, most = CONTROL
+        allowance = self._allowances.setdefault(origin, TokenBucket(rate, most, self._turn.now))
+        if allowance.left(self._turn.now) < cost:
+            return False
+        allowance.spend(cost, self._turn.now)
+        return True
+
+    def _refuse(self, link: Link, to: bytes, reason: str, *, once: bool = False) -> None:
         self._counters.count_not_carried()
         self._told[link.peer] += 1
         if self._told[link.peer] <= TOLD:
-            self._queues.write(link.connections[Lane.CONTROL], pack(NotCarried(to, reason)))
+            self._queues.write(link.connections[Lane.CONTROL], pack(NotCarried(to, reason, once)))
 
     def link_down(self, peer: bytes) -> None:
         """There is no link with `peer` any more."""
         self.attending.pop(peer, None)
+        self._allowances.pop(peer, None)
         for partners in self.attending.values():
             partners.discard(peer)
-        for pair in [pair for pair in self._ways if peer in pair]:
-            self._held -= self._ways.pop(pair).held
+        self._drop([way for way in self._ways if peer in way[:2]])
 
-    # -- the data lane -------------------------------------------------------------------------------------------
+    def _drop(self, ways: Collection[tuple[bytes, bytes, Lane]]) -> None:
+        """Send nothing more of what waits there."""
+        for key in ways:
+            way = self._ways.pop(key)
+            self.held -= way.held
+            self._context.drop("link down", len(way.waiting))
+
+    # -- sending -------------------------------------------------------------------------------------------------
 
     def _left(self) -> float:
-        """Bytes that may go now."""
+        """Bytes of the budget that may go now."""
         if math.isinf(self._rate):
             return math.inf
         gained = self._rate * (self._turn.now - self._filled)
         self._tokens, self._filled = min(BURST * self._rate, self._tokens + gained), self._turn.now
         return self._tokens
 
-    def _sent(self, target: Link, lane: Lane, size: int) -> None:
-        target.use(self._turn.now)
-        self._tokens -= size
-        self._counters.count_carried(lane, size)
-
     def flush(self) -> None:
-        """Send what the budget and the connections take by now, one message of each pair in turn."""
-        stuck = 0
-        while self._held and stuck < len(self._ways) and self._left() > 0.0:
-            pair = next(iter(self._ways))
-            way = self._ways[pair] = self._ways.pop(pair)
-            target = self._links.linked(pair[1])
-            if (
-                way.waiting
-                and target is not None
-                and self._queues.offer(target.connections[Lane.DATA], way.waiting[0][0])
-            ):
-                _, size = way.waiting.popleft()
-                way.held -= size
-                self._held -= size
-                self._sent(target, Lane.DATA, size)
+        """Send what the connections take by now, and on the data lane the budget: one message of each pair in turn."""
+        for lane in (Lane.CONTROL, Lane.DATA):
+            self._flush(lane)
+
+    def _flush(self, lane: Lane) -> None:
+        stuck, keys = 0, deque(key for key, way in self._ways.items() if key[2] is lane and way.waiting)
+        while stuck < len(keys) and (lane is Lane.CONTROL or self._left() > 0.0):
+            key = keys[0]
+            if self._send_first(key):
                 stuck = 0
             else:
                 stuck += 1
+            self._ways[key] = self._ways.pop(key)  # last in the next turn
+            keys.rotate(-1)
+            if not self._ways[key].waiting:
+                keys.pop()
+
+    def _send_first(self, key: tuple[bytes, bytes, Lane]) -> bool:
+        """Send the first message that waits there. Returns whether it was sent."""
+        way, (_, to, lane) = self._ways[key], key
+        target = self._links.linked(to)
+        frames, cost = way.waiting[0]
+        if target is None or target.via or not self._queues.offer(target.connections[lane], frames):
+            return False
+        way.waiting.popleft()
+        way.held -= cost
+        self.held -= cost
+        target.use(self._turn.now)
+        if lane is Lane.DATA:
+            self._tokens -= cost
+        self._counters.count_carried(lane, sum(memoryview(frame).nbytes for frame in frames[1:]))
+        return True
 
     # -- time ----------------------------------------------------------------------------------------------------
 
     def next_timer(self) -> float:
-        if not self._held:
+        if not self.held:
             return math.inf
         left = self._left()
-        return self._turn.now + (RETRY if left > 0.0 else max(RETRY, -left / self._rate))
+        control = any(way.waiting for key, way in self._ways.items() if key[2] is Lane.CONTROL)
+        return self._turn.now + (RETRY if left > 0.0 or control else max(RETRY, -left / self._rate))
 
     def sweep(self) -> None:
         """Forget directions in which nothing waits, and refusals."""
-        self._ways = {pair: way for pair, way in self._ways.items() if way.waiting}
+        self._ways = {key: way for key, way in self._ways.items() if way.waiting}
         self._told.clear()

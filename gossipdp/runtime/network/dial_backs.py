@@ -118,7 +118,7 @@ class DialBacks:
             return
         self.reachability.end_round()
         self._tell()
-        latest = {link.peer: link for link in sorted(links, key=lambda link: link.used, reverse=True)}
+        latest = {link.peer: link for link in sorted(links, key=lambda link: link.used, reverse=True) if not link.via}
         for peer in self.reachability.begin_round(latest, now):
             question = pack(signed_hello.DialBack(self.reachability.address))
             self._queues.write(latest[peer].connections[Lane.CONTROL], question)

@@ -16,7 +16,7 @@ from typing import Final
 
 from gossipdp.errors import ConfigError, GossipdpError, RemoteProtocolError
 from gossipdp.protocol.wire.encoding import Buffer
-from gossipdp.protocol.wire.messages import Lane, printable, relay_of, short
+from gossipdp.protocol.wire.messages import Lane, printable, relay_of, short, through
 from gossipdp.runtime.network import signed_hello
 from gossipdp.runtime.network.connections import Connection, Dial, Link
 from gossipdp.runtime.network.context import LinksContext, LinkTable
@@ -63,7 +63,10 @@ class Dialling:
         self, to: bytes, address: str, lane: Lane, frames: Sequence[Buffer], size: int, others: Sequence[str] = ()
     ) -> bool:
         """Queue a message for the link that dialling `address`, or one of the `others`, will bring."""
-        dial = self._dials.get((address, "")) or self._start(address, to, others)
+        places = _exact(to, [address, *others])
+        if not places:
+            return self._context.drop("unroutable")
+        dial = self._dials.get((places[0], "")) or self._start(to, places)
         if dial is None:
             return False
         if not self._queues.fits(len(dial.queue), dial.queued_bytes, size):
@@ -73,8 +76,9 @@ class Dialling:
 
     def dial(self, peer: bytes, addresses: Sequence[str]) -> None:
         """Dial `peer` at one of `addresses`, without a message for it."""
-        if (addresses[0], "") not in self._dials:
-            self._start(addresses[0], peer, addresses[1:])
+        places = _exact(peer, addresses)
+        if places and (places[0], "") not in self._dials:
+            self._start(peer, places)
 
     def dial_back(self, asker: bytes, host: str, address: str, until: float) -> None:
         """Find out until then whether `asker`, whose link comes from the IP address `host`, is met at `address`.
@@ -108,9 +112,9 @@ class Dialling:
     def _failed_lately(self, address: str) -> bool:
         return self._turn.now < self._failed.get(address, -math.inf)
 
-    def _start(self, address: str, to: bytes, others: Sequence[str]) -> Dial | None:
-        me = self._context.me.identity.id
-        places = [each for each in (address, *others) if relay_of(each) != me]
+    def _start(self, to: bytes, addresses: Sequence[str]) -> Dial | None:
+        address, me = addresses[0], self._context.me.identity.id
+        places = [each for each in addresses if relay_of(each) != me]
         if not places:
             self._context.drop("unroutable")  # this peer is the relay, and has no link with that peer any more
             return None
@@ -138,9 +142,8 @@ class Dialling:
     def _look_up(self, dial: Dial, place: str) -> None:
         """Find the IP addresses of `place`. A name takes until `collect` of the resolver returns it."""
         if relay := relay_of(place):
-            for peer in dial.wanted - {b"", relay}:
-                text = f"{short(peer)} through {short(relay)}"
-                dial.targets.append(Target(text, f"@{relay.hex()}/{peer.hex()}", True, relay))
+            peer = bytes.fromhex(place.partition("/")[2])
+            dial.targets.append(Target(f"{short(peer)} through {short(relay)}", place, True, relay))
             return
         try:
             host, port = split_address(place)
@@ -201,7 +204,7 @@ class Dialling:
         causes = tuple(dial.failures)
         # A direct dial beside a relayed link is worth no word.
         wanted = [to for to in sorted(dial.wanted) if self._links.linked(to) is None]
-        self._turn.tell(*(DialFailed(to, dial.address, causes, dial.ours) for to in wanted))
+        self._turn.tell(*(DialFailed(to, _told(dial.address, to), causes, dial.ours) for to in wanted))
         self._context.drop("unreachable", len(dial.queue))
         for asker in sorted(dial.askers):
             self._links.dialled_back(asker, dial.address, met=False, tried=dial.tried > 0)
@@ -308,7 +311,7 @@ class Dialling:
         stays = self._links.bring_up(link)
         others = dial.wanted - {link.peer, b""}
         cause = Cause("GD-101", f"is another peer now, {short(link.peer)}").at(dial.target)
-        self._turn.tell(*(DialFailed(to, dial.address, (cause,)) for to in sorted(others)))
+        self._turn.tell(*(DialFailed(to, _told(dial.address, to), (cause,)) for to in sorted(others)))
         for to, lane, frames, size in dial.queue:
             if to in others:
                 self._context.drop("unreachable")
@@ -363,3 +366,24 @@ class Dialling:
         self._failed = {address: until for address, until in self._failed.items() if until > now}
         self._own = {address: when for address, when in self._own.items() if when > now - OWN}
         self._looks.sweep(now)
+
+
+def _exact(to: bytes, addresses: Sequence[str]) -> list[str]:
+    """The addresses at which `to` is dialled. Those through relays name its whole id: short ones are not unique.
+
+    An address that leads to another peer through a relay is left out: a member may name what it likes.
+    """
+    exact = []
+    for address in addresses:
+        relay = relay_of(address)
+        if not relay:
+            exact.append(address)
+        elif to not in (b"", relay) and address == through(relay, to):
+            exact.append(f"@{relay.hex()}/{to.hex()}")
+    return exact
+
+
+def _told(address: str, to: bytes) -> str:
+    """`address` as the record of `to` has it."""
+    relay = relay_of(address)
+    return through(relay, to) if relay else address

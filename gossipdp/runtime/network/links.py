@@ -38,6 +38,7 @@ from gossipdp.runtime.network.signed_hello import pack
 from gossipdp.runtime.network.wire import (
     Answered,
     Arrived,
+    Closed,
     Ended,
     Failed,
     Gone,
@@ -50,7 +51,9 @@ from gossipdp.runtime.network.wire import (
 __all__ = ["Links"]
 
 KEYS_HOLD: Final = 3600.0
-"""seconds after which a relayed link gets new keys"""
+"""seconds after which a relayed link gets new keys; one that has none after twice this time is closed"""
+RELAYED_DRAIN: Final = 30
+"""A relayed link that was replaced is read for so many times longer than a direct one: much may wait at the relay."""
 MAX_MET: Final = 1024
 """dialled addresses whose peer is remembered"""
 
@@ -62,7 +65,7 @@ class Links:
         self._context, self._turn, self._limits = context, context.turn, context.limits
         self._links: dict[bytes, Link] = {}
         self._retired: list[Link] = []
-        self._queues = SendQueues(context, self._waiting_for_dials)
+        self._queues = SendQueues(context, self._waiting_elsewhere)
         self._relayed = Relayed(context, self._queues, self)
         self._carrier = Carrier(context, self._queues, self)
         self._dialling = Dialling(context, self._queues, self, self._relayed)
@@ -191,6 +194,8 @@ class Links:
                 self._ended(connection)
             case Gone(descriptor):
                 self._listening.descriptor_closed(descriptor)
+            case Closed(route):
+                self._listening.closed(route)
             case Overflowed(over, unread):
                 self._overflowed(over, unread)
             case Refused(origin, code, reason):
@@ -222,7 +227,8 @@ class Links:
         if link.dial is not None:
             self._dialling.failed(link.dial, Cause("GD-101", "sent more than a hello"), "broken")
         elif self._is_open(link):
-            self._shunned[link.peer] = self._turn.now + self._limits.shun
+            if link.peer not in self._attended:  # a relay brings what others send
+                self._shunned[link.peer] = self._turn.now + self._limits.shun
             self._turn.tell(Flooded(link.peer, unread))
             self._close_link(link, f"{unread} of its messages were unread")
 
@@ -248,8 +254,8 @@ class Links:
         """The link with the peer that this peer last met at `address`; it may have come up at another address."""
         return self._links.get(self._met.get(address, b""))
 
-    def _waiting_for_dials(self) -> int:
-        return self._dialling.queued_bytes
+    def _waiting_elsewhere(self) -> int:
+        return self._dialling.queued_bytes + self._carrier.held
 
     def room(self, host: str = "") -> bool:
         return len(self._links) < self._limits.links or self._loser(host) is not None
@@ -296,7 +302,7 @@ class Links:
 
     def _retire(self, link: Link, better: Link) -> None:
         """Send on `better` from now on. Still read `link` for a while: the other side may have sent on it."""
-        link.retire(self._turn.now + self._limits.drain)
+        link.retire(self._turn.now + self._limits.drain * (RELAYED_DRAIN if link.via else 1))
         self._retired.append(link)
         for lane, connection in link.connections.items():
             for frames, size in connection.queue:
@@ -306,6 +312,9 @@ class Links:
 
     def take(self, connection: Connection, link: Link, frames: list[Buffer], size: int) -> None:
         connection.hear(self._turn.now)
+        if not frames:
+            self._context.drop("malformed")
+            return
         if signed_hello.is_service(frames[0]):
             self._on_service(link, connection, frames, size)
             return
@@ -332,6 +341,8 @@ class Links:
             elif isinstance(message, signed_hello.Attended):
                 if link.peer in self._attended:
                     self._turn.tell(CarriedBy(link.peer, message.taken, printable(message.reason)))
+            elif isinstance(message, signed_hello.NotCarried) and message.once:
+                self._context.drop("queue")
             elif isinstance(message, signed_hello.NotCarried):
                 for event in self._relayed.refused(link.peer, message.to, message.reason):
                     self.handle(event)
@@ -494,14 +505,17 @@ class Links:
         self.close_excluded()  # a link may have come up while the lists changed
         self._dialling.sweep()
         self._dial_backs.sweep()
-        self._relayed.run_timers()
+        for event in self._relayed.run_timers():
+            self.handle(event)
         self._carrier.sweep()
         self._shunned = {peer: until for peer, until in self._shunned.items() if until > now}
 
     def _renew_keys(self) -> None:
         """Make relayed links anew whose keys are old or worn. The end that dialled does so."""
-        for link in self._links.values():
-            if not link.via or link.inbound:
+        for link in [link for link in self._links.values() if link.via]:
+            if self._turn.now >= link.opened + 2 * KEYS_HOLD:
+                self._close_link(link, "its keys are too old")
+            if link.inbound:
                 continue
             worn = any(self._relayed.worn(connection) for connection in link.connections.values())
             if worn or self._turn.now >= link.opened + KEYS_HOLD:

@@ -91,7 +91,8 @@ class Listening:
         if isinstance(message, signed_hello.Redeem) and len(first.user) == 64:
             self._on_invite(message, first, origin)
             return
-        if not isinstance(message, signed_hello.Hello) or len(first.user) != 64:
+        fits = isinstance(message, signed_hello.Hello) and first.lane in (None, message.lane)
+        if not isinstance(message, signed_hello.Hello) or not fits or len(first.user) != 64:
             self._context.drop("unverified")
             if message is None:  # the other side may still take a closed link for open
                 first.wire.answer(first.route, pack(signed_hello.Bye("no hello")))
@@ -147,8 +148,8 @@ class Listening:
             self._forget(connection, "broken")
             return
         except GossipdpError as error:
-            self._forget(connection, "")
             self._refuse(connection.wire, connection.route, connection.origin, error)
+            self._forget(connection, "")
             return
         self._links.learn_run(claims.run, claims.id)
         both = {
@@ -215,6 +216,8 @@ class Listening:
         self._pending.pop(connection.route, None)
         self._routes.pop(connection.route, None)
         self._queues.forget(connection)
+        if connection.via:
+            connection.wire.dismiss(connection)
         if result:
             self._context.counters.handshakes[result] += 1
 
@@ -224,6 +227,11 @@ class Listening:
         """An inbound connection is gone. The kernel reuses its number at once, so every route with it is probed."""
         meant = [connection for connection in self._routes.values() if connection.descriptor == descriptor]
         self._suspects += [(self._turn.now + delay, connection) for delay in PROBE_AFTER for connection in meant]
+
+    def closed(self, route: bytes) -> None:
+        """The relayed connection of this route is closed."""
+        if (connection := self._pending.get(route)) is not None:
+            self._forget(connection, "broken")
 
     def gone(self, connection: Connection) -> None:
         """libzmq has no such connection any more."""

@@ -22,6 +22,7 @@ import msgspec
 from msgspec import Meta, Struct
 
 from gossipdp.errors import RemoteProtocolError
+from gossipdp.protocol.budgets import TokenBucket
 from gossipdp.protocol.wire.encoding import Buffer
 from gossipdp.protocol.wire.messages import U63, Lane, printable, short
 from gossipdp.runtime.network.connections import Connection
@@ -30,16 +31,22 @@ from gossipdp.runtime.network.dial_causes import Cause
 from gossipdp.runtime.network.sealing import KEY_BYTES, Ephemeral, Seal
 from gossipdp.runtime.network.send_queues import SendQueues
 from gossipdp.runtime.network.signed_hello import Carry, pack
-from gossipdp.runtime.network.wire import Answered, Arrived, Ended, Failed, Opened, WireEvent
+from gossipdp.runtime.network.wire import Answered, Arrived, Closed, Ended, Failed, Opened, WireEvent
 
 __all__ = ["MARK", "Relayed"]
 
 MARK: Final = b"@"
 """begin of the route of an inbound stream. libzmq's routes begin with a zero byte"""
-UNPROVEN: Final = 32
-"""inbound streams without a proven member; each costs one key exchange"""
-OF_ONE: Final = 4
-"""of them, those that one relay says are of one peer"""
+UNPROVEN: Final = 16
+"""inbound streams of one relay without a proven member"""
+OF_RELAY: Final = (16.0, 64.0)
+"""streams that one relay may bring: a second, and at once. Each costs a key exchange"""
+OF_PEER: Final = (1.0, 8.0)
+"""the same, of those that the relay says are of one peer"""
+HELLO_MESSAGES: Final = 4
+"""messages on an inbound stream before a member is proven: a hello, its proof, and some to spare"""
+HELLO_BYTES: Final = 4096
+"""largest of them"""
 
 StreamId = Annotated[bytes, Meta(min_length=16, max_length=16)]
 Key = Annotated[bytes, Meta(min_length=KEY_BYTES, max_length=KEY_BYTES)]
@@ -89,12 +96,18 @@ class _Stream:
     seal: Seal | None = None
     until: float = 0.0
     """when an inbound stream must have a proven member"""
+    came: int = 0
+    """messages on an inbound stream without one"""
     unsent: tuple[Sequence[Buffer], list[Buffer]] | None = None
     """a message that the link with the relay did not take, and what it was sealed to"""
 
     @property
     def inbound(self) -> bool:
         return self.until > 0.0
+
+    @property
+    def unproven(self) -> bool:
+        return self.inbound and self.connection is None
 
     @property
     def route(self) -> bytes:
@@ -108,6 +121,8 @@ class Relayed:
         self._context, self._queues, self._links = context, queues, links
         self._streams: dict[bytes, _Stream] = {}
         self._dialled: dict[Connection, _Stream] = {}
+        self._budgets: dict[tuple[bytes, bytes], TokenBucket] = {}
+        """(relay, peer), or (relay, b"") for all of one relay -> inbound streams that may still begin"""
 
     # -- what `Links` asks (see `Wire`) --------------------------------------------------------------------------
 
@@ -129,7 +144,8 @@ class Relayed:
             self._push(stream, frames)
 
     def prove(self, connection: Connection) -> None:
-        self._streams[connection.route[1:]].connection = connection
+        if (stream := self._streams.get(connection.route[1:])) is not None:
+            stream.connection = connection
 
     def dismiss(self, connection: Connection) -> None:
         if (stream := self._streams.get(connection.route[1:])) is not None:
@@ -162,7 +178,8 @@ class Relayed:
         frames = [*pack(Carry(stream.peer)), _encoder.encode(parcel)]
         link = self._links.linked(stream.relay)
         if link is not None:
-            self._queues.write(link.connections[stream.lane], frames)
+            if not link.via:
+                self._queues.write(link.connections[stream.lane], frames)
         elif not stream.inbound and isinstance(parcel, _Begin):
             self._links.reach(stream.relay, stream.lane, frames)
 
@@ -194,9 +211,7 @@ class Relayed:
             raise RemoteProtocolError("a parcel of another stream")
         match parcel:
             case _Begin(_, key):
-                if stream is None:
-                    self._begun(_Stream(parcel.stream, relay, origin, lane), key)
-                return []
+                return self._begun(_Stream(parcel.stream, relay, origin, lane), key) if stream is None else []
             case _ if stream is None:
                 if not isinstance(parcel, _End):
                     self._send(_Stream(parcel.stream, relay, origin, lane), _End(parcel.stream))
@@ -206,21 +221,41 @@ class Relayed:
             case _Sealed(_, number):
                 if stream.seal is None:
                     raise RemoteProtocolError("sealed before the keys were known")
+                if stream.unproven and not _may_be_hello(stream, frames):
+                    self._end(stream)
+                    return [Closed(stream.route)]
                 return self._opened(stream, stream.seal.open(number, frames[1:]))
         return self._ended(stream, "the other end has closed it")
 
-    def _begun(self, stream: _Stream, key: bytes) -> None:
+    def _begun(self, stream: _Stream, key: bytes) -> list[WireEvent]:
         """A peer begins a stream."""
-        counts = Counter((each.relay, each.peer) for each in self._unproven())
-        crowded = counts.total() >= UNPROVEN or counts[stream.relay, stream.peer] >= OF_ONE
-        if crowded or not self._links.attends(stream.relay):
+        if not self._links.attends(stream.relay) or not self._affords(stream):
             self._context.drop("unverified")
-            return
+            return []
+        closed: list[WireEvent] = []
+        unproven = [each for each in self._unproven() if each.relay == stream.relay]
+        if len(unproven) >= UNPROVEN:
+            # The peer with the most makes room: nobody can lock out others by streams of its own.
+            counts = Counter(each.peer for each in unproven)
+            oldest = next(each for each in unproven if counts[each.peer] == max(counts.values()))
+            self._end(oldest)
+            closed.append(Closed(oldest.route))
         ephemeral = Ephemeral()
         stream.seal = ephemeral.listener(key)
         stream.until = self._context.turn.now + self._context.limits.unproven
         self._streams[stream.id] = stream
         self._send(stream, _Began(stream.id, ephemeral.public))
+        return closed
+
+    def _affords(self, stream: _Stream) -> bool:
+        """Whether one more stream of this relay and peer may begin."""
+        now, places = self._context.turn.now, {(stream.relay, b""): OF_RELAY, (stream.relay, stream.peer): OF_PEER}
+        for place, (rate, most) in places.items():
+            if self._budgets.setdefault(place, TokenBucket(rate, most, now)).left(now) < 1.0:
+                return False
+        for place in places:
+            self._budgets[place].spend(1.0, now)
+        return True
 
     def _answered(self, stream: _Stream, key: bytes) -> list[WireEvent]:
         if stream.ephemeral is None or stream.connection is None:
@@ -236,7 +271,15 @@ class Relayed:
         assert stream.seal is not None
         return [
             Arrived(
-                stream.route, stream.seal.binding.hex(), frames, size, lambda: ("", -1), self, stream.relay, stream.peer
+                stream.route,
+                stream.seal.binding.hex(),
+                frames,
+                size,
+                lambda: ("", -1),
+                self,
+                stream.relay,
+                stream.peer,
+                stream.lane,
             )
         ]
 
@@ -259,21 +302,33 @@ class Relayed:
         connection = stream.connection
         if connection is None or connection.link is None or connection.link.dial is None:
             self._forget(stream)
-            return [] if connection is None else [Ended(connection)]
+            return [Closed(stream.route) if connection is None else Ended(connection)]
         return [Failed(connection, Cause("GD-101", "is not carried", reason), "relay")]
 
     # -- time ----------------------------------------------------------------------------------------------------
 
     def _unproven(self) -> list[_Stream]:
-        return [stream for stream in self._streams.values() if stream.inbound and stream.connection is None]
+        return [stream for stream in self._streams.values() if stream.unproven]
 
-    def run_timers(self) -> None:
-        """Forget inbound streams on which no member was proven in time."""
+    def run_timers(self) -> Iterator[WireEvent]:
+        """Forget inbound streams on which no member was proven in time. Handle each event before the next is asked for.
+
+        Budgets that are full again are forgotten, too.
+        """
+        now = self._context.turn.now
+        self._budgets = {place: each for place, each in self._budgets.items() if each.left(now) < each.most}
         for stream in self._unproven():
-            if self._context.turn.now >= stream.until:
+            if now >= stream.until:
                 self._forget(stream)
+                yield Closed(stream.route)
 
     def worn(self, connection: Connection) -> bool:
         """Whether the keys of this dialled connection have sealed as many messages as they may."""
         stream = self._dialled.get(connection)
         return stream is not None and stream.seal is not None and stream.seal.worn
+
+
+def _may_be_hello(stream: _Stream, frames: Sequence[Buffer]) -> bool:
+    """Count a message on a stream without a proven member. Whether it is one of few, and short."""
+    stream.came += 1
+    return stream.came <= HELLO_MESSAGES and sum(memoryview(frame).nbytes for frame in frames) <= HELLO_BYTES

@@ -102,6 +102,8 @@ class Seal:
         """
         if number <= self._received:
             raise RemoteProtocolError("a message came again, or too late")
+        if not boxes:
+            raise RemoteProtocolError("a message that nothing proves")
         decrypt, count = bindings.crypto_aead_xchacha20poly1305_ietf_decrypt, len(boxes)
         frames: list[Buffer] = []
         try:

@@ -211,10 +211,14 @@ class Carried(Service, frozen=True, tag=20):
 
 
 class NotCarried(Service, frozen=True, tag=21):
-    """What was sent for `to` is not carried. The reason is for a person to read."""
+    """What was sent for `to` is not carried. The reason is for a person to read.
+
+    once: one message alone was not, because too many wait.
+    """
 
     to: PeerId
     reason: Text
+    once: bool = False
 
 
 ServiceMessage: TypeAlias = (

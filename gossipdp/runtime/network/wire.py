@@ -7,10 +7,11 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 from gossipdp.protocol.wire.encoding import Buffer
+from gossipdp.protocol.wire.messages import Lane
 from gossipdp.runtime.network.connections import Connection, Wire
 from gossipdp.runtime.network.dial_causes import Cause
 
-__all__ = ["Answered", "Arrived", "Ended", "Failed", "Gone", "Opened", "Overflowed", "Refused", "WireEvent"]
+__all__ = ["Answered", "Arrived", "Closed", "Ended", "Failed", "Gone", "Opened", "Overflowed", "Refused", "WireEvent"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +55,9 @@ class Arrived:
     size: of all frames together, in bytes.
     source: returns the IP address that the connection came from, and the descriptor that `Gone` will name.
     wire: what the connection is one of.
-    relay: the member that carries the connection, and the peer that it is from, as the relay says; b"" of others.
+    relay, expected: the member that carries the connection, and the peer that it is from, as the relay says; b"" of
+        others.
+    lane: on which it is carried; None of others, whose hello names it.
     """
 
     route: bytes
@@ -65,6 +68,7 @@ class Arrived:
     wire: Wire
     relay: bytes = b""
     expected: bytes = b""
+    lane: Lane | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +76,13 @@ class Gone:
     """The inbound connection with this descriptor is closed."""
 
     descriptor: int
+
+
+@dataclass(frozen=True, slots=True)
+class Closed:
+    """The relayed inbound connection of this route is closed, and no member was proven on it."""
+
+    route: bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,4 +102,4 @@ class Refused:
     reason: str
 
 
-WireEvent: TypeAlias = Opened | Answered | Failed | Ended | Arrived | Gone | Overflowed | Refused
+WireEvent: TypeAlias = Opened | Answered | Failed | Ended | Arrived | Gone | Closed | Overflowed | Refused

@@ -137,6 +137,8 @@ LOOK: Final = 0.5
 """seconds between two looks for messages without end"""
 GRACE: Final = 0.5
 """seconds in which the other side may close a connection whose link is over"""
+ROUTE: Final = b"\0"
+"""begin of the routes that libzmq chooses. A dialler may name its own, which begins otherwise: none of ours does"""
 MAX_CUT: Final = 1024
 """most routes remembered of connections that were closed for sending too much"""
 COPY_BYTES: Final = 64 << 10
@@ -435,8 +437,12 @@ class ZmqWire:
         for _ in range(READ):
             if not (message := receive(self._router)):
                 return
-            self._whole[message[0].bytes] += 1
-            if (route := message[0].bytes) not in self._cut:
+            route = message[0].bytes
+            if route[:1] != ROUTE:
+                self._counters.drops["unverified"] += 1
+                continue
+            self._whole[route] += 1
+            if route not in self._cut:
                 yield from self._keep(route, message, sum(map(len, message)) - len(route))
 
     def _keep(self, key: bytes | Connection, message: list[zmq.Frame], size: int) -> Iterator[WireEvent]:

@@ -86,14 +86,16 @@ def test_nothing_is_carried_to_a_peer_that_has_not_asked_for_it(net: Net) -> Non
 
 
 @pytest.mark.parametrize("end", ["a", "b"])
-def test_nothing_more_is_carried_for_a_peer_that_was_set_aside(net: Net, end: str) -> None:
+@pytest.mark.parametrize("sender", ["a", "b"])
+def test_nothing_more_is_carried_for_a_peer_that_was_set_aside(net: Net, end: str, sender: str) -> None:
     hidden = Hidden(net)
     hidden.link()
     hidden.relay.know({}, [name(getattr(hidden, end))])
-    hidden.send(PING)
+    here, there = (hidden.a, hidden.b) if sender == "a" else (hidden.b, hidden.a)
+    assert here.send(name(there), "", Lane.CONTROL, PING)
     net.until(lambda: hidden.relay.counters.not_carried)
-    net.until(lambda: not linked(hidden.a, hidden.b))
-    assert not net.events(hidden.b, Received)
+    net.until(lambda: not linked(here, there))
+    assert not net.events(there, Received)
 
 
 def test_peer_takes_streams_from_the_relays_alone_that_it_has_asked(net: Net) -> None:
