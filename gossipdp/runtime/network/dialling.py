@@ -83,18 +83,20 @@ class Dialling:
     def dial_back(self, asker: bytes, host: str, address: str, until: float) -> None:
         """Find out until then whether `asker`, whose link comes from the IP address `host`, is met at `address`.
 
-        These dials make no link, and never delay this peer's own. They lead to `host` alone: a member must not choose
-        what others connect to.
+        These dials make no link, and never delay this peer's own. They lead to `host`, or through a relay to `asker`,
+        alone: a member must not choose what others connect to.
         """
-        dial = self._dials.get((address, host))
-        if not host:
+        place = next(iter(_exact(asker, [address])), "")
+        if relay := relay_of(place):
+            host = "" if relay == self._context.me.identity.id else relay.hex()
+        if not place or not host:
             return
-        if dial is not None:
+        if (dial := self._dials.get((place, host))) is not None:
             dial.askers.add(asker)
-        elif self._failed_lately(address):
+        elif self._failed_lately(place):
             self._links.dialled_back(asker, address, met=False, tried=True)
         elif len(self._dials) < self._limits.dials:
-            dial = Dial(address, [address], asked=host, until=until)
+            dial = Dial(place, [place], asked=host, until=until)
             dial.askers.add(asker)
             self._begin(dial)
 
@@ -207,7 +209,7 @@ class Dialling:
         self._turn.tell(*(DialFailed(to, _told(dial.address, to), causes, dial.ours) for to in wanted))
         self._context.drop("unreachable", len(dial.queue))
         for asker in sorted(dial.askers):
-            self._links.dialled_back(asker, dial.address, met=False, tried=dial.tried > 0)
+            self._links.dialled_back(asker, _told(dial.address, asker), met=False, tried=dial.tried > 0)
 
     # -- what happens on its connections -------------------------------------------------------------------------
 
@@ -285,7 +287,7 @@ class Dialling:
         assert dial.link is not None
         self._links.close_connections(dial.link)
         for asker in sorted(dial.askers):
-            self._links.dialled_back(asker, dial.address, met=asker == peer, tried=True)
+            self._links.dialled_back(asker, _told(dial.address, asker), met=asker == peer, tried=True)
 
     def _welcomed(self, link: Link, dial: Dial) -> None:
         """The listener has verified both connections. This side must have verified both, too, or the listener lies."""

@@ -32,6 +32,7 @@ from gossipdp.runtime.network.events import (
 )
 from gossipdp.runtime.network.listening import Listening
 from gossipdp.runtime.network.places import loser
+from gossipdp.runtime.network.relay_checks import RelayChecks
 from gossipdp.runtime.network.relayed import Relayed
 from gossipdp.runtime.network.send_queues import RETRY, SendQueues
 from gossipdp.runtime.network.signed_hello import pack
@@ -72,6 +73,7 @@ class Links:
         self._listening = Listening(context, self._queues, self, self._dialling.said)
         self._dial_backs = DialBacks(context, self._queues)
         self.examining = Examining(context, self._queues)
+        self._relay_checks = RelayChecks(context, self._queues)
         self._known: Mapping[bytes, float] = {}
         """seconds for which this peer has known each member"""
         self._relays: Mapping[bytes, Sequence[str]] = {}
@@ -112,6 +114,7 @@ class Links:
         """See `Transport.attend`."""
         self._relays = addresses
         before, self._attended = self._attended, {*relays}
+        self._relay_checks.keep(self._attended)
         for relay in sorted(self._attended ^ before):
             link = self._links.get(relay)
             if link is not None:
@@ -340,6 +343,8 @@ class Links:
                 self._carrier.attend(link, message.wanted)
             elif isinstance(message, signed_hello.Attended):
                 if link.peer in self._attended:
+                    if message.taken:
+                        self._relay_checks.begin(link.peer)
                     self._turn.tell(CarriedBy(link.peer, message.taken, printable(message.reason)))
             elif isinstance(message, signed_hello.NotCarried) and message.once:
                 self._context.drop("queue")
@@ -356,9 +361,11 @@ class Links:
                     self._dialling.dial_back(link.peer, link.host, message.address, until)
             elif isinstance(message, signed_hello.InVain):
                 self._dial_backs.in_vain(link.peer, message.address, tried=message.tried)
+                self._relay_checks.answered(link.peer, message.address, met=False, tried=message.tried)
                 self.examining.dialled_back(link.peer, message.address, met=False, tried=message.tried)
             elif isinstance(message, signed_hello.Met):
                 self._dial_backs.met(link.peer, message.address)
+                self._relay_checks.answered(link.peer, message.address, met=True, tried=True)
                 self.examining.dialled_back(link.peer, message.address, met=True, tried=True)
             elif not isinstance(message, signed_hello.Welcome | signed_hello.Probe):
                 raise RemoteProtocolError("a hello on a link that is up")
@@ -446,6 +453,7 @@ class Links:
             self._dialling.next_timer(),
             self._listening.next_timer(),
             self._dial_backs.next_timer(),
+            self._relay_checks.next_timer(),
             self._carrier.next_timer(),
         )
         if self._queues.waiting:
@@ -472,6 +480,7 @@ class Links:
         for asker, address, tried in self._dial_backs.overdue():
             self._tell_dialled(asker, signed_hello.InVain(address, tried))
         self._dial_backs.run_timers(self._links.values())
+        self._relay_checks.run_timers(self._links.values())
         if now >= self._beaten + self._limits.heartbeat:
             self._beat()
         if now >= self._swept + min(1.0, self._limits.idle / 4):
