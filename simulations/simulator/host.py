@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
@@ -15,7 +15,7 @@ from gossipdp.protocol import jobs
 from gossipdp.protocol.course.table import Reason
 from gossipdp.protocol.peer import Peer, PeerConfig
 from gossipdp.protocol.schema import Schema, chunk_parameters
-from gossipdp.protocol.wire.messages import PROTOCOL_VERSION, Decision, Member
+from gossipdp.protocol.wire.messages import PROTOCOL_VERSION, Decision, Lane, Member
 from gossipdp.runtime.link import FreeBuffer
 from simulations.simulator.settings import pairwise
 
@@ -71,8 +71,20 @@ class Host:
     """it has no model, and never trains"""
     relays: tuple[bytes, ...] = ()
     """hosts that are to carry to it"""
-    carried: int = 0
+    sent: Counter[Lane] = field(default_factory=Counter)
+    """bytes that its peers have sent"""
+    attending: set[bytes] = field(default_factory=set)
+    """members that it carries to"""
+    budget: float | None = None
+    """bytes per second of all data lanes that it carries for others together; None: unlimited"""
+    ways: dict[tuple[int, int], deque[tuple[int, Callable[[float], None]]]] = field(default_factory=dict)
+    """messages that wait for the budget, and what sends them on: by sender and target, the next pair first"""
+    carrying: bool = False
+    """the budget lets one of them through now"""
+    carried: Counter[Lane] = field(default_factory=Counter)
     """bytes that it has carried for others"""
+    offers: int = 0
+    """offers of exchanges among them"""
     downlink: float | None = None
     """bytes per second of all data lanes to it together; None: unlimited"""
     incarnation: int = 0
@@ -116,6 +128,9 @@ class Host:
         self.incarnation += 1
         self.forget()
         self.relays = ()
+        self.attending.clear()
+        self.ways.clear()
+        self.carrying = False
         self.waiting.clear()
         self.postponed.clear()
         self.working, self.picked_up, self.wakes_at, self.paused_until = False, now, float("inf"), 0.0

@@ -12,7 +12,7 @@ from __future__ import annotations
 import hashlib
 import struct
 import zlib
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable, Iterable
 from functools import partial
 from heapq import heappop, heappush
@@ -22,10 +22,21 @@ from typing import Any
 from gossipdp.protocol import jobs
 from gossipdp.protocol.admission.register import Admission
 from gossipdp.protocol.events import Event, RelaysChosen
+from gossipdp.protocol.membership.relays import MOST_CARRIED
 from gossipdp.protocol.outputs import Envelope
 from gossipdp.protocol.peer import Peer, PeerConfig
 from gossipdp.protocol.transfer.claims import Held
-from gossipdp.protocol.wire.messages import CARRIES, PROTOCOL_VERSION, RELAY, Member, Message, State, relay_of
+from gossipdp.protocol.wire.messages import (
+    CARRIES,
+    PROTOCOL_VERSION,
+    RELAY,
+    Lane,
+    Member,
+    Message,
+    Offer,
+    State,
+    relay_of,
+)
 from simulations.simulator.conditions import Conditions
 from simulations.simulator.host import Host, Region, perform, sign, verify
 from simulations.simulator.links import Cut, Link, Links
@@ -332,11 +343,14 @@ class Network:
         # The sender may reuse its buffers: a message on its way has copies.
         frames = [bytes(frame) for frame in envelope.frames]
         size = sum(map(len, frames))
+        sender.sent[envelope.lane] += size
         sent = self.links.leaves(sender, relay or target, envelope.lane, size, conditions)
         if relay is not None:
-            relay.carried += size
+            relay.carried[envelope.lane] += size
+            relay.offers += isinstance(message, Offer)
             sent += conditions.latency
-            sent = max(sent, self.links.leaves(relay, target, envelope.lane, size, conditions))
+            if envelope.lane is Lane.CONTROL or relay.budget is None:
+                sent = max(sent, self.links.leaves(relay, target, envelope.lane, size, conditions))
         passes = self._passes is None or self._passes(sender, target, message)
         cut = self.links.is_cut(sender, target) if relay is None else False
         if not passes or cut or random.random() < conditions.loss:
@@ -344,6 +358,17 @@ class Network:
             return
         copies = 2 if random.random() < conditions.duplicate else 1
         self.record("sent" if copies == 1 else "twice", sender, target, message)
+        leave = partial(self._leave, sender, target, envelope, frames, copies)
+        if relay is not None and relay.budget is not None and envelope.lane is Lane.DATA:
+            self.at(sent, "relay gets", relay, partial(self._carry, relay, sender, target, size, leave))
+        else:
+            leave(sent)
+
+    def _leave(
+        self, sender: Host, target: Host, envelope: Envelope, frames: list[bytes], copies: int, sent: float
+    ) -> None:
+        """The message has left the sender, or its relay, at `sent`."""
+        conditions, random, message = self.conditions, self._chance, envelope.message
         name = f"message {type(message).__name__}"
         latency = conditions.latency if self._latency is None else self._latency(sender, target)
         for _ in range(copies):
@@ -358,22 +383,56 @@ class Network:
             replay = partial(self._replay, sender, target, frames, message, target.incarnation)
             self.at(arrives + delay, "replay", None, replay)
 
+    def _carry(self, relay: Host, sender: Host, target: Host, size: int, leave: Callable[[float], None]) -> None:
+        """The relay gets a message for `target`, which waits for the budget: the pairs take turns."""
+        relay.ways.setdefault((sender.index, target.index), deque()).append((size, leave))
+        if not relay.carrying:
+            self._carry_next(relay)
+
+    def _carry_next(self, relay: Host) -> None:
+        relay.carrying = bool(relay.ways)
+        if not relay.ways:
+            return
+        assert relay.budget is not None
+        pair = next(iter(relay.ways))
+        way = relay.ways.pop(pair)
+        size, leave = way.popleft()
+        if way:
+            relay.ways[pair] = way
+
+        def through() -> None:
+            leave(self.links.leaves(relay, self.hosts[pair[1]], Lane.DATA, size, self.conditions))
+            self._carry_next(relay)
+
+        self.at(self.now + size / relay.budget, "relay sends", relay, through)
+
     def _ask_relays(self, host: Host, relays: tuple[bytes, ...]) -> None:
         """The host asks these hosts to carry to it. Their answers come a round trip later."""
-        new, host.relays = set(relays) - set(host.relays), relays
-        for relay in sorted(new):
+        before, host.relays = set(host.relays), relays
+        for relay in before - set(relays):
+            self._by_id[relay].attending.discard(host.id)
+        for relay in sorted(set(relays) - before):
             answer = partial(self._relay_answers, host, self._by_id[relay])
             self.at(self.now + 2.0 * self.conditions.latency, "relay answers", host, answer)
 
     def _relay_answers(self, host: Host, relay: Host) -> None:
-        if host.peer is not None and relay.peer is not None and self.links.carries(host, relay):
-            host.peer.carried(relay.id, relay.carries, self.now)
-            self.drain(host)
+        if (
+            host.peer is None
+            or relay.peer is None
+            or relay.id not in host.relays
+            or not self.links.carries(host, relay)
+        ):
+            return
+        taken = relay.carries and (host.id in relay.attending or len(relay.attending) < MOST_CARRIED)
+        if taken:
+            relay.attending.add(host.id)
+        host.peer.carried(relay.id, taken, self.now)
+        self.drain(host)
 
     def _relay_to(self, sender: Host, target: Host, addresses: Iterable[str]) -> Host | None:
         """The host that carries from `sender` to `target`, or None."""
         for relay in (self._by_id.get(relay_of(address)) for address in addresses):
-            if relay is None or relay.peer is None or relay.id not in target.relays or relay is sender:
+            if relay is None or relay.peer is None or target.id not in relay.attending or relay is sender:
                 continue
             if self.links.is_open((target.index, relay.index)) and self.links.carries(sender, relay):
                 return relay
@@ -402,5 +461,6 @@ class Network:
 
     def _link_down(self, host: Host, lost: Host, link: Link) -> None:
         if not self.links.is_open(link) and host.peer is not None:
+            host.attending.discard(lost.id)
             host.peer.link_down(lost.id, "closed", self.now)
             self.drain(host)

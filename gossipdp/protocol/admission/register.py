@@ -307,7 +307,7 @@ class Admission:
 
     def excluded(self, peer: bytes) -> str:
         """Why the operator keeps `peer` out of the network, on all hosts; "" if it does not."""
-        if peer == self.me:
+        if not self._stands or peer == self.me:
             return ""
         if self._verdict(peer) is Verdict.BANNED:
             return "the operator has banned it"

@@ -108,7 +108,9 @@ class Joiner:
         if not fresh:
             self.refusals.clear()
             fresh = candidates
-        self.source = self._random.choice(fresh)
+        # A model is ten exchanges' worth of bytes, and a relay has exchanges to carry.
+        direct = [peer for peer in fresh if self._membership.direct(peer)]
+        self.source = self._random.choice(direct or fresh)
         self._transfer += 1
         self._fetching, self._sought_at, self._frozen = False, now, 0
         self._leave_at = now + MOST_PATIENCE * self._config.manifest

@@ -174,7 +174,7 @@ class Contacts:
 
     def voices(self, peers: Iterable[bytes]) -> list[bytes]:
         """Those of `peers` whose word counts: all of them as long as no member at all is proven."""
-        return [peer for peer in peers if self.proven(peer) or not self.some_proven]
+        return [peer for peer in peers if self.proven(peer)] if self.some_proven else list(peers)
 
     # -- training -----------------------------------------------------------------------------------------------
 

@@ -268,6 +268,11 @@ class Membership:
         """Whether a message can reach `peer`. An outbound-only member without a link is out of reach."""
         return self._view.reaches(peer)
 
+    def direct(self, peer: bytes) -> bool:
+        """Whether this peer or the member `peer` can dial the other, so that no relay need carry between them."""
+        member = self.members.get(peer)
+        return self.me.dialable or member is None or member.dialable
+
     @property
     def relays(self) -> list[bytes]:
         """Members that carry to this peer, or were asked to."""

@@ -131,14 +131,18 @@ class View:
     def address_of(self, peer: bytes) -> str:
         """Where to dial `peer`, or "". A member that left is not dialled: it dials when it comes back."""
         member = self.members.get(peer)
-        if member is None:
-            return self.remembered[peer].address if peer in self.remembered else ""
-        return "" if member.state == State.LEFT else member.address
+        return "" if member is not None and member.state == State.LEFT else (*self._addresses_of(peer), "")[0]
 
     def others_of(self, peer: bytes) -> tuple[str, ...]:
         """Where else to dial `peer`."""
+        return self._addresses_of(peer)[1:]
+
+    def _addresses_of(self, peer: bytes) -> tuple[str, ...]:
+        """The addresses of `peer`. Half of all members begin with its last relay, so that all its relays carry."""
         member = self.members.get(peer) or self.remembered.get(peer)
-        return () if member is None else member.addresses[1:]
+        addresses = () if member is None else member.addresses
+        last_first = len(addresses) > 1 and addresses[0].startswith("@") and (peer[-1] ^ self.me.id[-1]) & 1
+        return addresses[::-1] if last_first else addresses
 
     def left(self, address: str) -> bool:
         """Whether the member at `address` left, and no live member has that address."""

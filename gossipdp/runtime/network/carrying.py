@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from gossipdp.protocol.budgets import TokenBucket
+from gossipdp.protocol.membership.relays import MOST_CARRIED
 from gossipdp.protocol.wire.encoding import Buffer
 from gossipdp.protocol.wire.messages import Lane
 from gossipdp.runtime.network.connections import Link
@@ -25,8 +26,6 @@ from gossipdp.runtime.network.signed_hello import Attended, Carried, NotCarried,
 
 __all__ = ["Carrier"]
 
-MOST_ATTENDING: Final = 64
-"""members that one relay carries to"""
 MOST_PARTNERS: Final = 128
 """members that one attending member is carried messages of"""
 HELD: Final = 256 << 20
@@ -95,8 +94,8 @@ class Carrier:
             self.attending.pop(link.peer, None)
             return
         reason = self._why_not(link)
-        if not reason and link.peer not in self.attending and len(self.attending) >= MOST_ATTENDING:
-            reason = f"it carries to {MOST_ATTENDING} members already"
+        if not reason and link.peer not in self.attending and len(self.attending) >= MOST_CARRIED:
+            reason = f"it carries to {MOST_CARRIED} members already"
         if not reason:
             self.attending.setdefault(link.peer, set())
         self._queues.write(link.connections[Lane.CONTROL], pack(Attended(not reason, reason)))

@@ -1,0 +1,242 @@
+"""Do a few relays carry a network of hidden peers? Whole peers in virtual time, most of which nobody can dial.
+
+    python -m simulations.scenarios.relayed --peers 1000 --hidden 0.8 --relays 0.05
+
+The first hosts are relays and the last ones are hidden; all train. They stand in four regions, whose round trips are
+short within a region and long between two. All start within two rounds. Each relay carries exchanges within a budget,
+the pairs in turn. Its own exchanges, and all control messages, do not wait for it. The budget is scaled with the
+model: 24 kB/s for 16,384 parameters and rounds of 20 s are about the ratio of 200 Mbit/s to a billion parameters and
+rounds of 20 minutes. Measured in the last six rounds, all but the last figure:
+
+    control     bytes a second that a peer sends on control lanes, and with what a relay carries there
+    a round     exchanges of a hidden peer in a round, and of one that can be dialled
+    peers       that a relay carries to
+    data        bytes that a relay carries on data lanes, as a share of its budget
+    offers      of exchanges, in a second, that a relay carries
+    left out    longest time without an exchange of any peer, in rounds, from the start of its training on
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Final
+
+import numpy as np
+
+from gossipdp.protocol import presets
+from gossipdp.protocol.events import Event, ExchangeEnded, SessionOpened
+from gossipdp.protocol.schema import Schema
+from gossipdp.protocol.wire.messages import Lane
+from simulations.check import Check
+from simulations.simulator.conditions import Conditions
+from simulations.simulator.host import Host
+from simulations.simulator.network import Network
+from simulations.simulator.settings import peer_config
+from simulations.simulator.trainer import Trainer, TrainerConfig
+
+__all__ = ["BUDGET", "ROUNDS", "Outcome", "Relayed", "play"]
+
+STEP: Final = 2.0
+EVERY: Final = 10
+ROUND: Final = EVERY * STEP
+"""seconds"""
+SIZE: Final = 16_384
+BUDGET: Final = 24_000.0
+SEEDS: Final = 3
+JOINING: Final = 2.0 * ROUND
+SETTLING: Final = 3.0 * ROUND
+ROUNDS: Final = 6
+REGIONS: Final = 4
+NEAR: Final = 0.01
+"""seconds one way within a region"""
+FAR: Final = 0.04
+"""the same between two regions"""
+
+
+@dataclass(frozen=True)
+class Spread:
+    """A figure of several hosts."""
+
+    mean: float
+    most: float
+
+    @classmethod
+    def of(cls, values: Sequence[float]) -> Spread:
+        return cls(float(np.mean(values)), float(np.max(values))) if len(values) else cls(0.0, 0.0)
+
+    @property
+    def ratio(self) -> float:
+        """The busiest, as a multiple of the mean."""
+        return self.most / self.mean if self.mean else 1.0
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """Figures of one run."""
+
+    seed: int
+    peers: int
+    relays: int
+    control: Spread
+    """bytes per second that a host sends or carries on control lanes"""
+    hidden: float
+    """exchanges a round"""
+    dialable: float
+    carried_to: Spread
+    """hosts of a relay"""
+    load: Spread
+    """share of its budget that a relay carries"""
+    offers: Spread
+    """offers a second that a relay carries"""
+    left_out: float
+    """rounds"""
+    unrelayed: int
+    """hidden hosts that no relay carries to"""
+    moves: float
+    """records that a hidden host published"""
+    events: int
+    cpu: float
+    """seconds"""
+
+    @property
+    def checks(self) -> list[Check]:
+        """The marks."""
+        return [
+            Check("longest time without an exchange", "<= 3 rounds", f"{self.left_out:.2f}", self.left_out <= 3.0),
+            Check("busiest relay, peers", "<= 2 x mean", f"{self.carried_to.ratio:.2f}", self.carried_to.ratio <= 2.0),
+            Check("busiest relay, bytes", "<= 2 x mean", f"{self.load.ratio:.2f}", self.load.ratio <= 2.0),
+            Check("busiest relay, offers", "<= 2 x mean", f"{self.offers.ratio:.2f}", self.offers.ratio <= 2.0),
+        ]
+
+
+class Relayed:
+    """The network of one seed.
+
+    Args:
+        hidden: share of the peers that nobody can dial.
+        relays: share of the peers that carry.
+        budget: bytes per second of data that each relay carries.
+    """
+
+    def __init__(self, seed: int, peers: int, hidden: float, relays: float, budget: float) -> None:
+        self.seed, self.budget = seed, budget
+        self.network = Network(seed, Conditions(latency=FAR, job=0.002), listen=self._heard, latency=self._latency)
+        config = peer_config(presets.WAN, settings=b"of a relayed run", every=EVERY, warmup_steps=0, early_steps=0)
+        self._region = self.network.random("regions")
+        self.regions = [self._region.randrange(REGIONS) for _ in range(peers)]
+        carriers = max(1, round(relays * peers))
+        for index in range(peers):
+            host = self.network.add(config, outbound=index >= peers - round(hidden * peers), carries=index < carriers)
+            host.budget = budget
+        self.hosts = self.network.hosts
+        self.relays = self.hosts[:carriers]
+        self._schema = Schema.of([("weight", (SIZE,), "float32", "parameter")])
+        self._trainers: dict[int, Trainer] = {}
+        self.met: dict[int, list[float]] = {}
+        """host -> when its training began, and when each of its exchanges ended that mixed something"""
+
+    def _latency(self, sender: Host, target: Host) -> float:
+        return NEAR if self.regions[sender.index] == self.regions[target.index] else FAR
+
+    def _heard(self, host: Host, event: Event) -> None:
+        trainer = self._trainers.get(host.index)
+        if trainer is not None:
+            trainer.hear(event)
+        match event:
+            case SessionOpened():
+                self.met.setdefault(host.index, [self.network.now])
+            case ExchangeEnded() if event.chunks and host.index in self.met:
+                self.met[host.index].append(self.network.now)
+
+    def _start(self, host: Host) -> None:
+        self.network.start(host, seeds=self.hosts[:SEEDS], found=host.index == 0)
+        config = TrainerConfig(step_time=STEP)
+        self._trainers[host.index] = Trainer(
+            self.network, host, self._schema, config, host.index, lambda trainer, what, chunks: None
+        )
+
+    def run(self) -> Outcome:
+        """Play it."""
+        began, network = time.process_time(), self.network
+        starts = network.random("starts")
+        for host in self.hosts:
+            at = float(host.index) if host.index < SEEDS else starts.uniform(SEEDS, JOINING)
+            network.at(at, "start", None, partial(self._start, host))
+        since = JOINING + SETTLING
+        network.run(since)
+        before = [(host.sent.copy(), host.carried.copy(), host.offers) for host in self.hosts]
+        network.run(since + ROUNDS * ROUND)
+        seconds = ROUNDS * ROUND
+        control, load, offers = [], [], []
+        for host, (sent, carried, offered) in zip(self.hosts, before, strict=True):
+            lane = Lane.CONTROL
+            control.append((host.sent[lane] - sent[lane] + host.carried[lane] - carried[lane]) / seconds)
+            if host.carries:
+                load.append((host.carried[Lane.DATA] - carried[Lane.DATA]) / seconds / self.budget)
+                offers.append((host.offers - offered) / seconds)
+        behind = [host for host in self.hosts if host.outbound]
+        gaps = [np.diff([*self.met.get(host.index, [0.0]), network.now]).max() / ROUND for host in self.hosts]
+        return Outcome(
+            self.seed,
+            len(self.hosts),
+            len(self.relays),
+            Spread.of(control),
+            self._a_round(behind, since),
+            self._a_round([host for host in self.hosts if not host.outbound], since),
+            Spread.of([len(relay.attending) for relay in self.relays]),
+            Spread.of(load),
+            Spread.of(offers),
+            float(max(gaps)),
+            sum(not any(host.id in relay.attending for relay in self.relays) for host in behind),
+            float(np.mean([host.running.view.me.refutation for host in behind])) if behind else 0.0,
+            network.events,
+            time.process_time() - began,
+        )
+
+    def _a_round(self, hosts: Sequence[Host], since: float) -> float:
+        ended = sum(at > since for host in hosts for at in self.met.get(host.index, [0.0])[1:])
+        return ended / max(1, len(hosts)) / ROUNDS
+
+
+def play(seed: int, peers: int = 1000, *, hidden: float = 0.8, relays: float = 0.05, budget: float = BUDGET) -> Outcome:
+    """Play one seed. Arguments as of `Relayed`."""
+    return Relayed(seed, peers, hidden, relays, budget).run()
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Print the figures. The exit status is 1 if a mark is missed."""
+    parser = argparse.ArgumentParser(prog="python -m simulations.scenarios.relayed", description=__doc__)
+    parser.formatter_class = argparse.RawDescriptionHelpFormatter
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--peers", type=int, default=1000)
+    parser.add_argument("--hidden", type=float, default=0.8, metavar="SHARE", help="of the peers (%(default)s)")
+    parser.add_argument("--relays", type=float, default=0.05, metavar="SHARE", help="of the peers (%(default)s)")
+    parser.add_argument("--budget", type=float, default=BUDGET, help="bytes a second of a relay (%(default)s)")
+    options = parser.parse_args(arguments)
+    one = play(options.seed, options.peers, hidden=options.hidden, relays=options.relays, budget=options.budget)
+    rows = [
+        ("control traffic of a peer, kB/s", one.control.mean / 1e3, one.control.most / 1e3),
+        ("exchanges a round, hidden", one.hidden, None),
+        ("exchanges a round, dialable", one.dialable, None),
+        ("peers that a relay carries to", one.carried_to.mean, one.carried_to.most),
+        ("data that a relay carries, % of its budget", 100.0 * one.load.mean, 100.0 * one.load.most),
+        ("offers a second that a relay carries", one.offers.mean, one.offers.most),
+        ("longest time without an exchange, rounds", None, one.left_out),
+    ]
+    print(f"{one.peers} peers, {one.relays} relays, seed {one.seed}; {one.unrelayed} hidden without a relay, "
+          f"{one.moves:.1f} records of a hidden peer, {one.events} events, {one.cpu:.0f} s")  # fmt: skip
+    print(f"{'':45}{'mean':>9}{'most':>9}")
+    for name, mean, most in rows:
+        print(f"{name:45}" + "".join(f"{'' if value is None else f'{value:.2f}':>9}" for value in (mean, most)))
+    for check in one.checks:
+        print(f"{'met' if check.passed else 'MISSED':7} {check.name}: {check.measured} ({check.mark})")
+    return int(not all(check.passed for check in one.checks))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
