@@ -18,7 +18,7 @@ from simulations.scenarios import chaos, churn, flash_crowd, mass_kill, partitio
 from simulations.scenarios.base import Scenario, play
 from simulations.scenarios.detection.report import detection_report
 from simulations.scenarios.findings import Report
-from simulations.scenarios.reports import cold_start_report, data_report, scale_report
+from simulations.scenarios.reports import cold_start_report, data_report, relayed_report, scale_report
 
 __all__ = ["SCENARIOS", "Entry", "Options", "UnplayableError", "laboratory", "simulate"]
 
@@ -56,6 +56,7 @@ SCENARIOS = {
     "flash-crowd": of_whole_peers(flash_crowd.SCENARIO),
     "mass-kill": of_whole_peers(mass_kill.SCENARIO),
     "partition": of_whole_peers(partition.SCENARIO),
+    "relayed": Entry("Do a few relays carry a network of hidden peers?", 1000, relayed_report, least=20),
     "scale": Entry("Does membership carry a thousand members?", 1000, scale_report, least=8),
     "stragglers": of_whole_peers(stragglers.SCENARIO),
 }

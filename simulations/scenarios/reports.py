@@ -1,14 +1,14 @@
-"""Reports of the scenarios that have no plan: `scale`, `cold_start` and `data`."""
+"""Reports of the scenarios that have no plan: `scale`, `relayed`, `cold_start` and `data`."""
 
 from __future__ import annotations
 
 import time
 
 from simulations.check import Check
-from simulations.scenarios import cold_start, data, scale
+from simulations.scenarios import cold_start, data, relayed, scale
 from simulations.scenarios.findings import Findings, Panel, Report
 
-__all__ = ["cold_start_report", "data_report", "scale_report"]
+__all__ = ["cold_start_report", "data_report", "relayed_report", "scale_report"]
 
 DATA_MINUTES = 4.0
 """virtual minutes of churn"""
@@ -56,6 +56,33 @@ def scale_report(seed: int, peers: int) -> Report:
         one.events,
         5.0 + scale.STORM + 120.0 + 60.0,
         one.cpu,
+    )
+
+
+def relayed_report(seed: int, peers: int) -> Report:
+    one = relayed.play(seed, peers)
+    times = (("peers", one.carried_to), ("data", one.load), ("offers", one.offers))
+    bars = {"mean of the relays": [1.0] * len(times), "the busiest": [spread.ratio for _, spread in times]}
+    panel = Panel(
+        "what relays carry, times the mean",
+        {name: ((0.0, 1.0, 2.0), values) for name, values in bars.items()},
+        mark=relayed.BUSIEST,
+        bars=tuple(name for name, _ in times),
+        across="",
+    )
+    return Report(
+        "relayed",
+        "Do a few relays carry a network of hidden peers?",
+        seed,
+        peers,
+        Findings(("", "mean", "most"), one.rows, one.checks, [panel]),
+        "",
+        None,
+        None,
+        one.events,
+        one.seconds,
+        one.cpu,
+        one.log_hash,
     )
 
 

@@ -77,6 +77,8 @@ class Host:
     """members that it carries to"""
     budget: float | None = None
     """bytes per second of all data lanes that it carries for others together; None: unlimited"""
+    pairs: set[tuple[int, int]] = field(default_factory=set)
+    """senders and targets between which it has carried: it carries the answers too"""
     ways: dict[tuple[int, int], deque[tuple[int, Callable[[float], None]]]] = field(default_factory=dict)
     """messages that wait for the budget, and what sends them on: by sender and target, the next pair first"""
     carrying: bool = False
@@ -129,6 +131,7 @@ class Host:
         self.forget()
         self.relays = ()
         self.attending.clear()
+        self.pairs.clear()
         self.ways.clear()
         self.carrying = False
         self.waiting.clear()

@@ -347,6 +347,7 @@ class Network:
         sent = self.links.leaves(sender, relay or target, envelope.lane, size, conditions)
         if relay is not None:
             relay.carried[envelope.lane] += size
+            relay.pairs.add((sender.index, target.index))
             relay.offers += isinstance(message, Offer)
             sent += conditions.latency
             if envelope.lane is Lane.CONTROL or relay.budget is None:
@@ -436,6 +437,11 @@ class Network:
                 continue
             if self.links.is_open((target.index, relay.index)) and self.links.carries(sender, relay):
                 return relay
+        for relay in map(self._by_id.__getitem__, sender.relays):
+            # The target has sent something over this relay, and is carried the answers.
+            asked = (target.index, sender.index) in relay.pairs and sender.id in relay.attending
+            if asked and self.links.is_open((target.index, relay.index)) and self.links.carries(sender, relay):
+                return relay
         return None
 
     def _replay(self, sender: Host, target: Host, frames: list[bytes], message: Message, meant: int) -> None:
@@ -462,5 +468,6 @@ class Network:
     def _link_down(self, host: Host, lost: Host, link: Link) -> None:
         if not self.links.is_open(link) and host.peer is not None:
             host.attending.discard(lost.id)
+            host.pairs = {pair for pair in host.pairs if lost.index not in pair}
             host.peer.link_down(lost.id, "closed", self.now)
             self.drain(host)

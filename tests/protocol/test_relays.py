@@ -3,7 +3,7 @@
 import pytest
 
 from gossipdp.protocol.events import ExchangeEnded, Finished, MemberChanged, RelaysChosen
-from gossipdp.protocol.wire.messages import State, relay_of
+from gossipdp.protocol.wire.messages import State, StateChunk, relay_of
 from tests.protocol.finish_rig import MARK, Ending, distance
 from tests.protocol.peer_rig import configured
 
@@ -94,6 +94,57 @@ def test_relay_that_was_restarted_carries_again():
     town.events.clear()
     town.run(5.0)
     assert len(town.exchanges()) == 3
+
+
+def test_hidden_joiner_fetches_the_model_from_a_member_that_it_can_dial():
+    """A relay would carry ten exchanges' worth of bytes otherwise."""
+    town = Relayed.behind(7, relays=1, seconds=3.0)
+    senders = []
+
+    def trace(record):
+        if record.kind == "sent" and isinstance(record.what, StateChunk):
+            senders.append(record.host)
+
+    town.net.trace = trace
+    for index in range(7, 10):
+        town.hosts.append(town.net.add(town.hosts[1].config, outbound=True))
+        town.start(index)
+        town.train(index)
+        town.run(8.0)
+        assert town.peer(index).view.ready
+    assert set(senders) == {0} and town.hosts[0].offers > 0
+
+
+def test_pairs_take_turns_within_the_budget_of_a_relay():
+    town = Relayed.behind(4, relays=1, seconds=8.0, trains=False)
+    relay, first, second, third = town.hosts
+    relay.budget = 1000.0
+    began, left = town.net.now, []
+
+    def carry(sender, target, size, name):
+        def leave(sent):
+            left.append((name, round(sent - began, 3)))
+
+        town.net._carry(relay, sender, target, size, leave)
+
+    for number in range(3):
+        carry(first, second, 500, f"first {number}")
+    carry(third, second, 100, "third")
+    carry(second, first, 200, "second")
+    town.run(3.0)
+    assert [name for name, _ in left] == ["first 0", "first 1", "third", "second", "first 2"]
+    assert [at for _, at in left] == pytest.approx([0.5, 1.0, 1.1, 1.3, 1.8], abs=0.01)
+    assert not relay.carrying and not relay.ways
+
+
+def test_relay_carries_to_no_more_members_than_it_has_places(monkeypatch):
+    monkeypatch.setattr("simulations.simulator.network.MOST_CARRIED", 2)
+    town = Relayed.behind(5, relays=1, seconds=3.0)
+    taken = [host for host in town.hidden if host.peer.view.me.address]
+    assert len(taken) == 2 and town.hosts[0].attending == {host.id for host in taken}
+    town.net.stop(taken[0])
+    town.run(70.0)
+    assert len(town.hosts[0].attending) == 2 and taken[0].id not in town.hosts[0].attending
 
 
 def test_hidden_peers_without_a_relay_stay_outbound_only():

@@ -21,7 +21,7 @@ from __future__ import annotations
 import hashlib
 import math
 from collections import deque
-from collections.abc import Collection, Sequence, Set
+from collections.abc import Collection, Sequence
 from typing import Final
 
 from gossipdp.protocol.events import Event, RelaysChosen
@@ -151,7 +151,7 @@ class RelayChoice:
         if addresses != self._view.me.addresses:
             self._own_record.move(addresses, now)
 
-    def _ask(self, there: Set[bytes], due: bool, now: float) -> None:
+    def _ask(self, there: set[bytes], due: bool, now: float) -> None:
         """Ask relays that are missing. If `due`, leave one that has more than its share."""
         me = self._view.me.id
         carried = {relay: [me] if relay in self._carrying else [] for relay in there}

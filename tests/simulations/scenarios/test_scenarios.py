@@ -22,7 +22,7 @@ from simulations.scenarios.detection.report import detection_report
 from simulations.scenarios.findings import Findings, Panel, Report
 from simulations.scenarios.observed import Act, EndedExchange, Observation, ObservedCluster
 from simulations.scenarios.picture import draw
-from simulations.scenarios.reports import cold_start_report, data_report, scale_report
+from simulations.scenarios.reports import cold_start_report, data_report, relayed_report, scale_report
 from simulations.scenarios.tables import print_report
 from simulations.simulator.cluster import Cluster, Plan
 from simulations.simulator.faults import Fault
@@ -39,6 +39,7 @@ SMALL = {
     "flash-crowd": lambda: play(flash_crowd.SCENARIO, 1, 7),
     "mass-kill": lambda: play(mass_kill.SCENARIO, 1, 4),
     "partition": lambda: play(partition.SCENARIO, 1, 10),
+    "relayed": lambda: relayed_report(0, 60),
     "scale": lambda: scale_report(1, 24),
     "stragglers": lambda: play(stragglers.SCENARIO, 1, 6),
 }
