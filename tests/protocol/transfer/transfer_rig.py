@@ -76,7 +76,7 @@ def new_joiner(
         outputs=outputs,
         verify=verify,
         random=Random(seed),
-        membership=SimpleNamespace(voices=voices),
+        membership=SimpleNamespace(voices=voices, direct=lambda peer: True),
         strikes=SimpleNamespace(shuns=shuns or (lambda peer, now: False)),
         progress=ProgressBoard(b"j" * 32, TRUSTING),
     )
