@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Collection, Sequence
 from typing import Final
 
@@ -44,7 +44,8 @@ ANSWER: Final = 4.0
 SOON: Final = 2.0
 """probe intervals after which a relay that was lost, or gave no answer, is asked again once it is alive"""
 AGAIN: Final = 60.0
-"""seconds after which a relay that said no is asked again"""
+"""seconds after which a relay that said no is asked again; twice as many after each further time, up to `LATEST` times"""
+LATEST: Final = 4
 SHARE: Final = 1.25
 """members that are a relay's share, as a multiple of the mean of all relays"""
 BALANCE: Final = 8.0
@@ -74,6 +75,8 @@ class RelayChoice:
         """those that the driver was told last"""
         self._not_before: dict[bytes, float] = {}
         """relays that said no, or were lost, and when each may be asked again"""
+        self._refusals: Counter[bytes] = Counter()
+        """how often each relay has said no"""
         self._leaving = b""
         """a relay with more than its share, which this peer leaves once another has agreed"""
         self._balance_at = now + BALANCE * view.config.probe_interval
@@ -104,7 +107,8 @@ class RelayChoice:
             self._carrying.discard(self._leaving)
             self._leaving = b""
         else:
-            self._put_off(relay, now + AGAIN)
+            self._put_off(relay, now + AGAIN * 2 ** min(self._refusals[relay], LATEST))
+            self._refusals[relay] += 1
         self._choose(now)
 
     def lost(self, relay: bytes, now: float) -> None:

@@ -1,5 +1,6 @@
 """Which relays a hidden peer asks, and how hidden peers share them. All know all records at once here."""
 
+import itertools
 import math
 from collections import Counter, deque
 from types import SimpleNamespace
@@ -168,3 +169,19 @@ def test_half_of_the_members_reach_a_hidden_one_through_its_second_relay():
     dialable = replace(relay(9), others=("10.0.1.9:1",))
     view.put(replace(dialable, refutation=1), 0.0)
     assert (view.address_of(hidden.id), view.others_of(hidden.id)) == ("10.0.0.9:1", ("10.0.1.9:1",))
+
+
+def test_relay_that_says_no_is_asked_ever_less_often() -> None:
+    town = Town()
+    town.open(1)
+    town.add(1)
+    [choice] = [host.choice for host in town.hidden]
+    asked = []
+    for _ in range(int(10 * AGAIN)):
+        town.now += 1.0
+        choice.handle_timer(town.now)
+        if choice.chosen:
+            asked.append(town.now)
+            choice.answered(town.relays[0].id, False, town.now)
+    pauses = [later - earlier for earlier, later in itertools.pairwise(asked)]
+    assert [round(pause / AGAIN) for pause in pauses] == [1, 2, 4]
