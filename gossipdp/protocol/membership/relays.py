@@ -44,8 +44,9 @@ ANSWER: Final = 4.0
 SOON: Final = 2.0
 """probe intervals after which a relay that was lost, or gave no answer, is asked again once it is alive"""
 AGAIN: Final = 60.0
-"""seconds after which a relay that said no is asked again; twice as many after each further time, up to `LATEST` times"""
+"""seconds after which a relay that said no is asked again, and twice as many after each further time"""
 LATEST: Final = 4
+"""most doublings of `AGAIN`"""
 SHARE: Final = 1.25
 """members that are a relay's share, as a multiple of the mean of all relays"""
 BALANCE: Final = 8.0
