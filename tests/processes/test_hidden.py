@@ -44,7 +44,7 @@ def test_look_counts_each_exchange_under_the_path_of_its_time() -> None:
 
 def run(case: str, seed: int, loss: float, paths: dict[str, int]) -> dict[str, Any]:
     told = {"case": case, "seed": seed, "steps": 1200, "seconds": 100.0, "losses": [loss, loss], "failed": 1}
-    return told | {"first": [3.0, 5.0], "paths": paths, "carried": [12.0], "commit": "abc"}
+    return told | {"joined": [9.0, 11.0], "first": [3.0, 5.0], "paths": paths, "carried": [12.0], "commit": "abc"}
 
 
 def test_page_has_a_row_for_each_case_that_was_played() -> None:
@@ -52,8 +52,8 @@ def test_page_has_a_row_for_each_case_that_was_played() -> None:
     runs += [run("carrier", seed, 1.6 + seed / 10, {"direct": 40, "through a relay": 50}) for seed in range(2)]
     rows = [line for line in hidden.page(runs, "COMMAND").splitlines() if line.startswith("| ")][1:]
     assert rows == [
-        "| six that can be dialled | 1.500 | 1.500 | 100 | 100 | 0 | 1 | 4 (5) |  | 100 |",
-        "| five hidden, one that trains and carries | 1.650 | 1.600, 1.700 | 90 | 40 | 50 | 1 | 4 (5) | 12 | 100 |",
+        "| six that can be dialled | 1.500 | 1.500 | 100 | 100 | 0 | 1 | 10 (11) | 4 (5) |  |",
+        "| five hidden, one that trains and carries | 1.650 | 1.600, 1.700 | 90 | 40 | 50 | 1 | 10 (11) | 4 (5) | 12 |",
     ]
 
 

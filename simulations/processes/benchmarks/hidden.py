@@ -11,7 +11,9 @@ from __future__ import annotations
 import argparse
 import contextlib
 import json
+import os
 import re
+import signal
 import statistics
 import sys
 import tempfile
@@ -77,9 +79,14 @@ class Observed:
     """What a look each half second tells of one host that trains."""
 
     began: float
+    """when its processes were started"""
+    together: float = 0.0
+    """when the training of all hosts began"""
+    joined: float = 0.0
+    """seconds from the start of its processes until its training was ready to begin"""
     steps: int = 0
     first: float = 0.0
-    """seconds from the start of its processes to its first exchange"""
+    """seconds of training until its first exchange"""
     paths: Counter[str] = field(default_factory=Counter)
     """path -> exchanges over it"""
     counted: Counter[str] = field(default_factory=Counter)
@@ -98,7 +105,7 @@ class Observed:
             self.paths[path] += done - self.counted[row["id"]]
             self.counted[row["id"]] = max(done, self.counted[row["id"]])
         if not self.first and self.paths.total():
-            self.first = time.monotonic() - self.began
+            self.first = time.monotonic() - self.together
 
 
 class Run:
@@ -122,6 +129,7 @@ class Run:
             self._settle_in(lab, stack)
             began, killed = time.monotonic(), False
             observed = self._start()
+            self._begin_together(observed)
             while any(host.supervisor is not None and host.supervisor.code is None for host in self._hosts):
                 time.sleep(LOOK)
                 for host in self._hosts:
@@ -139,6 +147,7 @@ class Run:
                 "steps": self._steps,
                 "seconds": round(time.monotonic() - began, 1),
                 "losses": self._losses(),
+                "joined": [round(each.joined, 1) for each in observed.values()],
                 "first": [round(each.first, 1) for each in observed.values()],
                 "paths": dict(sum((each.paths for each in observed.values()), Counter())),
                 "failed": sum(each.failed for each in observed.values()),
@@ -200,6 +209,24 @@ class Run:
             host.start_supervised(self._training(host), join=f"@{invite}")
         return observed
 
+    def _begin_together(self, observed: dict[str, Observed]) -> None:
+        """Hold each training process at its first steps until all have their model: equal steps are then equal work."""
+        held: dict[str, int] = {}
+
+        def ready() -> int:
+            for host in self._hosts:
+                status = host.status() if host.name not in held else {}
+                if status and status["state"] == "ready" and status["training"] == "attached":
+                    held[host.name] = host.children()["training"]
+                    os.kill(held[host.name], signal.SIGSTOP)
+                    observed[host.name].joined = time.monotonic() - observed[host.name].began
+            return len(held)
+
+        until("all hosts have the model", lambda: ready() == len(self._hosts), self._hosts, moves=lambda: len(held))
+        for host in self._hosts:
+            os.kill(held[host.name], signal.SIGCONT)
+            observed[host.name].together = time.monotonic()
+
     def _training(self, host: Host) -> list[str]:
         number = 1000 * self._seed + int(host.name[1:])
         return [
@@ -256,17 +283,18 @@ def page(runs: Sequence[dict[str, Any]], command: str) -> str:
         "",
         "* **Loss** is that of the final models, in nats a byte, held out: mean over hosts and seeds, and each seed's.",
         "* **Exchanges** are those of all hosts, a mean over the seeds. *Lost* are those that mixed nothing.",
-        "* **First exchange**: seconds from the start of a host's processes, median and longest.",
+        "* **Joins**: seconds from the start of a host's processes until it may train, median and longest. All begin to "
+        "train together. **First exchange**: seconds of training until then.",
         "* **Carried**: megabytes of the messages that each member passed on.",
         "",
-        "| hosts | loss | seeds | exchanges | direct | relayed | lost | first exchange, s | carried, MB | seconds |",
-        "|---|---:|---|---:|---:|---:|---:|---:|---|---:|",
+        "| hosts | loss | seeds | exchanges | direct | relayed | lost | joins, s | first exchange, s | carried, MB |",
+        "|---|---:|---|---:|---:|---:|---:|---:|---:|---|",
     ]
     for case in CASES:
         if not (played := by_case[case.name]):
             continue
         losses = [statistics.mean(run["losses"]) for run in played]
-        firsts = [seconds for run in played for seconds in run["first"]]
+        joins, firsts = ([seconds for run in played for seconds in run[what]] for what in ("joined", "first"))
         done = [sum(run["paths"].values()) for run in played]
         carried = [sum(column) / len(column) for column in zip(*(run["carried"] for run in played), strict=True)]
         cells = [
@@ -277,9 +305,9 @@ def page(runs: Sequence[dict[str, Any]], command: str) -> str:
             f"{statistics.mean(run['paths'].get(DIRECT, 0) for run in played):.0f}",
             f"{statistics.mean(run['paths'].get('through a relay', 0) for run in played):.0f}",
             f"{statistics.mean(run['failed'] for run in played):.0f}",
+            f"{statistics.median(joins):.0f} ({max(joins):.0f})",
             f"{statistics.median(firsts):.0f} ({max(firsts):.0f})",
             ", ".join(f"{each:.0f}" for each in carried) if case.hidden else "",
-            f"{statistics.mean(run['seconds'] for run in played):.0f}",
         ]
         lines.append("| " + " | ".join(cells) + " |")
     return "\n".join(lines) + "\n"
