@@ -283,8 +283,8 @@ def page(runs: Sequence[dict[str, Any]], command: str) -> str:
         "",
         "* **Loss** is that of the final models, in nats a byte, held out: mean over hosts and seeds, and each seed's.",
         "* **Exchanges** are those of all hosts, a mean over the seeds. *Lost* are those that mixed nothing.",
-        "* **Joins**: seconds from the start of a host's processes until it may train, median and longest. All begin to "
-        "train together. **First exchange**: seconds of training until then.",
+        "* **Joins**: seconds from the start of a host's processes until it may train, median and longest. All begin "
+        "to train together. **First exchange**: seconds of training until then.",
         "* **Carried**: megabytes of the messages that each member passed on.",
         "",
         "| hosts | loss | seeds | exchanges | direct | relayed | lost | joins, s | first exchange, s | carried, MB |",
