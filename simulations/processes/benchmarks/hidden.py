@@ -270,21 +270,21 @@ class Run:
 def page(runs: Sequence[dict[str, Any]], command: str) -> str:
     """The page in Markdown."""
     by_case = {case.name: [run for run in runs if run["case"] == case.name] for case in CASES}
-    steps, commits = max(run["steps"] for run in runs), sorted({run["commit"] for run in runs})
+    steps, commits = max(run["steps"] for run in runs), sorted({run["commit"].partition(",")[0] for run in runs})
     lines = [
         "# hidden: What do hosts lose that nobody can dial?",
         "",
-        f"The demo's job, `byte_gpt` of 0.246 million parameters, {steps:,} steps a host, H = {EVERY}. Hosts are "
-        f"network namespaces with cables of {RATE}. Hidden hosts are behind "
-        f"{', '.join(nat.value for nat in Nat)}, one each. Two cores run all of them. "
+        f"The demo's job, `byte_gpt` of 0.246 million parameters, {steps:,} steps a host, H = {EVERY}. Hosts are network",
+        f"namespaces with cables of {RATE.removesuffix('mbit')} Mbit/s. Each hidden one is behind something else: a",
+        f"{', a '.join(nat.value for nat in Nat)}. Two cores run all of them.",
         f"Commit {', '.join(commits)}, {date.today().isoformat()}.",
         "",
         f"    {command}",
         "",
         "* **Loss** is that of the final models, in nats a byte, held out: mean over hosts and seeds, and each seed's.",
         "* **Exchanges** are those of all hosts, a mean over the seeds. *Lost* are those that mixed nothing.",
-        "* **Joins**: seconds from the start of a host's processes until it may train, median and longest. All begin "
-        "to train together. **First exchange**: seconds of training until then.",
+        "* **Joins**: seconds from the start of a host's processes until it may train, median and longest. All begin to",
+        "  train together. **First exchange**: seconds of training until then.",
         "* **Carried**: megabytes of the messages that each member passed on.",
         "",
         "| hosts | loss | seeds | exchanges | direct | relayed | lost | joins, s | first exchange, s | carried, MB |",

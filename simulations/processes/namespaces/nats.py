@@ -34,10 +34,10 @@ class Nat(Enum):
     """a random outside port for each connection, as carriers do"""
     FULL_CONE = "full-cone NAT"
     """one port is forwarded to the host, whoever dials it"""
-    DOUBLE = "two NATs in a row"
-    """a home router behind a carrier's"""
-    WEB_ONLY = "only ports 80 and 443 out"
-    """a company's firewall"""
+    DOUBLE = "home NAT behind a carrier's"
+    """two in a row"""
+    WEB_ONLY = "firewall that lets only ports 80 and 443 out"
+    """as companies have"""
 
 
 @contextlib.contextmanager
