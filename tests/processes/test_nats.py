@@ -16,7 +16,7 @@ from tests.processes.running import PORT, Host, end
 pytestmark = [pytest.mark.processes, pytest.mark.needs("NAT")]
 RELAY_PORT = 443
 """a firewall that filters lets it pass"""
-Make = Callable[[Sequence[Nat]], list[Host]]
+Make = Callable[..., list[Host]]
 
 
 @pytest.fixture
@@ -27,12 +27,12 @@ def internet() -> Iterator[Lab]:
 
 @pytest.fixture
 def make(tmp_path: Path, internet: Lab) -> Iterator[Make]:
-    """Makes a founder that carries, and one host behind each given NAT. All train."""
+    """Makes a founder that carries, and one host behind each given NAT, with settings of [network]. All train."""
     made: list[Host] = []
     with contextlib.ExitStack() as stack:
         stack.callback(end, made)
 
-        def start(nats: Sequence[Nat]) -> list[Host]:
+        def start(nats: Sequence[Nat], *network: str) -> list[Host]:
             outside, *routers = internet.hosts[: 1 + len(nats)]
             made.append(host(tmp_path, "relay", outside, RELAY_PORT, 'relay = "auto"'))
             made[0].settle_in(None)
@@ -41,7 +41,7 @@ def make(tmp_path: Path, internet: Lab) -> Iterator[Make]:
             until("the founder writes an invite", invite.exists, made)
             for number, (router, nat) in enumerate(zip(routers, nats, strict=True), 1):
                 place = stack.enter_context(behind(router, nat, PORT))
-                made.append(host(tmp_path, f"h{number}", place, PORT))
+                made.append(host(tmp_path, f"h{number}", place, PORT, *network))
                 made[-1].settle_in(invite.read_text())
                 made[-1].start_daemon()
             for each in made:
@@ -92,7 +92,7 @@ def test_nat__lets_connections_out__and_in_only_where_it_says_so(internet: Lab, 
 
 
 def test_behind_two_nats_and_behind_a_firewall__the_hosts_exchange(make: Make) -> None:
-    relay, one, other = net = make([Nat.DOUBLE, Nat.WEB_ONLY])
+    relay, one, other = net = make([Nat.DOUBLE, Nat.WEB_ONLY], 'advertise = "none"')
     for host_, partner in ((one, other), (other, one)):
         until_they_exchange(host_, partner, net)
         assert host_.member(partner.name)["path"] == f"via {relay.name}"
