@@ -38,6 +38,8 @@ MAX_OWN: Final = 64
 NEAR: Final = 1.5
 """Seconds for a connection in a network that this host seems to share, while other addresses are left. Other numbers of
 the same private network may belong to another one."""
+AVOID: Final = 60.0
+"""seconds for which a relay comes last whose link with a peer was lost"""
 POLL: Final = 0.02
 """seconds between looks for answers of the resolver and of second looks"""
 
@@ -79,6 +81,11 @@ class Dialling:
         places = _exact(peer, addresses)
         if places and (places[0], "") not in self._dials:
             self._start(peer, places)
+
+    def avoid(self, peer: bytes, relay: bytes) -> None:
+        """The link with `peer` through `relay` was lost: another relay comes first for a while."""
+        for place in _exact(peer, [through(relay, peer)]):
+            self._reach.avoid(peer, place, self._turn.now + AVOID)
 
     def dial_back(self, asker: bytes, host: str, address: str, until: float) -> None:
         """Find out until then whether `asker`, whose link comes from the IP address `host`, is met at `address`.

@@ -193,8 +193,8 @@ class Links:
             case Failed(connection, cause, result):
                 if connection.link is not None and connection.link.dial is not None:
                     self._dialling.failed(connection.link.dial, cause, result)
-            case Ended(connection):
-                self._ended(connection)
+            case Ended(connection, reason):
+                self._ended(connection, reason)
             case Gone(descriptor):
                 self._listening.descriptor_closed(descriptor)
             case Closed(route):
@@ -212,12 +212,12 @@ class Links:
         else:
             self._dialling.answered(connection, link, link.dial, frames)
 
-    def _ended(self, connection: Connection) -> None:
+    def _ended(self, connection: Connection, reason: str) -> None:
         link = connection.link
         if link is None:
             return
         if link.dial is None:
-            self._close_link(link, "closed by the other side")
+            self._close_link(link, reason)
         else:
             self._dialling.failed(link.dial, Cause("GD-101", "closed the connection during the hello"), "broken")
 
@@ -419,6 +419,8 @@ class Links:
     def _close_link(self, link: Link, reason: str) -> None:
         if self._links.get(link.peer) is link:
             del self._links[link.peer]
+            if link.via:
+                self._dialling.avoid(link.peer, link.via)
             self._turn.tell(LinkDown(link.peer, reason))
             self._carrier.link_down(link.peer)
             for event in self._relayed.relay_gone(link.peer):

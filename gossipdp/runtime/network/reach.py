@@ -9,6 +9,7 @@ before all others, except a relay.
 from __future__ import annotations
 
 import ipaddress
+import math
 import socket
 from collections.abc import Callable, Iterable, Sequence
 from typing import Final, TypeAlias
@@ -115,15 +116,27 @@ class Reach:
         self._read_at = float("-inf")
         self._worked: dict[bytes, str] = {}
         """address at which each peer was met last, the newest last"""
+        self._avoided: dict[tuple[bytes, str], float] = {}
+        """(peer, address through a relay) -> until when it is dialled last, the newest last"""
 
     def order(self, peer: bytes, addresses: Sequence[str], now: float) -> list[str]:
         """`addresses` of `peer`, the one to dial first in front, each once."""
         if len(addresses) < 2:
             return list(addresses)
         worked = self._worked.get(peer)
-        return sorted(
-            dict.fromkeys(addresses), key=lambda each: (bool(relay_of(each)), each != worked, self._rank(each, now))
-        )
+
+        def key(address: str) -> tuple[bool, bool, bool, int]:
+            avoided = now < self._avoided.get((peer, address), -math.inf)
+            return bool(relay_of(address)), avoided, address != worked, self._rank(address, now)
+
+        return sorted(dict.fromkeys(addresses), key=key)
+
+    def avoid(self, peer: bytes, address: str, until: float) -> None:
+        """A link with `peer` through a relay, at `address`, was lost. The other relay comes first until then."""
+        self._avoided.pop((peer, address), None)
+        self._avoided[peer, address] = until
+        if len(self._avoided) > MAX_WORKED:
+            del self._avoided[next(iter(self._avoided))]
 
     def near(self, address: str, now: float) -> bool:
         """Whether ``host:port`` is an IP address of a private network that this host is on, or has a route into."""

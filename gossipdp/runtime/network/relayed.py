@@ -43,6 +43,9 @@ OF_RELAY: Final = (16.0, 64.0)
 """streams that one relay may bring: a second, and at once. Each costs a key exchange"""
 OF_PEER: Final = (1.0, 8.0)
 """the same, of those that the relay says are of one peer"""
+LOST: Final = 2
+"""Messages lost on the data lane after which the link is made anew, through another relay if there is one. An exchange
+waits for each of them until its time-out."""
 HELLO_MESSAGES: Final = 4
 """messages on an inbound stream before a member is proven: a hello, its proof, and some to spare"""
 HELLO_BYTES: Final = 4096
@@ -224,7 +227,10 @@ class Relayed:
                 if stream.unproven and not _may_be_hello(stream, frames):
                     self._end(stream)
                     return [Closed(stream.route)]
-                return self._opened(stream, stream.seal.open(number, frames[1:]))
+                events = self._opened(stream, stream.seal.open(number, frames[1:]))
+                if stream.connection is not None and lane is Lane.DATA and stream.seal.lost >= LOST:
+                    events.append(Ended(stream.connection, "its relay loses messages"))
+                return events
         return self._ended(stream, "the other end has closed it")
 
     def _begun(self, stream: _Stream, key: bytes) -> list[WireEvent]:

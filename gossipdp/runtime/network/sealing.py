@@ -77,6 +77,8 @@ class Seal:
         self._sends, self._receives, self.binding = sends, receives, binding
         self._sent = self._received = 0
         """numbers of the last message sent and of the last one opened"""
+        self.lost = 0
+        """messages that were sent before that one and not opened"""
 
     def __repr__(self) -> str:
         return f"Seal({self.binding[:4].hex()})"
@@ -111,5 +113,6 @@ class Seal:
                 frames.append(decrypt(bytes(box), None, _NONCE.pack(number, place, count), self._receives))
         except (CryptoError, ValueError, TypeError, struct.error):
             raise RemoteProtocolError("a message was changed on its way") from None
+        self.lost += number - self._received - 1
         self._received = number
         return frames

@@ -41,9 +41,10 @@ class Failed:
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """A dialled connection was closed. Everything that had arrived on it was reported before."""
+    """A dialled or relayed connection is over. Everything that had arrived on it was reported before."""
 
     connection: Connection
+    reason: str = "closed by the other side"
 
 
 @dataclass(frozen=True, slots=True)

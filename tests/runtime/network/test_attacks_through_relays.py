@@ -312,3 +312,31 @@ def test_what_waits_at_a_relay_arrives_after_a_direct_link_is_up(net: Net) -> No
     hidden.b.dial(name(open_peer), [at(open_peer)])
     net.until(lambda: linked(hidden.b, open_peer) == linked(open_peer, hidden.b) == [b""])
     net.until(lambda: len(net.events(hidden.b, Received)) == 4)
+
+
+def test_relay_that_loses_payloads_gives_way_to_another(net: Net) -> None:
+    hidden, second = Hidden(net), net.peer()
+    second.carry(math.inf)
+    relays = {name(hidden.relay): (at(hidden.relay),), name(second): (at(second),)}
+    hidden.a.attend((), relays)
+    hidden.b.attend([*relays], relays)
+    assert hidden.b.send(b"", at(second), Lane.CONTROL, PING)
+    net.until(lambda: net.events(hidden.b, CarriedBy))
+    places = [through(relay, name(hidden.b)) for relay in relays]
+    assert hidden.a.send(name(hidden.b), places[0], Lane.CONTROL, PING, places[1:])
+    net.until(lambda: linked(hidden.b, hidden.a) == [name(hidden.relay)])
+    numbers = iter(range(1000))
+
+    def loses(link: Link, lane: Lane, to: bytes, frames: Sequence[Buffer], size: int) -> None:
+        target = hidden.relay._links.linked(to)
+        if target is not None and (lane is Lane.CONTROL or next(numbers) % 2):
+            hidden.relay._links._queues.write(target.connections[lane], [*pack(Carried(link.peer)), *frames])
+
+    hidden.relay._links._carrier.carry = loses  # type: ignore[method-assign]
+    for _ in range(2 * relayed.LOST):
+        assert hidden.a.send(name(hidden.b), places[0], Lane.DATA, HALF, places[1:])
+    net.until(lambda: [event for event in net.events(hidden.b, LinkDown) if event.peer == name(hidden.a)])
+    assert "its relay loses messages" in {event.reason for event in net.events(hidden.b, LinkDown)}
+    net.until(lambda: not linked(hidden.a, hidden.b))
+    assert hidden.a.send(name(hidden.b), places[0], Lane.CONTROL, PING, places[1:])
+    net.until(lambda: linked(hidden.b, hidden.a) == linked(hidden.a, hidden.b) == [name(second)])
