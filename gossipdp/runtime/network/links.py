@@ -54,7 +54,7 @@ __all__ = ["Links"]
 KEYS_HOLD: Final = 3600.0
 """seconds after which a relayed link gets new keys; one that has none after twice this time is closed"""
 RELAYED_DRAIN: Final = 30
-"""A relayed link that was replaced is read for so many times longer than a direct one: much may wait at the relay."""
+"""A replaced relayed link is read 30 times longer than a direct one, because messages may still wait at the relay."""
 MAX_MET: Final = 1024
 """dialled addresses whose peer is remembered"""
 

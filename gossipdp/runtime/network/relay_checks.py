@@ -85,7 +85,7 @@ class RelayChecks:
                 self._context.turn.tell(CarriedBy(relay, False, "members do not reach this peer through it"))
                 continue
             others = [link for link in direct if link.peer != relay]
-            # Whoever was asked last comes last: another member may have a way that this one lacks.
+            # Members of the last round come last. Other members may have a way that these lack.
             chosen = sorted(others, key=lambda link: link.peer in check.asked)[:OPINIONS]
             check.asked = {link.peer for link in chosen}
             for link in chosen:

@@ -241,7 +241,7 @@ class Relayed:
         closed: list[WireEvent] = []
         unproven = [each for each in self._unproven() if each.relay == stream.relay]
         if len(unproven) >= UNPROVEN:
-            # The peer with the most makes room: nobody can lock out others by streams of its own.
+            # The peer with the most streams loses one. So a peer cannot lock out others by its own streams.
             counts = Counter(each.peer for each in unproven)
             oldest = next(each for each in unproven if counts[each.peer] == max(counts.values()))
             self._end(oldest)

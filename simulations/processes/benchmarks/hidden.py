@@ -272,7 +272,7 @@ def page(runs: Sequence[dict[str, Any]], command: str) -> str:
     by_case = {case.name: [run for run in runs if run["case"] == case.name] for case in CASES}
     steps, commits = max(run["steps"] for run in runs), sorted({run["commit"].partition(",")[0] for run in runs})
     lines = [
-        "# hidden: What do hosts lose that nobody can dial?",
+        "# hidden: What does it cost that others cannot dial a host?",
         "",
         f"The demo's job, `byte_gpt` of 0.246 million parameters, {steps:,} steps a host, H = {EVERY}. Hosts are",
         f"network namespaces with cables of {RATE.removesuffix('mbit')} Mbit/s. Each hidden one is behind something",

@@ -33,7 +33,7 @@ class Nat(Enum):
     SYMMETRIC = "symmetric NAT"
     """a random outside port for each connection, as carriers do"""
     FULL_CONE = "full-cone NAT"
-    """one port is forwarded to the host, whoever dials it"""
+    """the router forwards one port to the host"""
     DOUBLE = "home NAT behind a carrier's"
     """two in a row"""
     WEB_ONLY = "firewall that lets only ports 80 and 443 out"
