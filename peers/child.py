@@ -14,8 +14,8 @@ from functools import partial
 import psutil
 
 from gossipdp.runtime.unix_sockets import ATTEMPT
+from peers.error_pipe import ErrorPipe
 from peers.processes import MARK, Ending, family, tie
-from peers.relay import Relay
 
 __all__ = ["Backoff", "Child", "Policy", "ended"]
 
@@ -86,9 +86,9 @@ class Child:
         """starts"""
         self.due = 0.0
         """earliest time of the next start"""
-        self.relay: Relay | None = None
+        self.errors: ErrorPipe | None = None
         self._capture = False
-        """whether the next start's standard error goes through `relay`, which keeps its last lines"""
+        """whether the next start's standard error goes through `errors`, which keeps its last lines"""
         self._started = 0.0
         self._ending: Ending | None = None
         self._not_started: int | None = None
@@ -122,7 +122,7 @@ class Child:
     @property
     def last_lines(self) -> list[str]:
         """The last lines of captured standard error, or the reason why the system did not start the command."""
-        return [self._reason] if self._reason else [] if self.relay is None else self.relay.lines()
+        return [self._reason] if self._reason else [] if self.errors is None else self.errors.lines()
 
     def lived(self, now: float) -> float:
         return now - self._started
@@ -131,13 +131,13 @@ class Child:
         variables = {**self._environment, MARK: self._mark, ATTEMPT: str(self.attempts)}
         self._started, self._reason = now, ""
         self.attempts += 1
-        self.relay = Relay() if self._capture else None
+        self.errors = ErrorPipe() if self._capture else None
         try:
             self.process = subprocess.Popen(
                 self._argv,
                 env=variables,
                 stdin=subprocess.DEVNULL,
-                stderr=None if self.relay is None else self.relay.write_end,
+                stderr=None if self.errors is None else self.errors.write_end,
                 process_group=0,
                 preexec_fn=partial(self._enter, os.getpid()),  # noqa: PLW1509  (this process has one thread)
             )
@@ -147,8 +147,8 @@ class Child:
         else:
             self._record(self.process.pid)
             log.info("%s started, process %d", self.name, self.process.pid)
-        if self.relay is not None:
-            self.relay.take_over()
+        if self.errors is not None:
+            self.errors.take_over()
 
     def _enter(self, parent: int) -> None:
         """In the new process, before it becomes the command: from now on it never runs unknown."""
@@ -158,15 +158,15 @@ class Child:
     def reap(self, now: float, grace: float) -> int | None:
         """Return the exit code once, after the command has ended; negative for a signal. End its descendants."""
         code, self._not_started = self._not_started, None
-        if self.relay is not None and self.relay.open:
-            self.relay.pass_on()
+        if self.errors is not None and self.errors.open:
+            self.errors.pass_on()
         if self.process is not None and (code := self.process.poll()) is not None:
             self.process = None
             self._end(now, grace)
         if self._ending is not None and now >= self.look_at and not self._ending.look(now) and not self.running:
             self._ending = None
-        if self.relay is not None and self.relay.open and self.quiet:
-            self.relay.close()
+        if self.errors is not None and self.errors.open and self.quiet:
+            self.errors.close()
         return code
 
     def postpone(self, now: float, code: int, *, capture: bool = False) -> None:

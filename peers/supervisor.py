@@ -47,11 +47,11 @@ from peers import environment, logs
 from peers.child import Backoff, Child, Policy, ended
 from peers.control import occupied
 from peers.daemon_questions import AttachWatch, finish, saving
+from peers.error_pipe import ErrorPipe
 from peers.home import known_name
 from peers.live.process import shown, suits
 from peers.log_file import log_file
 from peers.processes import LOOK, Guard, adopt, bury, orphans
-from peers.relay import Relay
 from peers.rest import end_if_killed, end_left
 from peers.supervisor_file import DAEMON, GUARD, TRAINING, SupervisorFile
 from peers.verdict import Verdict, gives_up, not_attached, occupied_by, trained_alone
@@ -158,8 +158,8 @@ class Supervisor:
                 return self._code
             if line := self._waits.look(self._waits_for(), now):
                 log.info(line)
-            sources: list[socket.socket | Relay] = [wake]
-            sources += [child.relay for child in self._children if child.relay is not None and child.relay.open]
+            sources: list[socket.socket | ErrorPipe] = [wake]
+            sources += [child.errors for child in self._children if child.errors is not None and child.errors.open]
             readable, _, _ = select.select(sources, [], [], self._wait(now))
             if wake in readable:
                 self._signals(wake.recv(64))

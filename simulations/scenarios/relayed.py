@@ -3,10 +3,10 @@
     python -m simulations.scenarios.relayed --peers 1000 --hidden 0.8 --relays 0.05
 
 The first hosts are relays and the last ones are hidden; all train. They stand in four regions, whose round trips are
-short within a region and long between two. All start within four rounds. Each relay carries exchanges within a budget,
+short within a region and long between two. All start within 80 s. Each relay carries exchanges within a budget,
 the pairs in turn. Its own exchanges, and all control messages, do not wait for it. The budget is scaled with the
-model: 24 kB/s for 16,384 parameters and rounds of 20 s are about the ratio of 200 Mbit/s to a billion parameters and
-rounds of 20 minutes. Measured in the last six rounds, all but the last figure:
+model: 480 kB a round for 16,384 parameters are about the ratio of 200 Mbit/s to a billion parameters and rounds of 20
+minutes. Measured in the last six rounds, all but the last figure:
 
     control     bytes a second that a peer sends on control lanes, and with what a relay carries there
     a round     exchanges of a hidden peer in a round, and of one that can be dialled
@@ -42,15 +42,17 @@ from simulations.simulator.trainer import Trainer, TrainerConfig
 
 __all__ = ["BUDGET", "BUSIEST", "Outcome", "Relayed", "Spread", "play"]
 
-STEP: Final = 2.0
 EVERY: Final = 10
-ROUND: Final = EVERY * STEP
+ROUND: Final = 60.0
 """seconds"""
 SIZE: Final = 16_384
-BUDGET: Final = 24_000.0
+BUDGET: Final = 480_000.0
+"""bytes a round"""
 SEEDS: Final = 3
-JOINING: Final = 4.0 * ROUND
-SETTLING: Final = 3.0 * ROUND
+JOINING: Final = 80.0
+"""seconds within which all start"""
+SETTLING: Final = 60.0
+"""seconds from then to the measured rounds"""
 ROUNDS: Final = 6
 BUSIEST: Final = 2.0
 """what the busiest relay may carry, as a multiple of the mean of all relays"""
@@ -153,11 +155,14 @@ class Relayed:
     Args:
         hidden: share of the peers that nobody can dial.
         relays: share of the peers that carry.
-        budget: bytes per second of data that each relay carries.
+        budget: bytes a round that each relay carries.
+        round_seconds: seconds of a round.
     """
 
-    def __init__(self, seed: int, peers: int, hidden: float, relays: float, budget: float) -> None:
-        self.seed, self.budget = seed, budget
+    def __init__(
+        self, seed: int, peers: int, hidden: float, relays: float, budget: float, round_seconds: float
+    ) -> None:
+        self.seed, self.budget, self.round_seconds = seed, budget / round_seconds, round_seconds
         self.network = Network(seed, Conditions(latency=FAR, job=0.002), listen=self._heard, latency=self._latency)
         config = peer_config(presets.WAN, settings=b"of a relayed run", every=EVERY, warmup_steps=0, early_steps=0)
         self._region = self.network.random("regions")
@@ -165,7 +170,7 @@ class Relayed:
         carriers = max(1, round(relays * peers))
         for index in range(peers):
             host = self.network.add(config, outbound=index >= peers - round(hidden * peers), carries=index < carriers)
-            host.budget = budget
+            host.budget = self.budget
         self.hosts = self.network.hosts
         self.relays = self.hosts[:carriers]
         self._schema = Schema.of([("weight", (SIZE,), "float32", "parameter")])
@@ -188,7 +193,7 @@ class Relayed:
 
     def _start(self, host: Host) -> None:
         self.network.start(host, seeds=self.hosts[:SEEDS], found=host.index == 0)
-        config = TrainerConfig(step_time=STEP)
+        config = TrainerConfig(step_time=self.round_seconds / EVERY)
         self._trainers[host.index] = Trainer(
             self.network, host, self._schema, config, host.index, lambda trainer, what, chunks: None
         )
@@ -203,8 +208,8 @@ class Relayed:
         since = JOINING + SETTLING
         network.run(since)
         before = [(host.sent.copy(), host.carried.copy(), host.offers) for host in self.hosts]
-        network.run(since + ROUNDS * ROUND)
-        seconds = ROUNDS * ROUND
+        seconds = ROUNDS * self.round_seconds
+        network.run(since + seconds)
         control, load, offers = [], [], []
         for host, (sent, carried, offered) in zip(self.hosts, before, strict=True):
             lane = Lane.CONTROL
@@ -213,7 +218,7 @@ class Relayed:
                 load.append((host.carried[Lane.DATA] - carried[Lane.DATA]) / seconds / self.budget)
                 offers.append((host.offers - offered) / seconds)
         behind = [host for host in self.hosts if host.outbound]
-        gaps = [np.diff([*self.met.get(host.index, [0.0]), network.now]).max() / ROUND for host in self.hosts]
+        gaps = [np.diff([*self.met.get(host.index, [0.0]), network.now]).max() / self.round_seconds for host in self.hosts]
         return Outcome(
             self.seed,
             len(self.hosts),
@@ -237,12 +242,20 @@ class Relayed:
         return ended / max(1, len(hosts)) / ROUNDS
 
 
-def play(seed: int, peers: int = 1000, *, hidden: float = 0.8, relays: float = 0.05, budget: float = BUDGET) -> Outcome:
+def play(
+    seed: int,
+    peers: int = 1000,
+    *,
+    hidden: float = 0.8,
+    relays: float = 0.05,
+    budget: float = BUDGET,
+    round_seconds: float = ROUND,
+) -> Outcome:
     """Play one seed. Arguments as of `Relayed`."""
     # A run makes little garbage before its end.
     gc.disable()
     try:
-        return Relayed(seed, peers, hidden, relays, budget).run()
+        return Relayed(seed, peers, hidden, relays, budget, round_seconds).run()
     finally:
         gc.enable()
 
@@ -255,9 +268,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--peers", type=int, default=1000)
     parser.add_argument("--hidden", type=float, default=0.8, metavar="SHARE", help="of the peers (%(default)s)")
     parser.add_argument("--relays", type=float, default=0.05, metavar="SHARE", help="of the peers (%(default)s)")
-    parser.add_argument("--budget", type=float, default=BUDGET, help="bytes a second of a relay (%(default)s)")
+    parser.add_argument("--budget", type=float, default=BUDGET, help="bytes a round of a relay (%(default)s)")
+    parser.add_argument("--round", type=float, default=ROUND, metavar="SECONDS", help="of a round (%(default)s)")
     options = parser.parse_args(arguments)
-    one = play(options.seed, options.peers, hidden=options.hidden, relays=options.relays, budget=options.budget)
+    shares = {"hidden": options.hidden, "relays": options.relays, "budget": options.budget}
+    one = play(options.seed, options.peers, **shares, round_seconds=options.round)
     print(f"{one.peers} peers, {one.relays} relays, seed {one.seed}; {one.events} events, {one.cpu:.0f} s")
     for row in (("", "mean", "most"), *one.rows):
         print("{:45}{:>9}{:>9}".format(*row))

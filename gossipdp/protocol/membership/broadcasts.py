@@ -52,17 +52,29 @@ class Broadcasts:
         self._tiers: list[dict[bytes, Member]] = [{}]
         """by number of transmissions; in each the newest last"""
         self._tier: dict[bytes, int] = {}
+        self._patient: set[bytes] = set()
 
     def __len__(self) -> int:
         return len(self._tier)
 
-    def put(self, record: Member, told: int = 0) -> None:
-        """Queue `record` as if it had been sent `told` times; more means less urgent."""
+    def put(self, record: Member, told: int = 0, *, patient: bool = False) -> None:
+        """Queue `record` as if it had been sent `told` times; more means less urgent.
+
+        Args:
+            patient: the update can wait.
+        """
         self.discard(record.id)
         self._insert(record, told)
+        if patient:
+            self._patient.add(record.id)
+
+    def patient(self, member: bytes) -> bool:
+        """Whether the last update of `member` that was queued can wait."""
+        return member in self._patient
 
     def discard(self, member: bytes) -> None:
         """Drop the update of `member`, if there is one."""
+        self._patient.discard(member)
         tier = self._tier.pop(member, None)
         if tier is not None:
             del self._tiers[tier][member]

@@ -28,7 +28,7 @@ from gossipdp.protocol.wire.messages import (
     State,
 )
 
-__all__ = ["MAX_NEWS", "UNASKED", "Dissemination", "MembershipMessage", "should_tell", "transmit_limit"]
+__all__ = ["MAX_NEWS", "UNASKED", "Dissemination", "MembershipMessage", "can_wait", "should_tell", "transmit_limit"]
 
 MembershipMessage: TypeAlias = Ping | Pong | PingRequest | Nack | PushPull
 
@@ -36,8 +36,8 @@ MAX_NEWS: Final = 12
 """member records piggybacked on one message"""
 MAX_REPORTS: Final = 4
 """progress reports piggybacked on one message"""
-START_TELLS: Final = 3
-"""times that each member spreads the start of another"""
+PATIENT_TELLS: Final = 3
+"""times that each member spreads the start or the new addresses of another"""
 BURST: Final = 4.0
 """seconds of the bulk rate, and of the control rate, that one burst may spend"""
 UNASKED: Final = 0
@@ -65,7 +65,7 @@ class Dissemination:
         self._random, self._outputs, self._progress, self._speed = random, outputs, progress, speed
         self.broadcasts = Broadcasts()
         self.budget = TokenBucket(self._config.bulk_rate, self._config.bulk_rate * BURST, now)
-        """bytes for messages that can wait: gossip of starts, and comparisons of views"""
+        """bytes for messages that can wait: gossip of starts and of addresses, and comparisons of views"""
         self.control = TokenBucket(self._config.control_rate, self._config.control_rate * BURST, now)
         """bytes for all messages"""
         self._ring: list[bytes] = []
@@ -76,23 +76,28 @@ class Dissemination:
         """Steps a second that this peer trains; 0 for none."""
         return self._speed.own
 
-    def spread(self, record: Member, now: float) -> None:
+    def spread(self, record: Member, before: Member | None, now: float) -> None:
         """Spread `record` as news.
 
-        Doubts, refutations and deaths are sent lambda log N times (SWIM). A start can wait. It is sent three times,
-        less the times that other members gossip it meanwhile, and anti-entropy reaches the rest. When many start at
-        once, starts are not gossiped: most receivers would know them already, and anti-entropy tells each once.
+        Doubts, refutations and deaths are sent lambda log N times (SWIM). Starts and new addresses can wait. They are
+        sent three times, less the times that other members gossip them meanwhile, and anti-entropy reaches the rest.
+        When there are many at once, they are not gossiped: most receivers would know them already, and anti-entropy
+        tells each once.
+
+        Args:
+            before: what this peer believed of the member; None for nothing.
         """
-        if record.id != self._view.me.id and _starts(record) and self.budget.left(now) < self.budget.most / 2:
+        patient = can_wait(record, before)
+        if record.id != self._view.me.id and patient and self.budget.left(now) < self.budget.most / 2:
             self.broadcasts.discard(record.id)
             return
         if not self.broadcasts:
             self._gossip_at = max(self._gossip_at, now)
-        self.broadcasts.put(record, max(0, self._limit - START_TELLS) if _starts(record) else 0)
+        self.broadcasts.put(record, max(0, self._limit - PATIENT_TELLS) if patient else 0, patient=patient)
 
     def echo(self, record: Member) -> None:
         """Another member gossips `record`, which this peer believes already."""
-        if _starts(record):
+        if self.broadcasts.patient(record.id):
             self.broadcasts.count(record.id, 1, self._limit)
 
     @property
@@ -111,7 +116,7 @@ class Dissemination:
         for peer in self._next_in_ring(config.gossip_peers):
             records = self.records(peer, now, spread=True)
             size = self.send(peer, Pong(UNASKED, records), now)
-            if all(map(_starts, records)):
+            if all(self.broadcasts.patient(record.id) for record in records if record is not self._view.me):
                 self.budget.spend(size, now)
         # An overdrawn budget delays news. It stops none, or a flood of pings could stop all.
         self._gossip_at = now + min(max(config.gossip_interval, self.control.ready(now) - now), config.probe_interval)
@@ -185,6 +190,14 @@ def should_tell(config: MembershipConfig, member: Member) -> bool:
     return member.state > State.SUSPECT or (member.state == State.SUSPECT and config.lifeguard)
 
 
-def _starts(record: Member) -> bool:
-    """Whether the record tells a start, or a member that was never doubted."""
-    return record.state == State.ALIVE and record.refutation == 0
+def can_wait(record: Member, before: Member | None) -> bool:
+    """Whether news of a member can wait: it starts, or is now dialled elsewhere, and nobody doubts it.
+
+    Args:
+        before: what this peer believed of the member; None for nothing.
+    """
+    if record.state != State.ALIVE:
+        return False
+    if record.refutation == 0 or before is None:
+        return True
+    return before.state == State.ALIVE and before.addresses != record.addresses

@@ -224,7 +224,7 @@ class Merger:
         if known is not None and known.state == record.state == State.SUSPECT:
             merged = self._view.confirm(record)
             if merged is not None:
-                self._dissemination.spread(merged, now)
+                self._dissemination.spread(merged, known, now)
 
     def _adopt(self, record: Member, now: float, *, spread: bool = True) -> None:
         """Believe `record`, and tell other members and the application."""
@@ -234,7 +234,7 @@ class Merger:
             self._prober.joined(record.id)
         self._seeds.changed(now)
         if spread:
-            self._dissemination.spread(record, now)
+            self._dissemination.spread(record, before, now)
         if before is None or _shown(before) != _shown(record):
             self._events.append(MemberChanged(record, None if before is None else before.state))
 

@@ -144,5 +144,6 @@ class OwnRecord:
         self.handle_timer(now)
 
     def _publish(self, me: Member, now: float) -> None:
+        before = self._view.me
         self._view.change_me(self._signer.sign_member(me))
-        self._dissemination.spread(self._view.me, now)
+        self._dissemination.spread(self._view.me, before, now)

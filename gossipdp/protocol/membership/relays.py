@@ -149,7 +149,11 @@ class RelayChoice:
         if due:
             self._balance_at = now + BALANCE * self._view.config.probe_interval
         self._tell()
-        # The order stays while relays stay: each change of an address is news to the whole network.
+        # Each change of an address is news to the whole network. So an address that is added waits for the others that
+        # are asked, and the order stays while relays stay.
+        soon = now + (ANSWER - 1.0) * self._view.config.probe_interval
+        if self._carrying.issuperset(self._view.me.relays) and any(until > soon for until in self._asked.values()):
+            return
         order = [relay for relay in self._view.me.relays if relay in self._carrying]
         order += sorted(self._carrying - {*order}, key=self._distance)
         addresses = tuple(through(relay, self._view.me.id) for relay in order)

@@ -5,9 +5,11 @@ import math
 from random import Random
 
 import pytest
+from msgspec.structs import replace
 
 from gossipdp.protocol.membership import view as module
 from gossipdp.protocol.membership.config import LAN, LOCAL, PRESETS, WAN
+from gossipdp.protocol.membership.dissemination import PATIENT_TELLS, UNASKED, transmit_limit
 from gossipdp.protocol.wire import encoding as wire
 from gossipdp.protocol.wire.messages import (
     MAX_ACCUSERS,
@@ -20,7 +22,7 @@ from gossipdp.protocol.wire.messages import (
     PushPull,
     State,
 )
-from tests.protocol.membership.machines import F, L, Network, Peer, joined, peer_id, record
+from tests.protocol.membership.machines import F, L, Network, Peer, S, joined, peer_id, record
 
 
 def test_member_table_is_bounded_and_the_dead_make_room_first(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -146,3 +148,21 @@ def test_presets_are_named_and_frozen() -> None:
     assert PRESETS == {"local": LOCAL, "lan": LAN, "wan": WAN}
     with pytest.raises(dataclasses.FrozenInstanceError):
         LAN.probe_interval = 3.0  # type: ignore[misc]
+
+
+@pytest.mark.parametrize("told", ["start", "addresses", "refutation"])
+def test_starts_and_new_addresses_are_gossiped_three_times__what_ends_a_doubt_more_often(told: str) -> None:
+    peer = Peer(record(0))
+    peer.hear(Ping(1, tuple(record(number) for number in range(1, 9))), 1, 0.0)
+    before = S if told == "refutation" else State.ALIVE
+    if told != "start":
+        peer.hear(Ping(2, (record(1), record(9, state=before, accusers=(1,) if before == S else ()))), 1, 0.0)
+    peer.run_to(10.0)
+    news = record(9, refutation=int(told != "start"))
+    if told == "addresses":
+        news = replace(news, others=("10.0.1.9:4710",))
+    peer.hear(Ping(3, (record(1), news)), 1, 10.0)
+    sent = [envelope.message for envelope in peer.run_to(40.0)]
+    gossip = [message for message in sent if isinstance(message, Pong) and message.sequence == UNASKED]
+    limit = transmit_limit(LAN.retransmit_multiplier, 10)
+    assert sum(news in message.members for message in gossip) == (limit if told == "refutation" else PATIENT_TELLS)

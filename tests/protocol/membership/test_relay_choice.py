@@ -5,6 +5,7 @@ import math
 from collections import Counter, deque
 from types import SimpleNamespace
 
+import pytest
 from msgspec.structs import replace
 
 from gossipdp.protocol.admission.register import Admission
@@ -144,7 +145,7 @@ def test_near_relay_comes_first__and_one_with_room_before_it():
     host.view.hear(near, 0.0)
     host.view.contacts.sight(near).rtt = 0.005
     host.tick(1.0)
-    assert near in host.relays
+    assert near in host.choice.chosen
     town = Town()
     town.open(2)
     town.open(3)
@@ -185,3 +186,23 @@ def test_relay_that_says_no_is_asked_ever_less_often() -> None:
             choice.answered(town.relays[0].id, False, town.now)
     pauses = [later - earlier for earlier, later in itertools.pairwise(asked)]
     assert [round(pause / AGAIN) for pause in pauses] == [1, 2, 4]
+
+
+@pytest.mark.parametrize("both", [True, False])
+def test_relays_that_answer_soon_are_one_change_of_the_address(both: bool) -> None:
+    """A change is news to the whole network. A relay that does not answer delays the other for a moment."""
+    town = Town()
+    for number in (1, 2):
+        town.open(number)
+    host = Hidden(town, 1000)
+    host.choice.handle_timer(0.0)
+    first, second = host.choice.chosen
+    host.choice.answered(first, True, 0.1)
+    assert host.relays == []
+    if both:
+        host.choice.answered(second, True, 0.3)
+        assert sorted(host.relays) == [first, second]
+    else:
+        host.choice.handle_timer(0.1 + LAN.probe_interval)
+        assert host.relays == [first]
+    assert host.view.me.refutation == 1

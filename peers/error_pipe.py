@@ -6,7 +6,7 @@ import contextlib
 import os
 from typing import Final
 
-__all__ = ["Relay"]
+__all__ = ["ErrorPipe"]
 
 LINES: Final = 8
 WIDTH: Final = 160
@@ -17,7 +17,7 @@ READS: Final = 16
 """Reads in one call, so that a command that writes without end does not hold up the supervisor."""
 
 
-class Relay:
+class ErrorPipe:
     """A pipe from a child. The child inherits `write_end`; `take_over` then closes it in this process."""
 
     def __init__(self) -> None:
