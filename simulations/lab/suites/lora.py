@@ -1,0 +1,189 @@
+"""LoRA: what it costs to average A and B apart, and whether training B alone, or each in turn, is better."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import fields, replace
+from typing import Any, Final
+
+from simulations.lab.core import Setting
+from simulations.lab.failures.hosts import Event, FailureSetting
+from simulations.lab.lora.problem import FREEZING, ByteLora
+from simulations.lab.lora.runs import LoraRun
+from simulations.lab.suites.arms import SHORT_START, explicit_options, with_short_start
+from simulations.lab.suites.base import Arm, Findings, Outcome, Results, Scale, Suite, Table
+from simulations.lab.suites.figures import Reported, check, formatted, mean, reported
+
+__all__ = ["SUITE"]
+
+STEPS: Final = 500
+"""the steps of the warm start included"""
+WARMUP: Final = 100
+BASE: Final = Setting(peers=8, every=20, rounds=STEPS // 20, inner=FREEZING, evaluate_every=STEPS)
+BOTH, ALONE, TURNS = "A and B", "B alone", "A and B in turn"
+WAYS: Final[Mapping[str, Mapping[str, Any]]] = {
+    BOTH: {"trained": "both"},
+    ALONE: {"trained": "B"},
+    TURNS: {"trained": "in turn"},
+}
+"""data of the problem"""
+RATES: Final = (0.001, 0.002, 0.004, 0.008, 0.016)
+PLAIN_RATES: Final = (0.004, 0.008, 0.016)
+RATE: Final[Mapping[str, float]] = {BOTH: 0.008, ALONE: 0.016, TURNS: 0.016}
+"""the best of RATES"""
+PLAIN: Final = "no outer momentum"
+WIDER: Final = "B alone, r 16"
+"""as many parameters as A and B at r 8"""
+LONGER: Final = "A and B in turn, five rounds each"
+APART, TOGETHER, LONGEST = "every host alone, then merged", "one host, N times the batch", "one host, N times the steps"
+TWO, EIGHT = "2 peers", "8 peers"
+COLD, JOINER, UNLIKE = "8 peers, cold", "8 peers, one joins after half of the steps", "8 peers, Dirichlet 0.1"
+RARE: Final = "8 peers, H 100"
+RANKS: Final = (2, 32)
+BY_RATE: Final = "2 peers, by learning rate"
+QUICK: Final[Mapping[str, Any]] = {"width": 16, "blocks": 1, "context": 8, "held_out": 8, "pretraining": 5}
+"""a model for tests"""
+LIMIT: Final = 0.005
+"""nats that averaging A and B apart may cost"""
+
+
+def _rank(rank: int) -> str:
+    return f"8 peers, r {rank}"
+
+
+def _arms(scale: Scale) -> list[Arm]:
+    found: list[Arm] = []
+
+    def add(
+        group: str,
+        label: str,
+        setting: Setting,
+        data: Mapping[str, Any],
+        *,
+        method: str = "pairwise",
+        warmup: int = 0,
+        outer: Mapping[str, float] = {},
+        seeds: int | None = None,
+    ) -> None:
+        """Add an arm; a warm start takes its steps from the rounds."""
+        short = replace(setting, rounds=setting.rounds - warmup // setting.every)
+        options: dict[str, Any] = {**outer, "warmup_steps": warmup} if warmup else {}
+        if scale == "quick":
+            short, data = _quick(short), {**data, **QUICK}
+            options = with_short_start(options, scale)
+        told = explicit_options(method, options)
+        found.append(Arm(group, label, LoraRun(setting=short, data=data, method=method, options=told), seeds))
+
+    for group, peers in ((TWO, 2), (EIGHT, 8)):
+        setting = replace(BASE, peers=peers)
+        for label, data in WAYS.items():
+            add(group, label, replace(setting, lr=RATE[label]), data, warmup=WARMUP)
+        rated = replace(setting, lr=RATE[BOTH])
+        add(group, APART, rated, {}, method="local-only")
+        single = replace(rated, peers=1)
+        add(group, TOGETHER, single, {"batch": peers * ByteLora().batch}, method="local-only")
+        add(group, LONGEST, replace(single, rounds=peers * single.rounds), {}, method="local-only", seeds=1)
+    add(EIGHT, WIDER, replace(BASE, lr=RATE[ALONE]), {**WAYS[ALONE], "rank": 16}, warmup=WARMUP, seeds=1)
+    for label, data in WAYS.items():
+        rated = replace(BASE, lr=RATE[label])
+        add(COLD, label, rated, data, seeds=1)
+        add(RARE, label, replace(rated, every=100, rounds=STEPS // 100), data, warmup=WARMUP, seeds=1)
+        add(JOINER, label, _joined(rated), data, warmup=WARMUP, seeds=1)
+        add(UNLIKE, label, rated, {**data, "dirichlet": 0.1}, warmup=WARMUP, seeds=1)
+        for rank in RANKS:
+            add(_rank(rank), label, rated, {**data, "rank": rank}, warmup=WARMUP, seeds=1)
+    add(UNLIKE, APART, replace(BASE, lr=RATE[BOTH]), {"dirichlet": 0.1}, method="local-only", seeds=1)
+    for lr in RATES:
+        rated = replace(BASE, peers=2, lr=lr)
+        for label, data in WAYS.items():
+            add(BY_RATE, f"{label}, {lr:g}", rated, data, warmup=WARMUP, seeds=1)
+            if lr in PLAIN_RATES:
+                plain = {"lr": 1.0, "momentum": 0.0}
+                add(BY_RATE, f"{label}, {PLAIN}, {lr:g}", rated, data, warmup=WARMUP, outer=plain, seeds=1)
+        add(BY_RATE, f"{APART}, {lr:g}", rated, {}, method="local-only", seeds=1)
+    slower = {**WAYS[TURNS], "stretch": 5 * BASE.every}
+    add(BY_RATE, f"{LONGER}, {RATE[TURNS]:g}", replace(BASE, peers=2, lr=RATE[TURNS]), slower, warmup=WARMUP, seeds=1)
+    return found
+
+
+def _joined(setting: Setting) -> FailureSetting:
+    """The setting with a host that is away for the first half of the steps."""
+    late = Event(host=setting.peers - 1, kind="gone", begin=0.0, end=STEPS / 2)
+    values = {each.name: getattr(setting, each.name) for each in fields(setting)}
+    return FailureSetting(**values, seconds=float(STEPS), events=(late,))
+
+
+def _quick(setting: Setting) -> Setting:
+    short = replace(setting, every=2, rounds=3)
+    if not isinstance(short, FailureSetting):
+        return short
+    seconds = float(SHORT_START + short.every * short.rounds)
+    return replace(short, seconds=seconds, events=tuple(replace(one, end=seconds / 2) for one in short.events))
+
+
+def _read(results: Results) -> Findings:
+    tables = [_table(group, outcomes) for group, outcomes in results.groups.items()]
+    averaged = [(group, results[group, BOTH]) for group in results.groups if group != BY_RATE]
+    checks = [
+        check(
+            f"{group}: what averaging A and B apart costs, nats",
+            f"<= {LIMIT}",
+            outcome.fact("factors") - outcome.fact("products"),
+        )
+        for group, outcome in averaged
+    ]
+    figures: list[Reported] = []
+    for group, outcome in averaged:
+        for label in (ALONE, TURNS):
+            other = results[group, label]
+            figures.append(
+                reported(
+                    f"{group}: {label} above {BOTH}, finished models, nats",
+                    other.finished_loss - outcome.finished_loss,
+                    replicas=other.replica_loss - outcome.replica_loss,
+                )
+            )
+    frozen = mean(results[EIGHT, APART].each(lambda curve: curve.points[0].loss))
+    figures.append(reported("the frozen base on the new text, nats", frozen))
+    return Findings(tables, checks, notes=NOTES, reported=figures)
+
+
+def _table(group: str, outcomes: Mapping[str, Outcome]) -> Table:
+    columns = (
+        "what is trained",
+        "parameters",
+        "single replicas",
+        "mean of the factors",
+        "mean of the products",
+        "apart, %",
+        "finished model",
+        "bytes a parameter",
+    )
+    rows = []
+    for label, outcome in outcomes.items():
+        task = outcome.arm.task
+        assert isinstance(task, LoraRun)
+        several, gossips = outcome.setting.peers > 1, task.method == "pairwise"
+        rows.append(
+            (
+                label,
+                f"{ByteLora(**task.data).parameters:,}",
+                formatted(outcome.replica_losses),
+                *(formatted(outcome.fact(name)) if several else "-" for name in ("factors", "products")),
+                formatted(100.0 * outcome.fact("apart"), 2) if several else "-",
+                formatted(outcome.finished_losses) if gossips else "-",
+                formatted(outcome.bytes, 0) if gossips else "-",
+            )
+        )
+    return Table(f"{group[0].upper()}{group[1:]}", columns, rows)
+
+
+NOTES: Final = ()
+
+SUITE = Suite(
+    name="lora",
+    question="LoRA: may A and B be averaged apart, or is B alone better?",
+    about="",
+    arms=_arms,
+    read=_read,
+)
