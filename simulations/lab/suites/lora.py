@@ -29,9 +29,12 @@ WAYS: Final[Mapping[str, Mapping[str, Any]]] = {
 """data of the problem"""
 RATES: Final = (0.001, 0.002, 0.004, 0.008, 0.016)
 PLAIN_RATES: Final = (0.004, 0.008, 0.016)
-RATE: Final[Mapping[str, float]] = {BOTH: 0.008, ALONE: 0.016, TURNS: 0.016}
+RATE: Final[Mapping[str, float]] = {BOTH: 0.004, ALONE: 0.008, TURNS: 0.002}
 """the best of RATES"""
+FASTER: Final = 0.008
+"""the best of RATES without outer momentum, and without exchanges"""
 PLAIN: Final = "no outer momentum"
+NO_MOMENTUM: Final = {"lr": 1.0, "momentum": 0.0}
 WIDER: Final = "B alone, r 16"
 """as many parameters as A and B at r 8"""
 LONGER: Final = "A and B in turn, five rounds each"
@@ -78,7 +81,9 @@ def _arms(scale: Scale) -> list[Arm]:
         setting = replace(BASE, peers=peers)
         for label, data in WAYS.items():
             add(group, label, replace(setting, lr=RATE[label]), data, warmup=WARMUP)
-        rated = replace(setting, lr=RATE[BOTH])
+        rated = replace(setting, lr=FASTER)
+        for label, seeds in ((BOTH, None), (ALONE, 1), (TURNS, 1)):
+            add(group, f"{label}, {PLAIN}", rated, WAYS[label], warmup=WARMUP, outer=NO_MOMENTUM, seeds=seeds)
         add(group, APART, rated, {}, method="local-only")
         single = replace(rated, peers=1)
         add(group, TOGETHER, single, {"batch": peers * ByteLora().batch}, method="local-only")
@@ -92,14 +97,13 @@ def _arms(scale: Scale) -> list[Arm]:
         add(UNLIKE, label, rated, {**data, "dirichlet": 0.1}, warmup=WARMUP, seeds=1)
         for rank in RANKS:
             add(_rank(rank), label, rated, {**data, "rank": rank}, warmup=WARMUP, seeds=1)
-    add(UNLIKE, APART, replace(BASE, lr=RATE[BOTH]), {"dirichlet": 0.1}, method="local-only", seeds=1)
+    add(UNLIKE, APART, replace(BASE, lr=FASTER), {"dirichlet": 0.1}, method="local-only", seeds=1)
     for lr in RATES:
         rated = replace(BASE, peers=2, lr=lr)
         for label, data in WAYS.items():
             add(BY_RATE, f"{label}, {lr:g}", rated, data, warmup=WARMUP, seeds=1)
             if lr in PLAIN_RATES:
-                plain = {"lr": 1.0, "momentum": 0.0}
-                add(BY_RATE, f"{label}, {PLAIN}, {lr:g}", rated, data, warmup=WARMUP, outer=plain, seeds=1)
+                add(BY_RATE, f"{label}, {PLAIN}, {lr:g}", rated, data, warmup=WARMUP, outer=NO_MOMENTUM, seeds=1)
         add(BY_RATE, f"{APART}, {lr:g}", rated, {}, method="local-only", seeds=1)
     slower = {**WAYS[TURNS], "stretch": 5 * BASE.every}
     add(BY_RATE, f"{LONGER}, {RATE[TURNS]:g}", replace(BASE, peers=2, lr=RATE[TURNS]), slower, warmup=WARMUP, seeds=1)
