@@ -28,11 +28,14 @@ WAYS: Final[Mapping[str, Mapping[str, Any]]] = {
 }
 """data of the problem"""
 RATES: Final = (0.001, 0.002, 0.004, 0.008, 0.016)
-PLAIN_RATES: Final = (0.004, 0.008, 0.016)
+PLAIN_RATES: Final = (0.004, 0.008, 0.016, 0.032)
+"""without outer momentum"""
 RATE: Final[Mapping[str, float]] = {BOTH: 0.004, ALONE: 0.008, TURNS: 0.002}
 """the best of RATES"""
-FASTER: Final = 0.008
-"""the best of RATES without outer momentum, and without exchanges"""
+PLAIN_RATE: Final = 0.016
+"""the best of PLAIN_RATES"""
+LONE_RATE: Final = 0.008
+"""the best of RATES without exchanges"""
 PLAIN: Final = "no outer momentum"
 NO_MOMENTUM: Final = {"lr": 1.0, "momentum": 0.0}
 WIDER: Final = "B alone, r 16"
@@ -81,30 +84,33 @@ def _arms(scale: Scale) -> list[Arm]:
         setting = replace(BASE, peers=peers)
         for label, data in WAYS.items():
             add(group, label, replace(setting, lr=RATE[label]), data, warmup=WARMUP)
-        rated = replace(setting, lr=FASTER)
-        for label, seeds in ((BOTH, None), (ALONE, 1), (TURNS, 1)):
+        rated = replace(setting, lr=PLAIN_RATE)
+        for label, seeds in ((BOTH, None), (TURNS, 1)):
             add(group, f"{label}, {PLAIN}", rated, WAYS[label], warmup=WARMUP, outer=NO_MOMENTUM, seeds=seeds)
+        rated = replace(setting, lr=LONE_RATE)
         add(group, APART, rated, {}, method="local-only")
         single = replace(rated, peers=1)
-        add(group, TOGETHER, single, {"batch": peers * ByteLora().batch}, method="local-only")
+        add(group, TOGETHER, single, {"batch": peers * ByteLora().batch}, method="local-only", seeds=1)
         add(group, LONGEST, replace(single, rounds=peers * single.rounds), {}, method="local-only", seeds=1)
     add(EIGHT, WIDER, replace(BASE, lr=RATE[ALONE]), {**WAYS[ALONE], "rank": 16}, warmup=WARMUP, seeds=1)
-    for label, data in WAYS.items():
-        rated = replace(BASE, lr=RATE[label])
+    for label in (BOTH, ALONE):
+        rated, data = replace(BASE, lr=RATE[label]), WAYS[label]
         add(COLD, label, rated, data, seeds=1)
         add(RARE, label, replace(rated, every=100, rounds=STEPS // 100), data, warmup=WARMUP, seeds=1)
         add(JOINER, label, _joined(rated), data, warmup=WARMUP, seeds=1)
         add(UNLIKE, label, rated, {**data, "dirichlet": 0.1}, warmup=WARMUP, seeds=1)
         for rank in RANKS:
             add(_rank(rank), label, rated, {**data, "rank": rank}, warmup=WARMUP, seeds=1)
-    add(UNLIKE, APART, replace(BASE, lr=FASTER), {"dirichlet": 0.1}, method="local-only", seeds=1)
+    add(UNLIKE, APART, replace(BASE, lr=LONE_RATE), {"dirichlet": 0.1}, method="local-only", seeds=1)
     for lr in RATES:
         rated = replace(BASE, peers=2, lr=lr)
         for label, data in WAYS.items():
             add(BY_RATE, f"{label}, {lr:g}", rated, data, warmup=WARMUP, seeds=1)
-            if lr in PLAIN_RATES:
-                add(BY_RATE, f"{label}, {PLAIN}, {lr:g}", rated, data, warmup=WARMUP, outer=NO_MOMENTUM, seeds=1)
         add(BY_RATE, f"{APART}, {lr:g}", rated, {}, method="local-only", seeds=1)
+    for lr in PLAIN_RATES:
+        rated = replace(BASE, peers=2, lr=lr)
+        for label, data in WAYS.items():
+            add(BY_RATE, f"{label}, {PLAIN}, {lr:g}", rated, data, warmup=WARMUP, outer=NO_MOMENTUM, seeds=1)
     slower = {**WAYS[TURNS], "stretch": 5 * BASE.every}
     add(BY_RATE, f"{LONGER}, {RATE[TURNS]:g}", replace(BASE, peers=2, lr=RATE[TURNS]), slower, warmup=WARMUP, seeds=1)
     return found
@@ -138,15 +144,24 @@ def _read(results: Results) -> Findings:
     ]
     figures: list[Reported] = []
     for group, outcome in averaged:
-        for label in (ALONE, TURNS):
-            other = results[group, label]
-            figures.append(
-                reported(
-                    f"{group}: {label} above {BOTH}, finished models, nats",
-                    other.finished_loss - outcome.finished_loss,
-                    replicas=other.replica_loss - outcome.replica_loss,
-                )
+        others = {label: results.groups[group][label] for label in (ALONE, TURNS) if label in results.groups[group]}
+        figures += [
+            reported(
+                f"{group}: {label} above {BOTH}, finished models, nats",
+                other.finished_loss - outcome.finished_loss,
+                replicas=other.replica_loss - outcome.replica_loss,
             )
+            for label, other in others.items()
+        ]
+    for group in (TWO, EIGHT):
+        once, plain, ours = (results[group, label] for label in (APART, f"{BOTH}, {PLAIN}", BOTH))
+        named = {
+            f"{BOTH}, {PLAIN}, above that with it, finished models": plain.finished_loss - ours.finished_loss,
+            f"{BOTH} above one host alone": ours.finished_loss - once.replica_loss,
+            f"{BOTH} above one host, N times the batch": ours.finished_loss - results[group, TOGETHER].replica_loss,
+            "averaged once, factors above products": once.fact("factors") - once.fact("products"),
+        }
+        figures += [reported(f"{group}: {name}, nats", figure) for name, figure in named.items()]
     frozen = mean(results[EIGHT, APART].each(lambda curve: curve.points[0].loss))
     figures.append(reported("the frozen base on the new text, nats", frozen))
     return Findings(tables, checks, notes=NOTES, reported=figures)
@@ -182,12 +197,33 @@ def _table(group: str, outcomes: Mapping[str, Outcome]) -> Table:
     return Table(f"{group[0].upper()}{group[1:]}", columns, rows)
 
 
-NOTES: Final = ()
+NOTES: Final = (
+    "Mean of the factors: the model of mean(A) and mean(B), which averaging leaves. Mean of the products: W + "
+    "mean(A B) of the same replicas, whose rank may be as high as N r. Apart: the norm of the difference of "
+    "these two, as a share of the mean product's. All three are of the replicas at the end of training. The "
+    "finished model is what `gossipdp finish` leaves afterwards.",
+    "Learning rates: those of the last table were tried with seed 0 and 2 peers. The other tables have the best of "
+    f"them: {', '.join(f'{label} {rate:g}' for label, rate in RATE.items())}, without outer momentum {PLAIN_RATE:g}, "
+    f"without exchanges {LONE_RATE:g}. The same rates serve 8 peers, other r and other H.",
+    "In turn, the frozen factor takes no step of AdamW. The outer momentum of `pairwise` goes on moving it. Only the "
+    "rows without outer momentum are RoLoRA's way.",
+)
 
 SUITE = Suite(
     name="lora",
     question="LoRA: may A and B be averaged apart, or is B alone better?",
-    about="",
+    about="A transformer of two blocks (width 64, context 32) learned the standard library's Python in "
+    f"{ByteLora.pretraining:,} steps of 16 windows. LoRA (Hu et al. 2021, arXiv 2106.09685) adapts its eight "
+    "matrices to the C++ headers of torch: r 8 unless stated, alpha 8 and A's spread as in PEFT. Every host "
+    f"makes {STEPS} steps of {ByteLora.batch} windows. Pairwise has the daemon's defaults, H = {BASE.every} and "
+    f"a warm start of {WARMUP} of these steps. Links take no time. A and B: both are trained, and each is "
+    "averaged by itself (FedIT, Zhang et al. 2023, arXiv 2305.05644). B alone: A is drawn once, is the same "
+    "everywhere, and stays (LoRA-FA, Zhang et al. 2023, arXiv 2308.03303; FFA-LoRA, Sun et al. 2024, arXiv "
+    f"2403.12313). In turn: B in one stretch of {BASE.every} steps, A in the next (RoLoRA, Chen et al. 2025, "
+    "arXiv 2502.01755). Then merged: hosts train A and B from one start without exchanges, and the products are "
+    "averaged once. Such exact means need a change of the frozen weights (FedEx-LoRA, Singhal et al. 2024, "
+    "arXiv 2410.09432) or a rank of N r (FLoRA, Wang et al. 2024, arXiv 2409.05976). The joiner arrives when "
+    "half of the steps are over, and copies a member's factors and moments.",
     arms=_arms,
     read=_read,
 )
