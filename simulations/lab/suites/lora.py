@@ -38,8 +38,6 @@ LONE_RATE: Final = 0.008
 """the best of RATES without exchanges"""
 PLAIN: Final = "no outer momentum"
 NO_MOMENTUM: Final = {"lr": 1.0, "momentum": 0.0}
-WIDER: Final = "B alone, r 16"
-"""as many parameters as A and B at r 8"""
 LONGER: Final = "A and B in turn, five rounds each"
 APART, TOGETHER, LONGEST = "every host alone, then merged", "one host, N times the batch", "one host, N times the steps"
 TWO, EIGHT = "2 peers", "8 peers"
@@ -92,7 +90,6 @@ def _arms(scale: Scale) -> list[Arm]:
         single = replace(rated, peers=1)
         add(group, TOGETHER, single, {"batch": peers * ByteLora().batch}, method="local-only", seeds=1)
         add(group, LONGEST, replace(single, rounds=peers * single.rounds), {}, method="local-only", seeds=1)
-    add(EIGHT, WIDER, replace(BASE, lr=RATE[ALONE]), {**WAYS[ALONE], "rank": 16}, warmup=WARMUP, seeds=1)
     for label in (BOTH, ALONE):
         rated, data = replace(BASE, lr=RATE[label]), WAYS[label]
         add(COLD, label, rated, data, seeds=1)
@@ -101,7 +98,6 @@ def _arms(scale: Scale) -> list[Arm]:
         add(UNLIKE, label, rated, {**data, "dirichlet": 0.1}, warmup=WARMUP, seeds=1)
         for rank in RANKS:
             add(_rank(rank), label, rated, {**data, "rank": rank}, warmup=WARMUP, seeds=1)
-    add(UNLIKE, APART, replace(BASE, lr=LONE_RATE), {"dirichlet": 0.1}, method="local-only", seeds=1)
     for lr in RATES:
         rated = replace(BASE, peers=2, lr=lr)
         for label, data in WAYS.items():
