@@ -135,6 +135,7 @@ def _read(results: Results) -> Findings:
             f"{group}: what averaging A and B apart costs, nats",
             f"<= {LIMIT}",
             outcome.fact("factors") - outcome.fact("products"),
+            digits=5,
         )
         for group, outcome in averaged
     ]
