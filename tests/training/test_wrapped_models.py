@@ -174,13 +174,19 @@ def test_of_a_frozen_model_with_adapters_only_these_are_exchanged(daemon: Pumped
 
 
 @pytest.mark.filterwarnings("ignore")  # those of the frameworks are their own affair
-def test_adapters_of_peft_are_exchanged_and_exported(daemon: PumpedDaemon, tmp_path: Path) -> None:
+@pytest.mark.parametrize("factors", [("lora_A", "lora_B"), ("lora_B",)], ids=["A and B", "B alone"])
+def test_adapters_of_peft_are_exchanged_and_exported(
+    daemon: PumpedDaemon, tmp_path: Path, factors: tuple[str, ...]
+) -> None:
     peft = pytest.importorskip("peft", reason="peft is not installed")
     transformers = pytest.importorskip("transformers", reason="transformers is not installed")
     from peers import export
 
     gpt2().save_pretrained(tmp_path / "model")
     network = peft.get_peft_model(gpt2(), peft.LoraConfig(r=2, target_modules=["c_attn"], modules_to_save=["wpe"]))
+    for name, parameter in network.named_parameters():
+        if "lora_" in name and not any(factor in name for factor in factors):
+            parameter.requires_grad_(False)
     network.save_pretrained(tmp_path / "base")
     optimizer = torch.optim.AdamW([each for each in network.parameters() if each.requires_grad], lr=0.1)
     tokens = torch.arange(32)[None] % 61
@@ -188,7 +194,7 @@ def test_adapters_of_peft_are_exchanged_and_exported(daemon: PumpedDaemon, tmp_p
         for _ in range(4):
             network(input_ids=tokens, labels=tokens).loss.backward()
             optimizer.step()
-    assert len(names(network)) == 2 * 2 + 1 and all("default" in name for name in names(network))
+    assert len(names(network)) == 2 * len(factors) + 1 and all("default" in name for name in names(network))
     export.export_model(checkpoint_of(daemon, tmp_path), tmp_path / "out", tmp_path / "base")
     whole = transformers.AutoModelForCausalLM.from_pretrained(tmp_path / "model")
     assert torch.equal(logits(peft.PeftModel.from_pretrained(whole, tmp_path / "out")), logits(network))

@@ -38,6 +38,7 @@ from simulations.lab.suites import (
     defaults,
     failures,
     gap,
+    lora,
     outer,
     scale,
     stability,
@@ -53,7 +54,7 @@ SUITES: dict[str, Suite] = {
     module.SUITE.name: module.SUITE
     for module in (
         *(b1, b2, b3, b4, b5, b6, b7, b8, b9, clock, failures, stability),
-        *(gap, scale, warmstart, defaults, outer, trials),
+        *(gap, scale, warmstart, defaults, outer, trials, lora),
     )
 }
 
@@ -63,6 +64,7 @@ ANSWERS: Final = "answers"
 KEPT: Final = Path("runs/lab")
 EVERYTHING: Final = (
     "simulations.lab.failures.runs",
+    "simulations.lab.lora.runs",
     "simulations.lab.runs.registry",
     "simulations.lab.stability.cells",
     "simulations.lab.theory.consensus",

@@ -13,6 +13,7 @@ from typing import Any
 from simulations.lab.baselines import BASELINES
 from simulations.lab.compressors import COMPRESSORS
 from simulations.lab.core import Lab, Method, Problem, Setting, play_in
+from simulations.lab.lora.problem import ByteLora
 from simulations.lab.methods.attacked import AttackedPairwise
 from simulations.lab.methods.conditions import ChurningPairwise, FlippedLabels, Pretrained
 from simulations.lab.methods.pairwise import PairwiseGossip, PairwiseOptions
@@ -83,6 +84,9 @@ METHODS: dict[str, Callable[..., Method]] = {
 
 TASKS: dict[str, Callable[..., Problem]] = {**PROBLEMS, "started": Pretrained, "flipped": FlippedLabels}
 """problems, and problems under conditions, which name their problem as `of`"""
+
+# A line in the dictionary would change the fingerprint of every kept answer.
+TASKS["byte-lora"] = ByteLora
 
 
 def answered(

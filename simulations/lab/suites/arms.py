@@ -11,7 +11,7 @@ from simulations.lab.core import Setting
 from simulations.lab.runs.runs import Run
 from simulations.lab.suites.base import Arm, Scale
 
-__all__ = ["DAEMON", "Ways", "arms", "at_scale", "explicit_options", "with_short_start"]
+__all__ = ["DAEMON", "SHORT_START", "Ways", "arms", "at_scale", "explicit_options", "with_short_start"]
 
 Ways: TypeAlias = Mapping[str, tuple[str, Mapping[str, Any]]]
 """method and options, by label"""
