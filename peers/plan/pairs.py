@@ -330,8 +330,8 @@ class PairClock(ABC, Generic[T, S, Options]):
 
     def _outer_step(self, timeline: T) -> Outer:
         """The outer step of the round that begins."""
-        apart, fill = spread([float(speed) for speed in self._speeds(timeline)]), self._fill(timeline)
-        usual, options = usual_step(early=self._early(timeline), fill=fill, spread=apart), self.options
+        speeds, fill, options = self._speeds(timeline).tolist(), self._fill(timeline), self.options
+        usual = usual_step(early=self._early(timeline), fill=fill, spread=spread(speeds), peers=len(speeds))
         momentum = usual.momentum if options.momentum is None else options.momentum
         lr = usual.lr if options.lr is None else options.lr
         return Outer(lr, momentum, waits=waits(momentum, fill))

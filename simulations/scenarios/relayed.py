@@ -218,7 +218,9 @@ class Relayed:
                 load.append((host.carried[Lane.DATA] - carried[Lane.DATA]) / seconds / self.budget)
                 offers.append((host.offers - offered) / seconds)
         behind = [host for host in self.hosts if host.outbound]
-        gaps = [np.diff([*self.met.get(host.index, [0.0]), network.now]).max() / self.round_seconds for host in self.hosts]
+        gaps = [
+            np.diff([*self.met.get(host.index, [0.0]), network.now]).max() / self.round_seconds for host in self.hosts
+        ]
         return Outcome(
             self.seed,
             len(self.hosts),
@@ -229,7 +231,7 @@ class Relayed:
             Spread.of([len(relay.attending) for relay in self.relays]),
             Spread.of(load),
             Spread.of(offers),
-            float(max(gaps)),
+            float(max(gaps)) / self.round_seconds,
             sum(not any(host.id in relay.attending for relay in self.relays) for host in behind),
             network.events,
             network.now,

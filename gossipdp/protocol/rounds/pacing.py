@@ -179,7 +179,8 @@ class Pacing:
         part, made = min(1.0, self._share), self._made
         if self.warming_up or self.alone or self.runaway.active:
             return Outer(1.0, 0.0, part, made)
-        usual = usual_step(early=self.early, fill=self.fill, spread=self._speed.spread)
+        speed = self._speed
+        usual = usual_step(early=self.early, fill=self.fill, spread=speed.spread, peers=max(2, speed.peers))
         lr = usual.lr if self._config.lr is None else self._config.lr
         momentum = usual.momentum if self._config.momentum is None else self._config.momentum
         return Outer(lr, momentum, part, made, waits(momentum, self.fill))

@@ -47,13 +47,13 @@ class Speed:
     """The speed of one peer.
 
     `own` is in steps a second; 0 while it is unknown or no steps are made. `factor` is `own` relative to the median of
-    all peers, this one included; 1 while unknown. `spread` is that of all these speeds.
+    all peers, this one included; 1 while unknown. `spread` is that of all these speeds, and `peers` their number.
     """
 
     def __init__(self) -> None:
         self._rounds: deque[tuple[float, float]] = deque(maxlen=MOST)
         """end of each of the last rounds, and seconds a step in it"""
-        self.own, self.factor, self.spread = 0.0, 1.0, 0.0
+        self.own, self.factor, self.spread, self.peers = 0.0, 1.0, 0.0, 1
 
     def trained(self, seconds: float, now: float) -> float:
         """A round of this peer is over, in which a step took `seconds`.
@@ -73,6 +73,7 @@ class Speed:
 
     def compare(self, others: Sequence[float]) -> None:
         """Follow the speeds of other members, in steps a second."""
+        self.peers = 1 + len(others)
         self.factor = settle(self.factor, self.own, others)
         self.spread = spread([self.own, *others]) if self.own else 0.0
 

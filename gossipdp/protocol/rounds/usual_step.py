@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Final
 
 from gossipdp.protocol.model import Outer
@@ -15,6 +16,10 @@ LATE_MOMENTUM: Final = 0.8
 UNEQUAL: Final = 0.16
 """what mu loses after that for each doubling by which speeds are apart. Under much momentum replicas whose steps are
 unequal drift apart"""
+FEW: Final = 0.8
+"""mu is at most 1 - FEW / sqrt(N) among N members. It makes a movement up to 1 / (1 - mu) times as long, and the mean
+of N movements is up to sqrt(N) times shorter than each. So a few hosts do not move as at a rate too high for each of
+them. A rate times sqrt(N) suits a batch of N hosts as well (Malladi et al. 2022, arXiv 2205.10287)"""
 LATE_LANDING: Final = 0.3
 """what alpha loses where an exchange fills its round, and its correction lands a whole round late"""
 TOGETHER: Final = 0.35
@@ -22,16 +27,18 @@ TOGETHER: Final = 0.35
 makes the outer loop swing"""
 
 
-def usual_step(*, early: bool, fill: float, spread: float) -> Outer:
+def usual_step(*, early: bool, fill: float, spread: float, peers: int) -> Outer:
     """The outer step of a whole round.
 
     Args:
         early: the network is in its early rounds.
         fill: share of a round that one exchange takes; 0 while unknown.
         spread: see `speed.spread`.
+        peers: members that train, this one included.
     """
     late = max(EARLY_MOMENTUM, LATE_MOMENTUM - UNEQUAL * spread)
-    return Outer(1.0 - LATE_LANDING * min(1.0, fill), EARLY_MOMENTUM if early else late)
+    most = max(0.0, 1.0 - FEW / math.sqrt(peers))
+    return Outer(1.0 - LATE_LANDING * min(1.0, fill), min(most, EARLY_MOMENTUM if early else late))
 
 
 def waits(momentum: float, fill: float) -> bool:

@@ -185,7 +185,7 @@ def pairwise(trial: Trial, attack: Attack, clip: float = AUTO_CLIP) -> list[floa
     honest = peers[trial.bad :]
     for round in range(trial.rounds):
         early = round < EARLY_SHARE * trial.rounds
-        outer = usual_step(early=early, fill=0.0, spread=0.0)
+        outer = usual_step(early=early, fill=0.0, spread=0.0, peers=trial.peers)
         for peer, x in zip(
             peers, trial.trained(np.stack([peer.x for peer in peers]), attack, round, random), strict=True
         ):

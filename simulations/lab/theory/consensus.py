@@ -375,7 +375,7 @@ def momenta(trials: int, seed: int) -> Iterable[Row]:
 
 def product(runs: int, seed: int) -> Iterable[Row]:
     """The shipped momentum of late rounds, and one that does not agree, by the daemon's own code."""
-    ships = usual_step(early=False, fill=0.0, spread=0.0).momentum
+    ships = usual_step(early=False, fill=0.0, spread=0.0, peers=16).momentum
     for kappa, mu in ((PairwiseOptions().kappa, ships), (1.0, 0.9)):
         measured = measured_growth(16, mu, kappa, seed, runs)
         yield _row(f"growth by pairwise, kappa {kappa}, mu {mu}, N 16", momentum(16, mu, kappa), measured)

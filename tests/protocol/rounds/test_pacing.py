@@ -23,6 +23,7 @@ class Paced:
         self.speed = SimpleNamespace(
             factor=1.0,
             spread=0.0,
+            peers=16,
             trained=lambda seconds, now: self.looks.append(seconds),
             compare=lambda others: None,
             rests=lambda: None,
@@ -170,6 +171,16 @@ def test_later_momentum_falls_with_the_spread_of_speeds_to_that_of_early_rounds(
     for paced.speed.spread in (0.0, 0.625, 4.0):
         found.append(paced.pacing.outer().momentum)
     assert found == [0.8, pytest.approx(0.7), 0.6]
+
+
+def test_few_members_have_less_momentum() -> None:
+    """Two hosts with the momentum of many were worse than each alone, at rates that suit one host."""
+    paced = Paced()
+    paced.pacing.mixed(0.0)
+    found = []
+    for paced.speed.peers in (1, 2, 4, 8, 16, 1000):
+        found.append(round(paced.pacing.outer().momentum, 2))
+    assert found == [0.43, 0.43, 0.6, 0.72, 0.8, 0.8], "1: no member's speed is known yet"
 
 
 def test_h_follows_speed_in_the_warm_start_and_is_at_least_one_step() -> None:
