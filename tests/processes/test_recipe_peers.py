@@ -24,6 +24,8 @@ pytestmark = [pytest.mark.processes, pytest.mark.recipes]
 
 RECIPES = Path(__file__).parents[2] / "peers" / "jobs" / "recipes"
 SETTINGS = "[exchange]\nevery = 10\nwarmup_steps = 40\nearly_steps = 100\n"
+OFTEN = "[exchange]\nevery = 4\nwarmup_steps = 16\nearly_steps = 40\n"
+"""for few steps that are long"""
 UNTRAINED = 5.5
 """nats per byte"""
 AGREE = 0.005
@@ -56,6 +58,45 @@ def of_transformers(saved: Path) -> float:
         return float(model(input_ids=held_out(), labels=held_out()).loss)
 
 
+def of_adapter(saved: Path) -> float:
+    """Of PEFT's adapter on the base that all recipes make."""
+    import peft
+    import transformers
+
+    from peers.jobs.recipes import tiny
+
+    base = transformers.AutoModelForCausalLM.from_pretrained(tiny.base_model())
+    model = peft.PeftModel.from_pretrained(base, saved).eval()
+    tokens = byte_gpt.validation_windows(64, 63)
+    with torch.no_grad():
+        return float(model(input_ids=tokens, labels=tokens).loss)
+
+
+def of_letters(saved: Path) -> float:
+    """Minus the logarithm of how probable a small letter is, which is rewarded."""
+    import transformers
+
+    tokenizer = transformers.AutoTokenizer.from_pretrained(saved)
+    small = torch.tensor(tokenizer("abcdefghijklmnopqrstuvwxyz")["input_ids"])
+    model = transformers.AutoModelForCausalLM.from_pretrained(saved).eval()
+    with torch.no_grad():
+        chances = model(input_ids=byte_gpt.validation_windows(64, 15)).logits[:, -1].softmax(-1)
+    return -float(chances[:, small].sum(-1).mean().log())
+
+
+def of_embeddings(saved: Path) -> float:
+    """Of finding the second part of a piece among those of 64 pieces, by the first part."""
+    import sentence_transformers
+
+    model = sentence_transformers.SentenceTransformer(str(saved), device="cpu")
+    pieces = [bytes(window.tolist()).decode(errors="replace") for window in byte_gpt.validation_windows(64, 71)]
+    first, second = (
+        model.encode(part, convert_to_tensor=True, normalize_embeddings=True, show_progress_bar=False)
+        for part in ([piece[:48] for piece in pieces], [piece[24:] for piece in pieces])
+    )
+    return float(torch.nn.functional.cross_entropy(20 * first @ second.T, torch.arange(64)))
+
+
 # -- the recipes ----------------------------------------------------------------------------------------------------
 
 
@@ -85,6 +126,11 @@ KINDS = {
     "lightning_trainer": Recipe(of_bytes, "lightning"),
     "accelerate_loop": Recipe(of_bytes, "accelerate", ranks=2),
     "ray_train": Recipe(of_bytes, "ray"),
+    "lora_loop": Recipe(of_adapter, "peft", trained=4.5),
+    "lora_trainer": Recipe(of_adapter, "peft", trained=4.5),
+    "trl_sft": Recipe(of_adapter, "trl", trained=4.5),
+    "trl_grpo": Recipe(of_letters, "trl", steps=120, settings=OFTEN, trained=0.7),
+    "sentence_transformer": Recipe(of_embeddings, "sentence_transformers", trained=2.5),
 }
 
 
@@ -147,12 +193,16 @@ def test_two_hosts_of_a_recipe_end_with_one_model_no_worse_than_alone(
         assert host.training is not None
         assert host.training.ended(moves=host.exchanges) == 0, host.last_words()
     exchanges = [host.exchanges() for host in made.hosts]
+    status = made.founder.status()
     assert gossipdp("--home", str(made.founder.home), "finish").returncode == 0, made.founder.last_words()
     losses = [final(host, recipe, tmp_path / host.name, tmp_path / f"{host.name}-exported") for host in made.hosts]
     without = alone(name, recipe, tmp_path, variables)
     told = f"{exchanges} exchanges, final {losses[0]:.3f} and {losses[1]:.3f}, alone {without:.3f}"
     print(f"\n{name}, {recipe.ranks} ranks, {recipe.steps} steps: {told}")
     assert min(exchanges) >= 8
+    if (adapter := tmp_path / made.founder.name / "adapter_model.safetensors").exists():
+        assert status["parameters"] == sum(each.numel() for each in load_file(adapter).values())
+        assert status["exchanged_bytes"] < status["exchanged_parameters"] <= status["parameters"] * exchanges[0]
     assert abs(losses[0] - losses[1]) <= AGREE
     assert max(losses) < recipe.trained
     assert max(losses) < without + WORSE
