@@ -126,9 +126,9 @@ KINDS = {
     "lightning_trainer": Recipe(of_bytes, "lightning"),
     "accelerate_loop": Recipe(of_bytes, "accelerate", ranks=2),
     "ray_train": Recipe(of_bytes, "ray"),
-    "lora_loop": Recipe(of_adapter, "peft", trained=4.5),
-    "lora_trainer": Recipe(of_adapter, "peft", trained=4.5),
-    "trl_sft": Recipe(of_adapter, "trl", trained=4.5),
+    "lora_loop": Recipe(of_adapter, "peft", steps=120, settings=OFTEN, trained=4.5),
+    "lora_trainer": Recipe(of_adapter, "peft", steps=120, settings=OFTEN, trained=4.5),
+    "trl_sft": Recipe(of_adapter, "trl", steps=120, settings=OFTEN, trained=4.5),
     "trl_grpo": Recipe(of_letters, "trl", steps=120, settings=OFTEN, trained=0.7),
     "sentence_transformer": Recipe(of_embeddings, "sentence_transformers", trained=2.5),
 }
