@@ -21,9 +21,12 @@ transformers.logging.set_verbosity_error()
 
 
 def tokenizer() -> PreTrainedTokenizerFast:
-    """A token for each byte, and one for the end of a text, which also fills up."""
+    """A token for each byte, with the byte as its number, and one for the end of a text, which also fills up."""
+    # The alphabet has a letter for each byte: itself if it can be printed, and else one of the letters after these.
+    printed = [*range(33, 127), *range(161, 173), *range(174, 256)]
+    order = [*printed, *(byte for byte in range(256) if byte not in printed)]
     letters = sorted(pre_tokenizers.ByteLevel.alphabet())
-    bytes_alone = Tokenizer(models.BPE({letter: number for number, letter in enumerate(letters)}, []))
+    bytes_alone = Tokenizer(models.BPE(dict(zip(letters, order, strict=True)), []))
     bytes_alone.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
     bytes_alone.decoder = decoders.ByteLevel()
     made = PreTrainedTokenizerFast(tokenizer_object=bytes_alone, eos_token="<end>", pad_token="<end>")
