@@ -18,6 +18,7 @@ import torch
 from safetensors.torch import load_file
 
 from peers.jobs import byte_gpt
+from peers.jobs.images import load_images
 from tests.processes.running import Host, Network, Process, environment, gossipdp, until
 
 pytestmark = [pytest.mark.processes, pytest.mark.recipes]
@@ -97,6 +98,47 @@ def of_embeddings(saved: Path) -> float:
     return float(torch.nn.functional.cross_entropy(20 * first @ second.T, torch.arange(64)))
 
 
+def of_diffusers(saved: Path) -> float:
+    """Mean square error of the noise that the UNet predicts, of the held-out images at fixed times."""
+    from diffusers import DDPMPipeline
+
+    pipeline = DDPMPipeline.from_pretrained(saved)
+    clean = load_images()[1].pixels.view(-1, 1, 8, 8) * 2 - 1
+    noise = torch.randn(clean.shape, generator=torch.Generator().manual_seed(0))
+    times = torch.arange(len(clean)) * 1000 // len(clean)
+    with torch.no_grad():
+        predicted = pipeline.unet(pipeline.scheduler.add_noise(clean, noise, times), times).sample
+    return float((predicted - noise).square().mean())
+
+
+def of_timm(saved: Path) -> float:
+    import timm
+
+    model = timm.create_model("test_resnet", num_classes=10, in_chans=1).eval()
+    model.load_state_dict(load_file(saved))
+    images = load_images()[1]
+    pixels = images.pixels.view(-1, 1, 8, 8).repeat_interleave(4, 2).repeat_interleave(4, 3)
+    with torch.no_grad():
+        return float(torch.nn.functional.cross_entropy(model(pixels), images.labels))
+
+
+def of_cart_pole(saved: Path) -> float:
+    """The share of 500 steps that the likeliest actions miss, on average over ten episodes."""
+    import gymnasium
+
+    weights, balanced = load_file(saved), 0.0
+    pole = gymnasium.make("CartPole-v1")
+    for seed in range(10):
+        state, ended = torch.from_numpy(pole.reset(seed=seed)[0]), False
+        while not ended:
+            for layer in (0, 2):
+                state = (weights[f"actor.{layer}.weight"] @ state + weights[f"actor.{layer}.bias"]).tanh()
+            action = (weights["actor.4.weight"] @ state + weights["actor.4.bias"]).argmax()
+            state, reward, fell, cut, _ = pole.step(int(action))
+            state, ended, balanced = torch.from_numpy(state), fell or cut, balanced + float(reward)
+    return 1.0 - balanced / 5000
+
+
 # -- the recipes ----------------------------------------------------------------------------------------------------
 
 
@@ -131,6 +173,10 @@ KINDS = {
     "trl_sft": Recipe(of_adapter, "trl", steps=120, settings=OFTEN, trained=4.5),
     "trl_grpo": Recipe(of_letters, "trl", steps=120, settings=OFTEN, trained=0.7),
     "sentence_transformer": Recipe(of_embeddings, "sentence_transformers", trained=2.5),
+    "nanogpt": Recipe(of_bytes),
+    "diffusers_unconditional": Recipe(of_diffusers, "diffusers", trained=0.6),
+    "timm_images": Recipe(of_timm, "timm", trained=1.5),
+    "ppo": Recipe(of_cart_pole, "gymnasium", steps=960, trained=0.5),
 }
 
 
