@@ -7,6 +7,7 @@ NEEDED := Python 3.11 or newer is needed: make $(MAKECMDGOALS) PYTHON=python3.12
 CHECK := $(PYTHON) -c 'import sys; sys.version_info >= (3, 11) or sys.exit("$(NEEDED)")'
 DEMO_READY := .venv/.ready.demo
 DEV_READY := .venv/.ready.dev
+RECIPES_READY := .venv/.ready.recipes
 MUTMUT := .venv/.mutmut
 SITE := .venv/.docs
 PATHS := gossipdp/protocol/pairwise gossipdp/protocol/membership gossipdp/protocol/transfer
@@ -21,7 +22,7 @@ WHEELS_PYTHON ?= 3.12
 LIST_WHEELS := import pathlib, tomllib; p = tomllib.loads(pathlib.Path("pyproject.toml").read_text()); \
   print(*(each for each in p["project"]["dependencies"] + p["build-system"]["requires"] if "torch" not in each), sep="\n")
 
-.PHONY: demo quick test test-long programs lint docs bench race gpu gpu-lab gpu-wheels lab mutants system clean
+.PHONY: demo quick test test-long recipes programs lint docs bench race gpu gpu-lab gpu-wheels lab mutants system clean
 .DEFAULT_GOAL := test
 # Images of containers often set it. Each worker and each process that a test starts would compile all sources again.
 unexport PYTHONDONTWRITEBYTECODE
@@ -55,6 +56,10 @@ $(GPU_READY): pyproject.toml
 	$(PIP) --no-compile $(INDEX) --no-deps tokenizers  # what it needs beyond this downloads files of models
 	touch $@
 
+$(RECIPES_READY): $(DEV_READY)
+	$(PIP) -c constraints.txt -e '.[recipes]'
+	touch $@
+
 $(MUTMUT): $(DEV_READY)
 	$(PIP) -c constraints.txt -e '.[mutants]'
 	touch $@
@@ -74,6 +79,10 @@ test-long: $(DEV_READY)  ## all tests
 	@sh .ci/packages long
 	$(BIN)/python .ci/compile_kernels.py
 	$(BIN)/python -m pytest -n 2 --dist worksteal --durations 60
+
+recipes: $(RECIPES_READY)  ## every recipe with two real peers; RECIPES='lora or trl' for some
+	$(BIN)/python .ci/compile_kernels.py
+	HF_HUB_OFFLINE=1 $(BIN)/python -m pytest -p no:xdist -s -m recipes $(if $(RECIPES),-k '$(RECIPES)')
 
 quick: $(DEV_READY)  ## style, types and mirrored tests of what changed, within a minute; BASE=main: of the whole branch
 	@$(BIN)/python .ci/quick.py $(BASE)

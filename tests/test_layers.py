@@ -226,8 +226,8 @@ def test_nothing_unpickles_or_evaluates(folder):
         for name in dotted(path):
             assert name.partition(".")[0] not in NEVER_ANYWHERE, f"{path.name} imports {name}"
         names = {ast.unparse(node.func) for node in calls(path)}
-        if path == ROOT / "peers/jobs/recipes/resume.py":
-            names.remove("torch.load")  # of weights only: it shows what scripts without gossip do
+        if path.name in ("resume.py", "nanogpt.py", "nanogpt_gossip.py") and path.parent.name == "recipes":
+            names.remove("torch.load")  # of weights only: it shows what users' scripts do
         assert not names & {"eval", "exec", "compile", "torch.load", "yaml.load"}, path
 
 

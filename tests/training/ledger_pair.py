@@ -66,8 +66,9 @@ class Peer:
         return sum(event.samples for event in self.seen(links.Submitted) if isinstance(event, links.Submitted))
 
     def saved_what_it_handed_over(self) -> bool:
-        """True if the script's file is the last snapshot. It may hold another name of a tied tensor."""
-        schema, last, saved = self.daemon.schema, self.daemon.last, load_file(self.out)
+        """True if the script's file, or directory, is the last snapshot. It may hold another name of a tied tensor."""
+        file = self.out / "model.safetensors" if self.out.is_dir() else self.out
+        schema, last, saved = self.daemon.schema, self.daemon.last, load_file(file)
         assert schema is not None and last is not None
         found = [entry for entry in schema.entries if entry.name in saved]
         return len(found) >= len(saved) - 1 and all(

@@ -35,7 +35,7 @@ def warn_copies(copies: Sequence[tuple[nn.Module, nn.Module]]) -> None:
     if left and first_rank():
         log.warning(
             "a copy of the model (%s) was made before attach and has not the network's values, as an EMA or a target "
-            "network: %d in all; do: make copies after attach",
+            "network: %d in all; do: make copies after attach; a reference model, as of DPO or GRPO, stays as it is",
             left[0],
             len(left),
         )

@@ -5,7 +5,7 @@ import tempfile
 import torch
 from transformers import GPT2Config, GPT2LMHeadModel, Trainer, TrainingArguments
 
-from peers.jobs.recipes.text import Windows, options, save
+from peers.jobs.recipes.text import Windows, options
 
 
 def collate(windows: list[torch.Tensor]) -> dict[str, torch.Tensor]:
@@ -33,5 +33,4 @@ trainer = Trainer(
     train_dataset=Windows(steps * 8),
 )
 trainer.train()
-if trainer.is_world_process_zero():
-    save(model, out)
+trainer.save_model(out)

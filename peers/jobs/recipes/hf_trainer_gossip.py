@@ -6,7 +6,7 @@ import torch
 from transformers import GPT2Config, GPT2LMHeadModel, Trainer, TrainingArguments
 
 from gossipdp.training.adapters.hf import GossipCallback
-from peers.jobs.recipes.text import Windows, options, save
+from peers.jobs.recipes.text import Windows, options
 
 
 def collate(windows: list[torch.Tensor]) -> dict[str, torch.Tensor]:
@@ -35,5 +35,4 @@ trainer = Trainer(
     callbacks=[GossipCallback()],
 )
 trainer.train()
-if trainer.is_world_process_zero():
-    save(model, out)
+trainer.save_model(out)

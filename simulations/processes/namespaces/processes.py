@@ -180,9 +180,9 @@ class Host:
         self.daemon = Process(self._within(argv), self.log, environment(**variables))
         return self.daemon
 
-    def start_training(self, argv: Sequence[str] = ()) -> Process:
+    def start_training(self, argv: Sequence[str] = (), **variables: str) -> Process:
         command = self._within(list(argv) or self.training_command())
-        self.training = Process(command, self.log, environment(GOSSIPDP_HOME=str(self.home)))
+        self.training = Process(command, self.log, environment(GOSSIPDP_HOME=str(self.home), **variables))
         return self.training
 
     def start_supervised(self, command: Sequence[str] = (), *, join: str = "", **variables: str) -> Process:

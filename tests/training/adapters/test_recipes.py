@@ -18,6 +18,8 @@ from tests.training.ledger_pair import ROOT, Pair, Peer
 
 RECIPES = Path(__file__).parents[3] / "peers" / "jobs" / "recipes"
 EVERY, STEPS = 4, 48
+FURTHER = {"diffusers_unconditional": 5, "timm_images": 3, "nanogpt": 4, "ppo": 3}
+"""lines with gossip that differ, of scripts with a schedule or an average that follows the network's clock"""
 
 
 @pytest.mark.parametrize("name", sorted(path.stem.removesuffix("_gossip") for path in RECIPES.glob("*_gossip.py")))
@@ -29,6 +31,8 @@ def test_a_script_becomes_a_peer_by_two_lines(name: str) -> None:
         # A plain script loads and saves part by part, and counts its own steps.
         added = [line for line in changed if line[0] == "+"]
         assert len(added) <= 7 and len(added) < len(changed) - len(added), changed
+    elif name in FURTHER:
+        assert len([line for line in changed if line[0] == "+"]) == FURTHER[name], changed
     else:
         assert 1 <= len(changed) <= 2, changed
     assert not any("gossip" in line for line in without)
