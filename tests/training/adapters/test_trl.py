@@ -104,6 +104,7 @@ def test_a_joiner_that_trains_with_a_reference_model_is_told_that_it_stays(
                 tiny.base_model(),
                 args=arguments,
                 train_dataset=datasets.Dataset.from_dict(rows),
+                processing_class=tiny.tokenizer(),
                 callbacks=[GossipCallback()],
             )
             before = {name: each.clone() for name, each in trainer.ref_model.named_parameters()}
