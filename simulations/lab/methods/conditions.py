@@ -1,4 +1,4 @@
-"""Conditions for the laboratory's methods: churn, pretrained starts, flipped labels.
+"""Conditions for the laboratory's methods: churn, pretrained starts, flipped labels, unequal batches.
 
 Each class wraps a method or a problem and leaves its equations alone.
 """
@@ -27,7 +27,7 @@ from simulations.lab.methods.replica import Replica
 from simulations.lab.problems import PROBLEMS
 from simulations.lab.robustness.attacks import ATTACKS
 
-__all__ = ["ChurningPairwise", "FlippedLabels", "Pretrained"]
+__all__ = ["ChurningPairwise", "FlippedLabels", "Pretrained", "UnequalBatches"]
 
 FOUNDERS: Final = 1_000_003
 """offset of the seed of the founders' data"""
@@ -183,3 +183,23 @@ class FlippedLabels(_WrappedProblem):
             told = self._attack.labels(labels[row].numpy(), self._classes, 0)
             labels[row] = torch.from_numpy(np.ascontiguousarray(told))
         return *inputs, labels
+
+
+class UnequalBatches(_WrappedProblem):
+    """A problem whose peers have batches of their own size.
+
+    A smaller batch is repeated until it is as long as the largest one. That leaves its mean gradient as it is.
+
+    Args:
+        sizes: samples per step of each peer, repeated up to N.
+    """
+
+    def __init__(self, of: str, *, sizes: Sequence[int], **data: Any) -> None:
+        super().__init__(of, batch=max(sizes), **data)
+        self._sizes = np.array(sizes)
+
+    def batches(self, peers: Counts, steps: Counts, seed: int) -> tuple[Tensor, ...]:
+        own = self._sizes[peers % len(self._sizes)]
+        chosen = torch.from_numpy(np.arange(self._sizes.max()) % own[:, None])
+        rows = torch.arange(len(peers))[:, None]
+        return tuple(each[rows, chosen] for each in super().batches(peers, steps, seed))

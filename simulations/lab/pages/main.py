@@ -43,6 +43,7 @@ from simulations.lab.suites import (
     scale,
     stability,
     trials,
+    two,
     warmstart,
 )
 from simulations.lab.suites.base import Arm, Findings, Outcome, Results, Scale, Suite
@@ -54,7 +55,7 @@ SUITES: dict[str, Suite] = {
     module.SUITE.name: module.SUITE
     for module in (
         *(b1, b2, b3, b4, b5, b6, b7, b8, b9, clock, failures, stability),
-        *(gap, scale, warmstart, defaults, outer, trials, lora),
+        *(gap, scale, two, warmstart, defaults, outer, trials, lora),
     )
 }
 

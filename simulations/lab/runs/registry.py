@@ -6,7 +6,7 @@ So this file holds no method, problem or suite.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, replace
 from typing import Any
 
@@ -15,12 +15,13 @@ from simulations.lab.compressors import COMPRESSORS
 from simulations.lab.core import Lab, Method, Problem, Setting, play_in
 from simulations.lab.lora.problem import ByteLora
 from simulations.lab.methods.attacked import AttackedPairwise
-from simulations.lab.methods.conditions import ChurningPairwise, FlippedLabels, Pretrained
+from simulations.lab.methods.conditions import ChurningPairwise, FlippedLabels, Pretrained, UnequalBatches
 from simulations.lab.methods.pairwise import PairwiseGossip, PairwiseOptions
 from simulations.lab.problems import PROBLEMS
 from simulations.lab.trials.groups import GroupGossip
 from simulations.lab.trials.momentum import MomentumGossip
 from simulations.lab.trials.rising import RisingGossip
+from simulations.lab.trials.weighted import WeightedGossip
 from simulations.lab.trials.wrapped import OutlierGossip, RotatedGossip
 
 __all__ = ["METHODS", "TASKS", "answered", "modules"]
@@ -69,6 +70,10 @@ def _groups(*, size: int, always: bool = True, **options: Any) -> Method:
     return GroupGossip(PairwiseOptions(**options), size=size, always=always)
 
 
+def _weighted(*, weights: Sequence[float], **options: Any) -> Method:
+    return WeightedGossip(PairwiseOptions(**options), weights=weights)
+
+
 METHODS: dict[str, Callable[..., Method]] = {
     **{name: _baseline(name) for name in BASELINES},
     "pairwise": _pairwise,
@@ -79,10 +84,16 @@ METHODS: dict[str, Callable[..., Method]] = {
     "pairwise-momentum": _momentum,
     "pairwise-groups": _groups,
     "pairwise-rising": _rising,
+    "pairwise-weighted": _weighted,
 }
 """makers of methods from their options; the options of a baseline are the fields of its class"""
 
-TASKS: dict[str, Callable[..., Problem]] = {**PROBLEMS, "started": Pretrained, "flipped": FlippedLabels}
+TASKS: dict[str, Callable[..., Problem]] = {
+    **PROBLEMS,
+    "started": Pretrained,
+    "flipped": FlippedLabels,
+    "unequal": UnequalBatches,
+}
 """problems, and problems under conditions, which name their problem as `of`"""
 
 # A line in the dictionary would change the fingerprint of every kept answer.
