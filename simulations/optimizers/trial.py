@@ -34,7 +34,7 @@ __all__ = ["APART", "EARLY", "EVERY", "GRID", "JOINS", "MARGIN", "RESTARTS", "ST
 
 STEPS: Final = 300
 """of each host"""
-GRID: Final = (1e-4, 1e-3, 1e-2, 1e-1, 1.0)
+GRID: Final = (1e-3, 1e-2, 1e-1, 1.0)
 """learning rates that the first host tries alone"""
 EVERY, WARMUP, EARLY = 10, STEPS // 8, STEPS // 2
 """steps of a round, of the warm start and of the early rounds"""

@@ -1,0 +1,75 @@
+"""The page of optimizers: its kinds of rows, played again, and a row for each optimizer that is installed."""
+
+import dataclasses
+import math
+
+import pytest
+
+pytest.importorskip("pytorch_optimizer", reason="pytorch_optimizer is not installed")
+pytest.importorskip("sklearn", reason="scikit-learn is not installed")
+
+from simulations.optimizers.catalogue import LIBRARIES, Kind, every, installed
+from simulations.optimizers.page import PAGE, page, versions, words
+from simulations.optimizers.running import played
+from simulations.optimizers.trial import MARGIN, WORDS, Row, verdict
+
+GOOD = Row("torch.AdamW", 0.01, *[0.2] * 5, apart=0.1, exchanges=50, saves="exact")
+
+
+@pytest.mark.parametrize(
+    ("changes", "word"),
+    [
+        ({}, "works"),
+        ({"setting": "attach(model, optimizer.base)"}, "works with a setting"),
+        ({"told": ("GD-327",)}, "learns little from others"),
+        ({"apart": 0.9}, "learns little from others"),
+        ({"apart": math.nan}, "learns little from others"),
+        ({"together": 0.2 * (1 + MARGIN[0]) + MARGIN[1]}, "works"),
+        ({"joiner": 0.26}, "worse together"),
+        ({"mean": math.nan, "told": ("GD-327",)}, "worse together"),
+        ({"refused": "GD-317 no torch optimizer"}, "refused"),
+        ({"broken": "ImportError: einops"}, "not tried"),
+    ],
+)
+def test_a_row_has_the_word_of_its_figures(changes: dict[str, object], word: str) -> None:
+    assert verdict(dataclasses.replace(GOOD, **changes)) == word
+
+
+def test_a_page_gives_its_words_and_versions_back() -> None:
+    rows = [GOOD, dataclasses.replace(GOOD, key="pytorch_optimizer.Magma", refused="GD-317 no hooks")]
+    text = page(rows, "python -m simulations.optimizers --page", 60.0)
+    assert words(text) == {"torch.AdamW": "works", "pytorch_optimizer.Magma": "refused"}
+    assert versions(text)["torch"] == installed("torch")
+    assert "* **refused**: GD-317 no hooks: `pytorch_optimizer.Magma`." in text
+
+
+def test_the_page_has_a_row_for_each_optimizer_of_the_versions_that_are_installed() -> None:
+    text = PAGE.read_text()
+    told, of = words(text), versions(text)
+    assert set(told.values()) <= set(WORDS) and {key.partition(".")[0] for key in told} == set(LIBRARIES) == set(of)
+    same = {library for library in LIBRARIES if of[library].split("+")[0] == installed(library).split("+")[0]}
+    assert {"torch", "pytorch_optimizer"} <= same, "constraints.txt has the page's versions"
+    of_page = {key for key in told if key.partition(".")[0] in same}
+    assert {kind.key for kind in every() if kind.library in same} == of_page
+
+
+SAMPLE = ["torch.AdamW", "pytorch_optimizer.MADGRAD", "pytorch_optimizer.SafeFP16Optimizer"]
+MORE = ["torch.Muon", "torch.LBFGS", *(f"pytorch_optimizer.{name}" for name in ("LOMO", "Prodigy", "SAM", "SOAP"))]
+
+
+@pytest.mark.parametrize("keys", [SAMPLE, pytest.param(MORE, marks=pytest.mark.long)])
+def test_optimizers_of_each_kind_have_the_words_of_the_page(keys: list[str]) -> None:
+    kinds = [Kind(*key.split(".")) for key in keys]
+    told = words(PAGE.read_text())
+    assert {row.key: verdict(row) for row, _ in played(kinds, jobs=1)} == {key: told[key] for key in keys}
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("library", ["schedulefree", "prodigyopt", "torchao"])
+def test_optimizers_of_an_optional_library_have_the_words_of_the_page(library: str) -> None:
+    if not installed(library):
+        pytest.skip(f"{library} is not installed")
+    told = words(PAGE.read_text())
+    kinds = [kind for kind in every() if kind.library == library]
+    found = {row.key: verdict(row) for row, _ in played(kinds, jobs=1)}
+    assert found == {key: told[key] for key in found}
