@@ -16,6 +16,8 @@ from typing import Any, Final, TypeAlias
 import torch
 from torch import Tensor, nn
 
+from simulations.optimizers.problem import HIDDEN
+
 __all__ = ["LIBRARIES", "Kind", "closure_of", "every", "installed"]
 
 Optimizer: TypeAlias = torch.optim.Optimizer
@@ -71,6 +73,11 @@ class Kind:
     def by_hand(self) -> bool:
         """Whether it has no `step` that hooks could see, so that the loop says when a step is over."""
         return STEPS.get(self.key) is _fused
+
+    @property
+    def hidden(self) -> int:
+        """Width of the network's hidden layer. torchao keeps the state of tensors below 4,096 elements in fp32."""
+        return 64 if self.library == "torchao" else HIDDEN
 
     @property
     def collective(self) -> bool:

@@ -12,10 +12,11 @@ from torch import Tensor, nn
 
 from peers.jobs.images import Images, load_images
 
-__all__ = ["BATCH", "loss_of", "model", "score"]
+__all__ = ["BATCH", "HIDDEN", "loss_of", "model", "score"]
 
 BATCH: Final = 16
 HIDDEN: Final = 32
+"""width of the hidden layer, unless an optimizer needs larger tensors"""
 
 
 @cache
@@ -23,10 +24,10 @@ def _images() -> tuple[Images, Images]:
     return load_images()
 
 
-def model(seed: int) -> nn.Module:
-    """A new network of 2,368 parameters. All are in matrices, because some optimizers take nothing else."""
+def model(seed: int, hidden: int = HIDDEN) -> nn.Module:
+    """A new network of 74 parameters a hidden unit. All are in matrices: some optimizers take nothing else."""
     torch.manual_seed(seed)
-    return nn.Sequential(nn.Linear(64, HIDDEN, bias=False), nn.ReLU(), nn.Linear(HIDDEN, 10, bias=False))
+    return nn.Sequential(nn.Linear(64, hidden, bias=False), nn.ReLU(), nn.Linear(hidden, 10, bias=False))
 
 
 def loss_of(net: nn.Module, host: int, step: int) -> Callable[[], Tensor]:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import gc
+import io
 import multiprocessing
-import os
 import sys
 import time
 import warnings
@@ -29,7 +29,7 @@ def _begin() -> None:
     """A worker has one thread and says nothing."""
     torch.set_num_threads(1)
     warnings.simplefilter("ignore")
-    sys.stderr = open(os.devnull, "w")
+    sys.stdout = sys.stderr = io.StringIO()
 
 
 def _play(kind: Kind) -> tuple[Row, float]:

@@ -8,6 +8,7 @@ joins later. All see the same batches and the same random numbers as alone.
 from __future__ import annotations
 
 import contextlib
+import copy
 import math
 import operator
 import os
@@ -30,7 +31,23 @@ from simulations.optimizers.problem import loss_of, model, score
 from simulations.simulator.attached import AttachedHost, AttachedNetwork
 from simulations.simulator.settings import peer_config
 
-__all__ = ["APART", "EARLY", "EVERY", "GRID", "JOINS", "MARGIN", "RESTARTS", "STEPS", "WARMUP", "WORDS", "Row", "gone_on", "play", "verdict"]
+__all__ = [
+    "APART",
+    "EARLY",
+    "EVERY",
+    "GRID",
+    "JOINS",
+    "LEARNT",
+    "MARGIN",
+    "RESTARTS",
+    "STEPS",
+    "WARMUP",
+    "WORDS",
+    "Row",
+    "gone_on",
+    "play",
+    "verdict",
+]
 
 STEPS: Final = 300
 """of each host"""
@@ -43,16 +60,19 @@ JOINS: Final = 2 * STEPS // 3
 """steps after which the second host's training process is made anew, and after which a third host joins"""
 STEP_TIME: Final = 0.05
 """virtual seconds of a step"""
-MARGIN: Final = (0.1, 0.03)
+LEARNT: Final = 2.0
+"""loss alone above which an optimizer has not learnt this problem: at the start it is 2.3"""
+MARGIN: Final = (0.1, 0.05)
 """a loss is as good as another if it is above it by at most this share of it, and these nats"""
 APART: Final = 0.5
 """hosts that end farther apart than this share of their distance alone learn little from each other"""
 BEFORE, AFTER = 7, 5
 """steps before a state is saved, and steps that are compared"""
-WORDS: Final = ("works", "works with a setting", "learns little from others", "worse together", "refused", "not tried")
+WORSE: Final = "worse together"
+WORDS: Final = ("works", "works with a setting", "learns little from others", WORSE, "refused", "not judged")
 """what `verdict` says"""
-POINT: Final = "GD-327"
-"""what `attach` says of an optimizer that draws corrections back"""
+PLAIN: Final = "`[outer] lr = 1` and `momentum = 0`"
+"""the setting that is tried where the usual one is worse than alone"""
 
 
 @dataclass(frozen=True)
@@ -89,13 +109,13 @@ class Row:
 
 def verdict(row: Row) -> str:
     """The word for a row."""
-    if row.broken:
-        return "not tried"
+    if row.broken or row.alone > LEARNT:
+        return "not judged"
     if row.refused:
         return "refused"
     if not all(_as_good(loss, row.alone) for loss in (row.together, row.restored, row.mean, row.joiner)):
-        return "worse together"
-    if POINT in row.told or not row.apart <= APART:
+        return WORSE
+    if not row.apart <= APART:
         return "learns little from others"
     return "works with a setting" if row.setting else "works"
 
@@ -116,8 +136,12 @@ def play(kind: Kind) -> Row:
             return replace(row, broken=_short(error))
         row = replace(row, lr=lr, alone=0.5 * (score(first) + score(second)))
         try:
-            row = replace(row, **_saved(kind, Path(place)))
-            return _Together(kind, row, Path(place), _distance(first, second)).play()
+            row, far = replace(row, **_saved(kind, Path(place))), _distance(first, second)
+            usual = _together(_Together(kind, row, Path(place) / "usual", far))
+            if verdict(usual) != WORSE:
+                return usual
+            plain = _together(_Together(kind, row, Path(place) / "plain", far, plain=True))
+            return usual if verdict(plain) == WORSE else plain
         except GossipdpError as error:
             return replace(row, refused=f"{error.code} {error.cause}")
 
@@ -132,7 +156,7 @@ def _best_alone(kind: Kind) -> tuple[float | None, nn.Module]:
 
 
 def _alone(kind: Kind, lr: float | None, host: int) -> nn.Module:
-    net = model(0)
+    net = model(0, kind.hidden)
     optimizer = _made(kind, net, lr)
     for step in range(STEPS):
         _step(kind, optimizer, net, host, step)
@@ -202,7 +226,7 @@ def by_itself(peer: Attachment, loaded: Attachment, optimizer: Any, resumed: Any
 def gone_on(kind: Kind, path: Path, load: Load = by_names) -> float:
     """Largest difference between a training and one that goes on from its state, relative to the weights."""
     with _gossip_off():
-        net, again = model(0), model(0)
+        net, again = model(0, kind.hidden), model(0, kind.hidden)
         optimizer = _made(kind, net, None)
         peer = _attach(kind, net, optimizer)[0]
         for step in range(BEFORE):
@@ -230,17 +254,16 @@ def _gossip_off() -> Iterator[None]:
 
 
 def _saved(kind: Kind, place: Path) -> dict[str, str]:
-    """How the state is saved: by `peer.save`, or where that refuses (GD-610), by the optimizer's `state_dict`."""
+    """How the state is saved: by `peer.save`, or where gossipdp refuses it, by the optimizer's `state_dict`."""
     try:
         return {"saves": _exactly(gone_on(kind, place / "state"))}
     except DataError as error:
-        if error.code != "GD-610":
-            raise
+        code = error.code
     try:
-        found = f"own state_dict, {_exactly(gone_on(kind, place / 'state', by_itself))}"
+        found = f"own, {_exactly(gone_on(kind, place / 'state', by_itself))}"
     except Exception as error:  # another's code
-        found = f"own state_dict fails, {_short(error)}"
-    return {"saves": found, "setting": "save with the optimizer's own state_dict (GD-610)"}
+        found = f"own fails, {_short(error)}"
+    return {"saves": found, "setting": f"save with the optimizer's own `state_dict` ({code})"}
 
 
 def _exactly(difference: float) -> str:
@@ -277,12 +300,10 @@ class _Process:
     setting: str = field(init=False)
 
     def __post_init__(self) -> None:
-        self.net = model(self.number)
+        self.net = model(self.number, self.kind.hidden)
         self.optimizer = _made(self.kind, self.net, self.lr)
         with self.served.answering():
-            self.peer, self.setting = _attach(
-                self.kind, self.net, self.optimizer, home=self.served.home, timeout=120.0
-            )
+            self.peer, self.setting = _attach(self.kind, self.net, self.optimizer, home=self.served.home, timeout=120.0)
 
     def step(self, number: int) -> None:
         _step(self.kind, self.optimizer, self.net, self.number, number)
@@ -307,6 +328,16 @@ class _Process:
         return new
 
 
+def _together(run: _Together) -> Row:
+    """The row of a run. Its losses stay NaN if gossipdp gave the training up, because it gave NaN again and again."""
+    try:
+        return run.play()
+    except GossipdpError as error:
+        if error.code != "GD-403":
+            raise
+        return replace(run.row, told=(error.code,))
+
+
 @dataclass
 class _Together:
     kind: Kind
@@ -314,9 +345,14 @@ class _Together:
     place: Path
     far: float
     """distance of the first two hosts' weights alone"""
+    plain: bool = False
+    """the outer step is a plain average"""
 
     def play(self) -> Row:
         config = peer_config(every=EVERY, warmup_steps=WARMUP, early_steps=EARLY, moments=True)
+        if self.plain:
+            config = replace(config, lr=1.0, momentum=0.0)
+        self.place.mkdir()
         with AttachedNetwork(self.place, config, seed=0) as network:
             processes = [self._process(network) for _ in range(2)]
             for step in range(STEPS):
@@ -341,7 +377,7 @@ class _Together:
                 mean=score(_mean(first, second)),
                 apart=apart / self.far if self.far else math.nan,
                 exchanges=network.hosts[0].exchanges,
-                setting="; ".join(filter(None, [processes[0].setting, self.row.setting])),
+                setting="; ".join(filter(None, [processes[0].setting, self.row.setting, PLAIN * self.plain])),
                 told=tuple(sorted(told)),
             )
 
@@ -350,6 +386,6 @@ class _Together:
 
 
 def _mean(one: nn.Module, other: nn.Module) -> nn.Module:
-    net = model(0)
+    net = copy.deepcopy(one)
     nn.utils.vector_to_parameters((0.5 * (_vector(one) + _vector(other))).float(), net.parameters())
     return net

@@ -188,9 +188,9 @@ class AttachedNetwork:
         seed: of delays and partners.
     """
 
-    def __init__(self, directory: Path, config: PeerConfig, seed: int, conditions: Conditions = Conditions()) -> None:
+    def __init__(self, directory: Path, config: PeerConfig, seed: int) -> None:
         self._directory, self._config = directory, config
-        self.network = Network(seed, conditions, listen=self._tell)
+        self.network = Network(seed, Conditions(), listen=self._tell)
         self.hosts: list[AttachedHost] = []
 
     def __enter__(self) -> AttachedNetwork:
