@@ -11,7 +11,7 @@ import importlib.metadata
 import inspect
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, Final, TypeAlias
+from typing import Any, Final, TypeAlias, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -20,6 +20,7 @@ from simulations.optimizers.problem import HIDDEN
 
 __all__ = ["LIBRARIES", "Kind", "closure_of", "every", "installed"]
 
+T = TypeVar("T")
 Optimizer: TypeAlias = torch.optim.Optimizer
 Loss: TypeAlias = Callable[[], Tensor]
 """the loss of one batch, with a graph"""
@@ -156,8 +157,8 @@ def _gsam(cls: Any, net: nn.Module, options: Options) -> Any:
     return cls(net.parameters(), base, net, schedule(scheduler, max_lr=rate, max_value=0.05, min_value=0.05))
 
 
-def _named(makers: Mapping[Callable[[Any, nn.Module, Options], Any], str]) -> dict[str, Any]:
-    return {f"pytorch_optimizer.{name}": maker for maker, names in makers.items() for name in names.split()}
+def _named(functions: Mapping[T, str]) -> dict[str, T]:
+    return {f"pytorch_optimizer.{name}": function for function, names in functions.items() for name in names.split()}
 
 
 MAKERS: Final[Mapping[str, Callable[[Any, nn.Module, Options], Any]]] = {
@@ -187,7 +188,7 @@ def closure_of(optimizer: Any, loss: Loss, **backward: bool) -> Callable[[], Ten
         optimizer.zero_grad()
         with torch.enable_grad():
             value = loss()
-            value.backward(**backward)  # type: ignore[no-untyped-call]
+            value.backward(**backward)
         return value
 
     return closure

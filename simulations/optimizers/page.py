@@ -11,8 +11,8 @@ from datetime import date
 from pathlib import Path
 from typing import Final
 
-from simulations.lab.pages.report import commit
 from simulations.optimizers.catalogue import LIBRARIES, installed
+from simulations.optimizers.running import Played
 from simulations.optimizers.trial import (
     APART,
     EARLY,
@@ -29,19 +29,20 @@ from simulations.optimizers.trial import (
     verdict,
 )
 
-__all__ = ["PAGE", "page", "versions", "words"]
+__all__ = ["PAGE", "page", "versions", "without_row", "words"]
 
-ROOT: Final = Path(__file__).resolve().parents[2]
-PAGE: Final = ROOT / "simulations" / "results" / "optimizers.md"
+PAGE: Final = Path(__file__).resolve().parents[1] / "results" / "optimizers.md"
 POINT: Final = "GD-327"
+UNPLAYED: Final = "not played yet"
 
 
-def page(rows: Sequence[Row], command: str, seconds: float) -> str:
+def page(played: Sequence[Played], unplayed: Sequence[str], command: str) -> str:
     """The page in Markdown.
 
     Args:
-        seconds: of one core, all rows together.
+        unplayed: optimizers that have no row yet.
     """
+    rows = [each.row for each in played]
     counts = Counter(map(verdict, rows))
     share, nats = MARGIN
     lines = [
@@ -51,9 +52,11 @@ def page(rows: Sequence[Row], command: str, seconds: float) -> str:
         + ", ".join(f"{counts[word]} {word}" for word in WORDS if counts[word])
         + ".",
         "",
+        *([f"**Incomplete**: {len(unplayed)} more are {UNPLAYED}. The command plays them.", ""] if unplayed else []),
         f"    {command}",
         "",
-        f"{seconds / 60:.0f} minutes of one core. Commit {commit(ROOT)}, {date.today().isoformat()}. "
+        f"{sum(each.seconds for each in played) / 60:.0f} minutes of one core. "
+        f"Commit {' and '.join(dict.fromkeys(each.commit for each in played))}, {date.today().isoformat()}. "
         f"Python {platform.python_version()}, {platform.machine()}, on a CPU.",
         "",
         "* **Hosts**: simulated daemons in virtual time, with real `gossipdp.attach`, hooks, link and shared memory "
@@ -84,6 +87,8 @@ def page(rows: Sequence[Row], command: str, seconds: float) -> str:
         lines += [f"## {library} {installed(library) or 'was not installed'}", ""]
         lines += [*_table(found), ""] if found else []
     lines += _reasons(rows)
+    if unplayed:
+        lines.append(f"* **{UNPLAYED}**: {', '.join(f'`{key}`' for key in unplayed)}.")
     return "\n".join(lines).rstrip() + "\n"
 
 
@@ -131,6 +136,12 @@ def words(text: str) -> dict[str, str]:
         if line.startswith("| ") and len(cells) == 11 and cells[0] != "optimizer":
             found[f"{library}.{cells[0]}"] = cells[-1]
     return found
+
+
+def without_row(text: str) -> set[str]:
+    """The optimizers that a page says are not played yet."""
+    listed = re.search(rf"^\* \*\*{UNPLAYED}\*\*: (.*)", text, re.M)
+    return set(re.findall(r"`([\w.]+)`", listed[1])) if listed else set()
 
 
 def versions(text: str) -> Mapping[str, str]:

@@ -43,9 +43,12 @@ __all__ = [
     "STEPS",
     "WARMUP",
     "WORDS",
+    "WORSE",
     "Row",
+    "by_itself",
     "gone_on",
     "play",
+    "process_group",
     "verdict",
 ]
 
@@ -127,7 +130,7 @@ def _as_good(loss: float, other: float) -> bool:
 
 def play(kind: Kind) -> Row:
     """Play the whole story of one optimizer."""
-    with _process_group(kind), tempfile.TemporaryDirectory(prefix="gossipdp-") as place:
+    with process_group(kind), tempfile.TemporaryDirectory(prefix="gossipdp-") as place:
         row = Row(kind.key)
         try:
             lr, first = _best_alone(kind)
@@ -136,7 +139,7 @@ def play(kind: Kind) -> Row:
             return replace(row, broken=_short(error))
         row = replace(row, lr=lr, alone=0.5 * (score(first) + score(second)))
         try:
-            row, far = replace(row, **_saved(kind, Path(place))), _distance(first, second)
+            row, far = _saved(row, kind, Path(place)), _distance(first, second)
             usual = _together(_Together(kind, row, Path(place) / "usual", far))
             if verdict(usual) != WORSE:
                 return usual
@@ -194,12 +197,12 @@ def _short(error: Exception) -> str:
 
 
 @contextlib.contextmanager
-def _process_group(kind: Kind) -> Iterator[None]:
+def process_group(kind: Kind) -> Iterator[None]:
     """A process group of one rank, for optimizers that call collectives."""
     if not kind.collective:
         yield
         return
-    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)  # type: ignore[attr-defined]
     try:
         yield
     finally:
@@ -253,17 +256,17 @@ def _gossip_off() -> Iterator[None]:
         del os.environ["GOSSIPDP_OFF"]
 
 
-def _saved(kind: Kind, place: Path) -> dict[str, str]:
-    """How the state is saved: by `peer.save`, or where gossipdp refuses it, by the optimizer's `state_dict`."""
+def _saved(row: Row, kind: Kind, place: Path) -> Row:
+    """With how the state is saved: by `peer.save`, or where that is refused, by the optimizer's own `state_dict`."""
     try:
-        return {"saves": _exactly(gone_on(kind, place / "state"))}
+        return replace(row, saves=_exactly(gone_on(kind, place / "state")))
     except DataError as error:
         code = error.code
     try:
         found = f"own, {_exactly(gone_on(kind, place / 'state', by_itself))}"
     except Exception as error:  # another's code
         found = f"own fails, {_short(error)}"
-    return {"saves": found, "setting": f"save with the optimizer's own `state_dict` ({code})"}
+    return replace(row, saves=found, setting=f"save with the optimizer's own `state_dict` ({code})")
 
 
 def _exactly(difference: float) -> str:
