@@ -181,6 +181,7 @@ CODES: Final[Mapping[str, Code]] = {
         "Optimizer state that cannot be saved by names",
         "The optimizer keeps something other than plain tensors or numbers (LBFGS, 8-bit optimizers), keeps state in"
         " attributes of its own (Ranger21), or its state is scattered over the ranks (ZeroRedundancyOptimizer). Or"
+        " another object keeps state in an optimizer that makes none itself (a schedule-free wrapper of plain SGD). Or"
         " `state_dict(sharded=True)` met an entry of a param group that a new optimizer does not know of. Training"
         " goes on.",
         "save the optimizer's own state_dict() with the training process's checkpoint; in place of shards, `peer.save`",

@@ -29,26 +29,27 @@ class Loads:
         self.noticed = False
         """weights were loaded since the last `take`"""
         self._model = model
-        self._first: RemovableHandle | None = None
+        self._first: list[RemovableHandle] = []
         hook = _Hook(weakref.ref(self))
         self._hooks = [each.register_load_state_dict_post_hook(hook) for each in unwrap(model).modules()]
 
     def watch_first(self, written: Callable[[], bool]) -> None:
         """Look for a load that calls no hook, as of torch.distributed.checkpoint, once: at the first gradient.
 
-        Later a write may be the optimizer's own, such as a climb of SAM.
+        Later a write may be the optimizer's own, such as a climb of SAM, or a step that a backward pass makes itself.
 
         Args:
             written: whether weights were written since the model was loaded.
         """
-        trained = [each for each in unwrap(self._model).parameters() if each.requires_grad]
-        self._first = trained[0].register_post_accumulate_grad_hook(_FirstGradient(weakref.ref(self), written))
+        hook = _FirstGradient(weakref.ref(self), written)
+        trained = (each for each in unwrap(self._model).parameters() if each.requires_grad)
+        self._first = [each.register_post_accumulate_grad_hook(hook) for each in trained]
 
     def steps_begin(self) -> None:
-        """An optimizer begins a step."""
-        if self._first is not None:
-            self._first.remove()
-            self._first = None
+        """An optimizer begins a step, or the first gradient has come."""
+        for hook in self._first:
+            hook.remove()
+        self._first.clear()
 
     def load(self) -> None:
         """Weights were loaded."""
@@ -77,8 +78,12 @@ class _FirstGradient:
         self._called = False
 
     def __call__(self, _parameter: nn.Parameter) -> None:
+        # Gradients of each device come in a thread of their own.
         called, self._called = self._called, True
-        if not called and (loads := self._loads()) is not None and self._written():
+        if called or (loads := self._loads()) is None:
+            return
+        loads.steps_begin()
+        if self._written():
             loads.load()
 
 

@@ -8,6 +8,7 @@ import pytest
 import torch
 from torch import nn
 
+import gossipdp
 from gossipdp.training import connection
 from gossipdp.training.loads import Loads
 from tests.training.ledger_daemon import LedgerDaemon
@@ -132,3 +133,27 @@ def test_copies_of_the_model_report_no_load_and_a_saved_one_needs_no_gossipdp() 
     loads.close()
     model.load_state_dict(again.state_dict())
     assert not loads.noticed
+
+
+def test_loop_whose_first_backward_pass_updates_the_weights_itself_is_no_load(daemon: LedgerDaemon) -> None:
+    """As LOMO: a gradient's hook steps on the gradients before it. The last layer's gradient comes first."""
+    model = small()
+    parameters = list(model.parameters())
+
+    def update(gradient: torch.Tensor) -> torch.Tensor:
+        for each in parameters:
+            if each.grad is not None:
+                each.data.sub_(0.01 * each.grad)
+                each.grad = None
+        return gradient
+
+    for each in parameters:
+        each.register_hook(update)  # type: ignore[no-untyped-call]
+    with daemon.running():
+        peer = gossipdp.attach(model, home=daemon.server.path.parent)
+    for _ in range(5):
+        model(torch.ones(1, 20)).sum().backward()
+        update(torch.zeros(0))
+        peer.step()
+        daemon.pump()
+    assert daemon.session == 1

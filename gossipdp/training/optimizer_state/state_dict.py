@@ -59,9 +59,10 @@ def optimizer_tensors(
     resharded(unwrap(model))
     parameters, groups = list(held(model, optimizers)), groups or GroupEntries()
     common = _common(parameters, groups)
-    kept = {name: value for each in parameters for name, value in (_kept(each) | common[each.name]).items()}
+    kept = {each.name: _kept(each) | common[each.name] for each in parameters}
+    _refuse_unknown(parameters, kept)
     tensors: dict[str, Tensor] = {}
-    for name, value in kept.items():
+    for name, value in (entry for entries in kept.values() for entry in entries.items()):
         whole = _whole(as_tensor(value))
         if _first():
             tensors[name] = whole.to("cpu", copy=True, memory_format=torch.contiguous_format)
@@ -314,6 +315,24 @@ def _kept(each: Held) -> dict[str, Any]:
             raise _nameless(each.optimizer, f"{each.name}{SEPARATOR}{kind} is a {type(value).__name__}")
         kept[f"{each.name}{SEPARATOR}{kind}"] = value
     return kept
+
+
+def _refuse_unknown(parameters: Sequence[Held], kept: Mapping[str, Mapping[str, Any]]) -> None:
+    """Refuse state of an optimizer that makes none itself: `restore_optimizer` would refuse it.
+
+    Raises:
+        DataError: GD-610, another object keeps it there.
+    """
+    smallest: dict[torch.optim.Optimizer, Held] = {}
+    for each in sorted(parameters, key=lambda each: -each.parameter.numel()):
+        if kept[each.name]:
+            smallest[each.optimizer] = each
+    for optimizer, each in smallest.items():
+        with no_gradients([each]):
+            made = entries_after_first_step(each)
+        if made is not None and not any(made):
+            names = ", ".join(sorted(name.removeprefix(each.name + SEPARATOR) for name in kept[each.name]))
+            raise _nameless(optimizer, f"its first step keeps nothing of {each.name}, which has {names}")
 
 
 def _common(
