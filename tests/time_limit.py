@@ -15,25 +15,36 @@ LONG = 10
 """factor for tests with the mark `long`, which may compute for minutes"""
 
 
+_watched: pytest.Item | None = None
+
+
 @pytest.hookimpl(tryfirst=True)
 def pytest_timeout_set_timer(item: pytest.Item, settings: pytest_timeout.Settings) -> bool:
+    global _watched
     limit = settings.timeout * (LONG if item.get_closest_marker("long") else 1)
 
     def look(*_: object) -> None:
         __tracebackhide__ = True
+        if _watched is not item:
+            return  # the signal arrived just before the test ended
         if stalled() > limit:
-            signal.setitimer(signal.ITIMER_REAL, 0)  # or it would interrupt the report of this failure, too
             pytest_timeout.timeout_sigalrm(item, settings)
+        # Once each time. A slow look on a busy machine would be interrupted by the next one, and both would count the
+        # same seconds.
+        signal.setitimer(signal.ITIMER_REAL, SAMPLE)
 
+    _watched = item
     stalled(moved=True)
     signal.signal(signal.SIGALRM, look)
     # Not only at the end: a process that has ended tells no longer how long it waited for a CPU.
-    signal.setitimer(signal.ITIMER_REAL, SAMPLE, SAMPLE)
+    signal.setitimer(signal.ITIMER_REAL, SAMPLE)
     return True
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_timeout_cancel_timer(item: pytest.Item) -> bool:
     # The handler stays: Python reports a signal that arrived just before as an error if there is none.
+    global _watched
+    _watched = None
     signal.setitimer(signal.ITIMER_REAL, 0)
     return True

@@ -61,7 +61,7 @@ def test_the_last_movement_enters_the_mean_of_the_others_once(peers):
     town.run(3.0)
     moved = float((town.anchors(*range(1, peers)).mean(0) - before).mean()) / PUSH
     assert finishing(town, 0).handed_in
-    assert 0.97 / peers < moved < 1.01 / (peers - 1), "some of it may come back"
+    assert 0.85 / peers < moved < 1.01 / (peers - 1), "some of it may come back"
 
 
 @pytest.mark.parametrize("peers", SIZES)

@@ -96,7 +96,7 @@ def test_two_peers_exchange_and_agree():
         done = [event for event in town.of(index, ExchangeEnded) if event.result == "done"]
         assert len(done) > 10 and not town.of(index, MessageDropped)
         steps = [(event.lr, event.momentum) for event in town.of(index, RoundDone)]
-        assert any(0.7 <= lr < 1.0 and momentum == 0.6 for lr, momentum in steps)
+        assert any(0.7 <= lr < 1.0 and 0.4 < momentum < 0.5 for lr, momentum in steps), "that of two"
     first = town.of(1, ExchangeEnded)[0]
     assert first.codec == "modulo16"
     assert town.of(1, ExchangeEnded)[-1].codec == "modulo3"
