@@ -45,6 +45,11 @@ class Loads:
         trained = (each for each in unwrap(self._model).parameters() if each.requires_grad)
         self._first = [each.register_post_accumulate_grad_hook(hook) for each in trained]
 
+    @property
+    def watching_first(self) -> bool:
+        """Whether no optimizer has begun a step, and no gradient has come."""
+        return bool(self._first)
+
     def steps_begin(self) -> None:
         """An optimizer begins a step, or the first gradient has come."""
         for hook in self._first:
@@ -80,7 +85,8 @@ class _FirstGradient:
     def __call__(self, _parameter: nn.Parameter) -> None:
         # Gradients of each device come in a thread of their own.
         called, self._called = self._called, True
-        if called or (loads := self._loads()) is None:
+        # A hook of the script on this parameter may have stepped: then this one is removed, and is called all the same.
+        if called or (loads := self._loads()) is None or not loads.watching_first:
             return
         loads.steps_begin()
         if self._written():
