@@ -223,6 +223,7 @@ def by_names(peer: Attachment, loaded: Attachment, optimizer: Any, resumed: Any,
 def by_itself(peer: Attachment, loaded: Attachment, optimizer: Any, resumed: Any, path: Path) -> None:
     """The optimizer's own `state_dict`, through a file."""
     torch.save(optimizer.state_dict(), path)
+    # This process wrote the file, and some libraries keep tensors of their own classes in their state.
     resumed.load_state_dict(torch.load(path, weights_only=False))
 
 

@@ -191,7 +191,7 @@ def should_tell(config: MembershipConfig, member: Member) -> bool:
 
 
 def can_wait(record: Member, before: Member | None) -> bool:
-    """Whether news of a member can wait: it starts, or is now dialled elsewhere, and nobody doubts it.
+    """Whether news of a member can wait. So can a start and new addresses of a member that nobody doubts.
 
     Args:
         before: what this peer believed of the member; None for nothing.
