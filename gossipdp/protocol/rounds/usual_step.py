@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from typing import Final
 
 from gossipdp.protocol.model import Outer
@@ -16,10 +15,9 @@ LATE_MOMENTUM: Final = 0.8
 UNEQUAL: Final = 0.16
 """what mu loses after that for each doubling by which speeds are apart. Under much momentum replicas whose steps are
 unequal drift apart"""
-FEW: Final = 0.8
-"""mu is at most 1 - FEW / sqrt(N) among N members. It makes a movement up to 1 / (1 - mu) times as long, and the mean
-of N movements is up to sqrt(N) times shorter than each. So a few hosts do not move as at a rate too high for each of
-them. A rate times sqrt(N) suits a batch of N hosts as well (Malladi et al. 2022, arXiv 2205.10287)"""
+FEW: Final = 1.14
+"""mu is at most 1 - FEW / N among N members. It makes a movement up to 1 / (1 - mu) times as long. The linear scaling
+rule (Goyal et al. 2017, arXiv 1706.02677) allows N hosts a movement N times as long as one host's"""
 LATE_LANDING: Final = 0.3
 """what alpha loses where an exchange fills its round, and its correction lands a whole round late"""
 TOGETHER: Final = 0.35
@@ -37,7 +35,7 @@ def usual_step(*, early: bool, fill: float, spread: float, peers: int) -> Outer:
         peers: members that train, this one included.
     """
     late = max(EARLY_MOMENTUM, LATE_MOMENTUM - UNEQUAL * spread)
-    most = max(0.0, 1.0 - FEW / math.sqrt(peers))
+    most = max(0.0, 1.0 - FEW / peers)
     return Outer(1.0 - LATE_LANDING * min(1.0, fill), min(most, EARLY_MOMENTUM if early else late))
 
 
