@@ -4,9 +4,8 @@
 
 A baseline is one class. Its docstring has the equation, the paper, and the cost in bytes and simulated seconds.
 
-`synchronous.py` and `decoupled_momentum.py` have methods that wait for all peers, `overlapped.py` and `decoupled.py`
-DiLoCo that does not wait. `parameter_server.py`, `gossip.py` and `push_sum.py` have the rest. The project's own method
-is in `methods`.
+`synchronous.py` has methods that wait for all peers, `overlapped.py` and `decoupled.py` DiLoCo that does not wait. The
+project's own method is in `methods`.
 """
 
 from __future__ import annotations
@@ -19,13 +18,8 @@ from torch import Tensor
 from peers.plan.clock import compute_seconds, own_pace
 from simulations.lab.baselines.costs import Averaged
 from simulations.lab.baselines.decoupled import DecoupledDiLoCo
-from simulations.lab.baselines.decoupled_momentum import DeMo
-from simulations.lab.baselines.gossip import AdPsgd, Choco, DPsgd, Gasloc, NoLoCo, PairAveraging, exponential, ring
 from simulations.lab.baselines.overlapped import OverlappedDiLoCo, OverlappedFourBitDiLoCo
-from simulations.lab.baselines.parameter_server import AsynchronousServer, SynchronousServer
-from simulations.lab.baselines.push_sum import Sgp
-from simulations.lab.baselines.synchronous import Ddp, DiLoCo, FourBitDiLoCo, LocalSgd, SparseLoCo, Sparta
-from simulations.lab.compressors import COMPRESSORS
+from simulations.lab.baselines.synchronous import Ddp, DiLoCo, FourBitDiLoCo, LocalSgd
 from simulations.lab.core import Lab, Method
 
 __all__ = ["BASELINES", "LocalOnly"]
@@ -48,30 +42,10 @@ class LocalOnly(Averaged):
 BASELINES: dict[str, Callable[[], Method]] = {
     "local-only": LocalOnly,
     "ddp": Ddp,
-    "server": SynchronousServer,
-    "server-async": AsynchronousServer,
     "local-sgd": LocalSgd,
     "diloco": DiLoCo,
     "diloco-4bit": FourBitDiLoCo,
     "diloco-overlapped": OverlappedDiLoCo,
     "diloco-4bit-overlapped": OverlappedFourBitDiLoCo,
-    "sparseloco": lambda: SparseLoCo(COMPRESSORS["topk64"]),
-    "demo": DeMo,
-    "sparta": Sparta,
-    "noloco": NoLoCo,
-    "gasloc": Gasloc,
-    "swarm": PairAveraging,
-    "ad-psgd": AdPsgd,
-    "d-psgd-ring": lambda: DPsgd(ring, "d-psgd-ring"),
-    "d-psgd-ring-local": lambda: DPsgd(ring, "d-psgd-ring-local", local=True),
-    "d-psgd-exponential": lambda: DPsgd(exponential, "d-psgd-exponential"),
-    "d-psgd-exponential-local": lambda: DPsgd(exponential, "d-psgd-exponential-local", local=True),
-    "sgp": Sgp,
-    "sgp-local": lambda: Sgp("sgp-local", local=True),
-    "choco": lambda: Choco(COMPRESSORS["sign"]),
-    "choco-local": lambda: Choco(COMPRESSORS["sign"], name="choco-local", local=True),
+    "diloco-decoupled": DecoupledDiLoCo,
 }
-"""methods named `-local` make H steps between exchanges; in their papers they make one"""
-
-# A line in the dictionary would change the fingerprint of every kept answer of a baseline. This one changes none.
-BASELINES["diloco-decoupled"] = DecoupledDiLoCo

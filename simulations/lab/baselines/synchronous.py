@@ -1,7 +1,7 @@
 """Synchronous baselines: all peers make equally many steps, then a collective, then the next steps.
 
-A round lasts as long as the slowest peer computes, plus its collective. `costs.py` has the cost of a collective. A
-failed collective is repeated.
+A round lasts as long as the slowest peer computes, plus its collective (`peers.plan.clock`). A failed collective is
+repeated.
 """
 
 from __future__ import annotations
@@ -17,19 +17,16 @@ from torch import Tensor
 
 from gossipdp.codecs.blocks import BLOCK
 from peers.plan.clock import (
-    FLOAT,
     all_reduce,
     compute_seconds,
     four_bit_all_reduce,
     own_pace,
     step_with_all_reduce,
 )
-from simulations.lab.baselines.costs import Averaged, all_gather, compressed_with_feedback, model_bytes
-from simulations.lab.compressors.compressor import Compressor
-from simulations.lab.compressors.error_feedback import ErrorFeedback
+from simulations.lab.baselines.costs import Averaged, model_bytes
 from simulations.lab.core import Lab
 
-__all__ = ["WARMUP_EVERY", "Ddp", "DiLoCo", "FourBitDiLoCo", "LocalSgd", "SparseLoCo", "Sparta"]
+__all__ = ["WARMUP_EVERY", "Ddp", "DiLoCo", "FourBitDiLoCo", "LocalSgd"]
 
 WARMUP_EVERY: Final = 5
 """steps of a short round of DiLoCo's warm start, at least"""
@@ -184,59 +181,3 @@ def e3m0(rows: Tensor) -> Tensor:
     shares = (padded.abs() / scale.clamp_min(torch.finfo(torch.float32).tiny)).contiguous()
     rounded: Tensor = _LEVELS[torch.bucketize(shares, _BETWEEN)] * scale * padded.sign()
     return rounded.flatten(1)[:, : rows.shape[1]]
-
-
-@dataclass
-class SparseLoCo(Averaged):
-    """SparseLoCo (Sarfi et al. 2025, arXiv 2508.15706): the largest parts of the drifts, with error feedback.
-
-        e_i <- beta e_i + (theta - inner^H(theta))        c_i = Q(TopK(e_i))        e_i <- e_i - c_i
-        theta <- theta - alpha 1/N sum_i c_i
-
-    Error feedback replaces outer momentum. Bytes: an all-gather of the payloads, N - 1 per peer and round. Seconds: the
-    peers wait for it.
-    """
-
-    compressor: Compressor
-    """Q(TopK())"""
-    alpha: float = 1.0
-    beta: float = 0.95
-    name: str = "sparseloco"
-    anchor: Tensor = field(init=False, repr=False)
-    senders: list[ErrorFeedback] = field(init=False, repr=False)
-    """e_i"""
-
-    def begin(self, lab: Lab) -> None:
-        self.anchor = lab.mean
-        self.senders = [ErrorFeedback(self.compressor, self.beta) for _ in range(lab.peers)]
-
-    def round(self, lab: Lab) -> None:
-        lab.train(lab.setting.every)
-        sent, sizes = compressed_with_feedback(lab, self.senders, self.anchor - lab.x)
-        self.anchor = self.anchor - self.alpha * sent.mean(0)
-        lab.x.copy_(self.anchor.expand_as(lab.x))
-        lab.elapse(compute_seconds(lab, lab.setting.every) + all_gather(lab, sizes))
-
-    def model(self, lab: Lab) -> Tensor:
-        return self.anchor
-
-
-@dataclass
-class Sparta(Averaged):
-    """SPARTA, sparse parameter averaging (Beton et al. 2025, ICLR workshop MCDC): a few random parameters, every step.
-
-        theta_i <- inner(theta_i)        theta_i[S] <- 1/N sum_j theta_j[S]        S: each parameter with chance p
-
-    All peers draw the same S from a seed, so no index travels. Bytes: an all-reduce of p P fp32 values each step.
-    Seconds: the peers wait for it. An overlapped version would land one step late.
-    """
-
-    p: float = 0.005
-    name: str = "sparta"
-
-    def round(self, lab: Lab) -> None:
-        for _ in range(lab.setting.every):
-            lab.train(1)
-            chosen = torch.from_numpy(lab.random.random(lab.problem.parameters) < self.p)
-            lab.x[:, chosen] = lab.x[:, chosen].mean(0)
-            lab.elapse(compute_seconds(lab) + all_reduce(lab, FLOAT * float(chosen.sum())))

@@ -7,7 +7,6 @@ lost after the longest time that its membership takes. An exchange that stands s
 from __future__ import annotations
 
 import math
-import sys
 from collections.abc import Sequence
 from typing import Final
 
@@ -15,13 +14,16 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from gossipdp.codecs.blocks import BLOCK
 from gossipdp.codecs.moments import payload_bytes
 from gossipdp.protocol.presets import WAN
+from gossipdp.training.optimizer_state.encoding import decode, encode
 from peers.plan.pairs import OpenExchange
 from simulations.lab.core import Lab
 from simulations.lab.failures.lab import TINY, HostLab, hosted
-from simulations.lab.methods.conditions import ChurningPairwise
-from simulations.lab.methods.pairwise import PairwiseOptions
+from simulations.lab.inner import AdamW
+from simulations.lab.methods.pairwise import PairwiseGossip, PairwiseOptions
+from simulations.lab.methods.replica import Replica
 
 __all__ = ["DETECTION", "SILENCE", "FailingPairwise"]
 
@@ -32,7 +34,7 @@ COPY_TURNS: Final = 4
 """sequential messages of a copy: request, manifest, chunks, moments"""
 
 
-class FailingPairwise(ChurningPairwise):
+class FailingPairwise(PairwiseGossip):
     """`pairwise` under the events of the setting.
 
     * An exchange with a silent host that still counts as a member comes to nothing. Its partner gets no other in this
@@ -46,8 +48,7 @@ class FailingPairwise(ChurningPairwise):
     """
 
     def __init__(self, options: PairwiseOptions | None = None) -> None:
-        super().__init__(options, every=sys.maxsize)
-        self.name = "pairwise, failing"
+        super().__init__(options, "pairwise, failing")
         self._ready: dict[int, float] = {}
         """when the last copy of a host ends; infinite while it is dead"""
         self._looked = -math.inf
@@ -102,6 +103,13 @@ class FailingPairwise(ChurningPairwise):
         size = 2.0 * parameters + (payload_bytes(parameters) if self.options.moments else 0.0)
         self._ready[host] = lab.hosts.transfer((source, host), lab.seconds, size, COPY_TURNS)
 
+    def _replace(self, lab: Lab, peer: int, source: int) -> None:
+        """Begin `peer` anew: with the anchor of `source`, its Adam moments, and no outer momentum."""
+        lab.x[peer] = torch.from_numpy(self.replicas[source].ledger.a)
+        _begin_optimizer(lab, peer, source if self.options.moments else None)
+        self.replicas[peer] = Replica(peer, lab.x[peer], self._algorithm(peer), alone=0)
+        lab.received[peer] += 2.0 * lab.problem.parameters  # a state travels as bfloat16
+
     # -- rounds ---------------------------------------------------------------------------------------------------
 
     def _train(self, lab: Lab, every: int) -> None:
@@ -153,3 +161,22 @@ class FailingPairwise(ChurningPairwise):
             self.tally.count_cut()
             end = max(exchange.at, silence + SILENCE)
         exchange.delay(end - exchange.at)
+
+
+def _begin_optimizer(lab: Lab, peer: int, source: int | None) -> None:
+    """Set the inner optimizer of a joiner.
+
+    It starts at zero if `source` is None, otherwise from the moments of `source` through the codec that they travel in.
+    """
+    inner = lab.inner
+    if not isinstance(inner, AdamW):
+        return
+    if source is None:
+        inner.m[peer], inner.v[peer], inner.counts[peer] = 0.0, 0.0, 0.0
+        return
+    size = lab.problem.parameters
+    v, m = (torch.nn.functional.pad(each[source], (0, -size % BLOCK)) for each in (inner.v, inner.m))
+    v, m = decode(encode(v, m))
+    inner.v[peer], inner.m[peer] = v[:size], m[:size]
+    inner.counts[peer] = inner.counts[source]
+    lab.received[peer] += payload_bytes(size)

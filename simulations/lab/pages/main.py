@@ -1,6 +1,6 @@
 """`python -m simulations lab SUITE`: play the runs of a suite that have no kept answer, and write its page.
 
-    python -m simulations.lab.pages.main b1 --seeds 3 --jobs 2
+    python -m simulations.lab.pages.main b8 --seeds 3 --jobs 2
 
 Answers are kept in `runs/lab` at once. The answers of a page are kept beside it. `--pack` puts there the answers of a
 suite that is not complete. This module defines no suite and plays no run itself.
@@ -24,39 +24,14 @@ from simulations.lab.pages.report import OVERVIEW, About, commit, overview, page
 from simulations.lab.runs.answers import SUFFIX, Answer, Answers, pack
 from simulations.lab.runs.fingerprints import ROOT, SourceSnapshot
 from simulations.lab.runs.runs import AT_START, Task, code_of, name_of, play_all
-from simulations.lab.suites import (
-    b1,
-    b2,
-    b3,
-    b4,
-    b5,
-    b6,
-    b7,
-    b8,
-    b9,
-    clock,
-    defaults,
-    failures,
-    gap,
-    lora,
-    outer,
-    scale,
-    stability,
-    trials,
-    two,
-    warmstart,
-)
+from simulations.lab.suites import b7, b8, b9, clock, failures, lora, stability, two
 from simulations.lab.suites.base import Arm, Findings, Outcome, Results, Scale, Suite
 from simulations.lab.suites.figures import formatted
 
 __all__ = ["SUITES", "SuiteError", "lab", "main", "pack_suite", "play_arms", "tasks_of"]
 
 SUITES: dict[str, Suite] = {
-    module.SUITE.name: module.SUITE
-    for module in (
-        *(b1, b2, b3, b4, b5, b6, b7, b8, b9, clock, failures, stability),
-        *(gap, scale, two, warmstart, defaults, outer, trials, lora),
-    )
+    module.SUITE.name: module.SUITE for module in (b7, b8, b9, clock, failures, lora, stability, two)
 }
 
 RESULTS: Final = Path(__file__).resolve().parents[2] / "results"

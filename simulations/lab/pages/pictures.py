@@ -1,7 +1,4 @@
-"""The graphs of a suite as pictures: a line is the mean of the seeds, a band their range.
-
-Dashed lines follow from a formula and were not measured. This module computes no figure.
-"""
+"""The graphs of a suite as pictures: a line is the mean of the seeds, a band their range."""
 
 from __future__ import annotations
 
@@ -10,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from simulations.lab.suites.base import FORMULA, Graph, Line
+from simulations.lab.suites.base import Graph, Line
 from simulations.scenarios.picture import COLOURS, FAINT, INK
 
 __all__ = ["draw"]
@@ -38,7 +35,7 @@ def draw(graph: Graph, path: Path) -> None:
     from matplotlib import pyplot
     from matplotlib.lines import Line2D
 
-    labels = list(dict.fromkeys(label.removesuffix(FORMULA) for lines in graph.panels.values() for label in lines))
+    labels = list(dict.fromkeys(label for lines in graph.panels.values() for label in lines))
     width = max(PANEL * len(graph.panels), 8.0)
     columns = max(1, min(len(labels), int(width / (0.6 + LETTER * max(map(len, labels), default=1)))))
     foot = 0.6 + 0.2 * math.ceil(len(labels) / columns)
@@ -66,12 +63,12 @@ def _panel(axis: Any, graph: Graph, title: str, lines: Mapping[str, Line], label
     heights: list[float] = []
     widths: list[float] = []
     for label, line in lines.items():
-        place = labels.index(label.removesuffix(FORMULA))
+        place = labels.index(label)
         colour, style = MORE[place % len(MORE)], STYLES[place // len(MORE) % len(STYLES)]
         shown = [
             spot
             for spot, (x, y) in enumerate(zip(line.x, line.y, strict=True))
-            if math.isfinite(x) and math.isfinite(y) and (x > 0 or not graph.log_x) and (y > 0 or not graph.log_y)
+            if math.isfinite(x) and math.isfinite(y) and (x > 0 or not graph.log_x)
         ]
         if not shown:
             continue
@@ -79,17 +76,13 @@ def _panel(axis: Any, graph: Graph, title: str, lines: Mapping[str, Line], label
         heights.extend(y)
         widths.extend(x)
         marker = "o" if len(x) < 12 else ""
-        axis.plot(
-            x, y, color=colour, linestyle=(0, (2, 2)) if line.dashed else style, linewidth=1.5, marker=marker, ms=3
-        )
+        axis.plot(x, y, color=colour, linestyle=style, linewidth=1.5, marker=marker, ms=3)
         if line.low:
             low, high = ([side[spot] for spot in shown] for side in (line.low, line.high))
             axis.fill_between(x, low, high, color=colour, alpha=0.15, linewidth=0)
     if graph.log_x:
         _logarithmic(axis.set_xscale, axis.xaxis, widths)
-    if graph.log_y:
-        _logarithmic(axis.set_yscale, axis.yaxis, heights)
-    elif heights and graph.up.startswith("held-out loss"):
+    if heights:
         # The common start is far above the differences.
         best = min(heights)
         axis.set_ylim(best - MARGIN * graph.tall, min(max(heights), best + graph.tall))

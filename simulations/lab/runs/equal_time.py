@@ -21,7 +21,7 @@ __all__ = ["setting_in_time"]
 
 FULL: Final = 0.98
 """share of the time that the rounds must fill"""
-STEPWISE: Final = {"ddp", "server", "server-async", "demo", "ad-psgd", "d-psgd-exponential", "sgp", "choco"}
+STEPWISE: Final = {"ddp"}
 """methods that exchange in every step, so all steps last equally long"""
 
 

@@ -11,26 +11,18 @@ from dataclasses import asdict, replace
 from typing import Any
 
 from simulations.lab.baselines import BASELINES
-from simulations.lab.compressors import COMPRESSORS
 from simulations.lab.core import Lab, Method, Problem, Setting, play_in
 from simulations.lab.lora.problem import ByteLora
-from simulations.lab.methods.attacked import AttackedPairwise
-from simulations.lab.methods.conditions import ChurningPairwise, FlippedLabels, Pretrained, UnequalBatches
 from simulations.lab.methods.pairwise import PairwiseGossip, PairwiseOptions
+from simulations.lab.methods.unequal import UnequalBatches
+from simulations.lab.methods.weighted import WeightedGossip
 from simulations.lab.problems import PROBLEMS
-from simulations.lab.trials.groups import GroupGossip
-from simulations.lab.trials.momentum import MomentumGossip
-from simulations.lab.trials.rising import RisingGossip
-from simulations.lab.trials.weighted import WeightedGossip
-from simulations.lab.trials.wrapped import OutlierGossip, RotatedGossip
 
 __all__ = ["METHODS", "TASKS", "answered", "modules"]
 
 
 def _baseline(name: str) -> Callable[..., Method]:
     def make(**options: Any) -> Method:
-        if "compressor" in options:
-            options["compressor"] = COMPRESSORS[options["compressor"]]
         method: Any = BASELINES[name]()
         made: Method = replace(method, **options) if options else method
         return made
@@ -42,34 +34,6 @@ def _pairwise(**options: Any) -> Method:
     return PairwiseGossip(PairwiseOptions(**options))
 
 
-def _churning(*, every: int = 5, share: float = 0.1, **options: Any) -> Method:
-    return ChurningPairwise(PairwiseOptions(**options), every=every, share=share)
-
-
-def _attacked(*, attack: str, bad: int, **options: Any) -> Method:
-    return AttackedPairwise(PairwiseOptions(landing="at once", **options), attack, bad)
-
-
-def _rotated(**options: Any) -> Method:
-    return RotatedGossip(PairwiseOptions(**options))
-
-
-def _outliers(*, count: int = 2, **options: Any) -> Method:
-    return OutlierGossip(PairwiseOptions(**options), count=count)
-
-
-def _momentum(*, parts: int = 4, **options: Any) -> Method:
-    return MomentumGossip(PairwiseOptions(**options), parts=parts)
-
-
-def _rising(*, first: float = 0.4, last: float = 0.9, **options: Any) -> Method:
-    return RisingGossip(PairwiseOptions(**options), first=first, last=last)
-
-
-def _groups(*, size: int, always: bool = True, **options: Any) -> Method:
-    return GroupGossip(PairwiseOptions(**options), size=size, always=always)
-
-
 def _weighted(*, weights: Sequence[float], **options: Any) -> Method:
     return WeightedGossip(PairwiseOptions(**options), weights=weights)
 
@@ -77,27 +41,12 @@ def _weighted(*, weights: Sequence[float], **options: Any) -> Method:
 METHODS: dict[str, Callable[..., Method]] = {
     **{name: _baseline(name) for name in BASELINES},
     "pairwise": _pairwise,
-    "pairwise-churning": _churning,
-    "pairwise-attacked": _attacked,
-    "pairwise-rotated": _rotated,
-    "pairwise-outliers": _outliers,
-    "pairwise-momentum": _momentum,
-    "pairwise-groups": _groups,
-    "pairwise-rising": _rising,
     "pairwise-weighted": _weighted,
 }
 """makers of methods from their options; the options of a baseline are the fields of its class"""
 
-TASKS: dict[str, Callable[..., Problem]] = {
-    **PROBLEMS,
-    "started": Pretrained,
-    "flipped": FlippedLabels,
-    "unequal": UnequalBatches,
-}
+TASKS: dict[str, Callable[..., Problem]] = {**PROBLEMS, "byte-lora": ByteLora, "unequal": UnequalBatches}
 """problems, and problems under conditions, which name their problem as `of`"""
-
-# A line in the dictionary would change the fingerprint of every kept answer.
-TASKS["byte-lora"] = ByteLora
 
 
 def answered(
@@ -144,6 +93,4 @@ def modules(
     texts = {__name__}
     if method in BASELINES:
         texts |= {"simulations.lab.baselines"}
-    if any(name.startswith("simulations.lab.compressors.") for name in found):
-        texts |= {"simulations.lab.compressors"}
     return {name for name in found if name.startswith(("gossipdp.", "simulations."))}, texts

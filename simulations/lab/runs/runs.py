@@ -60,16 +60,12 @@ CODE: Final = (ROOT / "simulations", ROOT / "gossipdp")
 # -- runs ----------------------------------------------------------------------------------------------------------
 
 
-OWN_PACE: Final = {
-    *("pairwise", "pairwise-churning", "server-async", "swarm", "gasloc", "local-only", "ad-psgd", "diloco-decoupled")
-}
+OWN_PACE: Final = {"pairwise", "local-only", "diloco-decoupled"}
 
 SECONDS: Final = {
     "byte-mlp": 0.8e-3,
     "byte-transformer": 10e-3,
     "byte-lora": 6e-3,
-    "digits-mlp": 0.2e-3,
-    "digits-cnn": 3e-3,
 }
 """measured seconds of one core per step of one replica, with its share of the rest"""
 

@@ -9,29 +9,18 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final, Literal, TypeAlias
+from typing import Literal, TypeAlias
 
 from simulations.lab.core import Curve, Point, Setting
 from simulations.lab.runs.runs import Answer, Run, Task
 from simulations.lab.suites.figures import Check, Figure, Reported, mean
 
-__all__ = ["FORMULA", "Arm", "Findings", "Graph", "Line", "Outcome", "Results", "Scale", "Suite", "Table"]
+__all__ = ["Arm", "Findings", "Graph", "Line", "Outcome", "Results", "Scale", "Suite", "Table"]
 
 Scale: TypeAlias = Literal["quick", "normal", "full"]
 """quick: only tests that the suite works. normal: minutes to two hours of one core. full: as in algorithms section 10,
 where that is more
 """
-
-FORMULA: Final = ", by the formula"
-"""ends the label of a line that continues beyond the measurements"""
-
-GENERAL: Final[Mapping[str, str]] = {
-    "defaults": "other settings, one at a time: of `pairwise` alpha and mu, kappa, bits, fragments, whom to meet, "
-    "early exchanges, gamma and clipping; learning rates, H, Muon: [defaults](defaults.md)",
-    "trials": "what the product does not have (a rotation before the codec, outliers sent exactly, averaged momentum, "
-    "groups of 4 and 8): [trials](trials.md)",
-}
-"""what was tried with pairwise, by page"""
 
 
 @dataclass(frozen=True)
@@ -59,8 +48,6 @@ class Line:
     y: Sequence[float]
     low: Sequence[float] = ()
     high: Sequence[float] = ()
-    dashed: bool = False
-    """whether a formula gave it, not a measurement"""
 
 
 @dataclass(frozen=True)
@@ -74,7 +61,6 @@ class Graph:
     up: str
     panels: Mapping[str, Mapping[str, Line]]
     log_x: bool = False
-    log_y: bool = False
     tall: float = 1.2
     """nats shown above the best, if it is a loss"""
 
@@ -202,16 +188,5 @@ class Suite:
     """what is played, and where it is smaller than designed"""
     arms: Callable[[Scale], Sequence[Arm]]
     read: Callable[[Results], Findings]
-    tried: str | Sequence[str | tuple[str, str]] = ()
-    """what was tried where a mark is missed, with its page. A string holds for every mark, a pair for marks whose name
-    contains its first part. Marks in nats without an entry use `GENERAL`
-    """
-
-    def attempts(self, mark: str) -> list[str]:
-        """What was tried to meet the mark."""
-        said = (self.tried,) if isinstance(self.tried, str) else self.tried
-        pairs = [("", one) if isinstance(one, str) else one for one in said]
-        found = [line for part, line in pairs if part in mark]
-        if not found and "nats" in mark:
-            found = [line for page, line in GENERAL.items() if page != self.name]
-        return found
+    tried: str = ""
+    """what was tried where a mark is missed, with its page"""

@@ -1,18 +1,15 @@
-"""Tables of outcomes: losses, curves, losses at equal bytes. Also which outcome is best."""
+"""Tables of outcomes: losses and curves. Also which outcome is best."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from typing import Final
 
-import numpy as np
-
-from simulations.lab.core import Curve
 from simulations.lab.suites.base import Outcome, Table
 from simulations.lab.suites.figures import formatted, mean
 
-__all__ = ["LOSSES", "best", "bytes_table", "curves_table", "in_time", "loss_cells"]
+__all__ = ["LOSSES", "best", "curves_table", "in_time", "loss_cells"]
 
 LOSSES: Final = ("loss", "single replicas", "finished model")
 """columns of `loss_cells`"""
@@ -67,31 +64,3 @@ def curves_table(title: str, outcomes: Mapping[str, Outcome], note: str = "") ->
         for label, outcome in outcomes.items()
     ]
     return Table(title, columns, rows, note)
-
-
-def bytes_table(outcomes: Mapping[str, Outcome], budgets: Sequence[float], *, replicas: bool = False) -> Table:
-    """Loss after given bytes per parameter, interpolated; empty beyond the end of a run.
-
-    Args:
-        budgets: bytes per parameter.
-        replicas: use single replicas, not the model.
-    """
-
-    def at(curve: Curve, budget: float) -> float:
-        spent = [point.bytes for point in curve.points]
-        losses = [point.replica_loss if replicas else point.loss for point in curve.points]
-        return float(np.interp(budget, spent, losses)) if spent[0] <= budget <= spent[-1] else math.nan
-
-    def cell(outcome: Outcome, budget: float) -> str:
-        # A seed that received fewer bytes has not failed.
-        within = not any(math.isnan(at(curve, budget)) for curve in outcome.curves)
-        return formatted(outcome.each(lambda curve: at(curve, budget)) if within else math.nan)
-
-    rows = [(label, *(cell(outcome, budget) for budget in budgets)) for label, outcome in outcomes.items()]
-    return Table(
-        f"Loss{' of single replicas' if replicas else ''} at equal bytes",
-        ("method", *(f"{budget:g} B a parameter" for budget in budgets)),
-        rows,
-        "Losses during the run, at learning rates that have not fallen yet. A run that ended there would do better. "
-        "The other tables have the losses at the end of the runs.",
-    )

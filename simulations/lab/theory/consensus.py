@@ -14,7 +14,7 @@ from __future__ import annotations
 import argparse
 import math
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from typing import Final, NamedTuple
 
@@ -23,7 +23,6 @@ from numpy.typing import NDArray
 
 from gossipdp.protocol.pairwise.schedule import Schedule
 from gossipdp.protocol.rounds.usual_step import usual_step
-from simulations.lab.baselines.gossip import Graph, exponential
 from simulations.lab.core import Setting, play
 from simulations.lab.methods.pairwise import PairwiseGossip, PairwiseOptions
 from simulations.lab.methods.replica import Dialogue
@@ -240,7 +239,16 @@ def exact_after(peers: int, seed: int = 0) -> int:
     return sys.maxsize
 
 
-def exact_on(graph: Graph, peers: int, seed: int = 0) -> int:
+def exponential(count: int, exchange: int) -> NDArray[np.int64]:
+    """One-peer exponential graph (Ying et al. 2021, arXiv 2110.13363): i hears i - 2^(t mod log2 N).
+
+    It is exact after log2 N exchanges if N = 2^m.
+    """
+    turns, own = (count - 1).bit_length(), np.arange(count)[:, None]
+    return (own - (1 << exchange % turns)) % count if turns else own[:, :0]
+
+
+def exact_on(graph: Callable[[int, int], NDArray[np.int64]], peers: int, seed: int = 0) -> int:
     """Steps on `graph` after which all peers hold the mean; sys.maxsize if 2 N are not enough."""
     x = np.random.default_rng(seed).standard_normal((peers, 64))
     before = _disagreement(x)

@@ -6,13 +6,13 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+from simulations.lab.methods.attacked import AttackedPairwise
+from simulations.lab.methods.conditions import ChurningPairwise, Departure, FlippedLabels, Pretrained
 
 from gossipdp.codecs.moments import payload_bytes
 from peers.plan.timeline import Link
 from simulations.lab.core import Lab, Setting, play
 from simulations.lab.methods import conditions
-from simulations.lab.methods.attacked import AttackedPairwise
-from simulations.lab.methods.conditions import ChurningPairwise, Departure, FlippedLabels, Pretrained
 from simulations.lab.methods.pairwise import PairwiseGossip, PairwiseOptions
 from simulations.lab.problems import DigitsMlp
 

@@ -11,8 +11,9 @@ from statistics import mean, stdev
 
 import numpy as np
 import pytest
-
 from simulations.lab.baselines.gossip import complete, exponential, ring
+from simulations.lab.theory.matchings import POLICIES, Conditions, Meetings, agreement, perfect, training
+
 from simulations.lab.theory.consensus import (
     Row,
     contraction,
@@ -26,7 +27,6 @@ from simulations.lab.theory.consensus import (
     quadratic,
     stationary,
 )
-from simulations.lab.theory.matchings import POLICIES, Conditions, Meetings, agreement, perfect, training
 
 
 def failures(rows):

@@ -8,10 +8,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+from simulations.lab.baselines.push_sum import Sgp
 
 from peers.plan.timeline import Link
 from simulations.lab.baselines import BASELINES, LocalOnly
-from simulations.lab.baselines.push_sum import Sgp
 from simulations.lab.baselines.synchronous import Sparta
 from simulations.lab.core import Lab, play
 from tests.simulations.lab.baselines.toy_problems import ADAM, LINE, MLP, SGD, STILL, ran, same

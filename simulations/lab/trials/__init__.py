@@ -1,1 +1,0 @@
-"""Changes to `pairwise` that were tried and not adopted."""
