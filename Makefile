@@ -117,7 +117,7 @@ gpu-wheels:  ## for make gpu and gpu-lab on another machine: the wheels of WHEEL
 	$(PYTHON) -m pip download --quiet --only-binary :all: --python-version $(WHEELS_PYTHON) --dest $(or $(WHEELS),build/wheels) \
 	  --no-deps tokenizers
 
-lab: $(DEV_READY)  ## every suite of the laboratory (hours); LAB='b1 b8 --seeds 1 --jobs 2' for less
+lab: $(DEV_READY)  ## every suite of the laboratory (hours); LAB='clock b8 --seeds 1 --jobs 2' for less
 	$(BIN)/python -m simulations.lab.pages.main $(if $(LAB),$(LAB),all)
 
 mutants: $(MUTMUT)  ## mutation testing; PATHS='gossipdp/protocol/transfer' SAMPLE=0 tries every mutant of one package

@@ -4,7 +4,7 @@
 
 A baseline is one class. Its docstring has the equation, the paper, and the cost in bytes and simulated seconds.
 
-`synchronous.py` has methods that wait for all peers, `overlapped.py` and `decoupled.py` DiLoCo that does not wait. The
+`synchronous.py` and `sparse.py` have methods that wait for all peers, `overlapped.py` and `decoupled.py` DiLoCo that does not wait. The
 project's own method is in `methods`.
 """
 
@@ -19,6 +19,7 @@ from peers.plan.clock import compute_seconds, own_pace
 from simulations.lab.baselines.costs import Averaged
 from simulations.lab.baselines.decoupled import DecoupledDiLoCo
 from simulations.lab.baselines.overlapped import OverlappedDiLoCo, OverlappedFourBitDiLoCo
+from simulations.lab.baselines.sparse import SparseLoCo
 from simulations.lab.baselines.synchronous import Ddp, DiLoCo, FourBitDiLoCo, LocalSgd
 from simulations.lab.core import Lab, Method
 
@@ -48,4 +49,5 @@ BASELINES: dict[str, Callable[[], Method]] = {
     "diloco-overlapped": OverlappedDiLoCo,
     "diloco-4bit-overlapped": OverlappedFourBitDiLoCo,
     "diloco-decoupled": DecoupledDiLoCo,
+    "sparseloco": SparseLoCo,
 }

@@ -47,6 +47,7 @@ WAYS: Final[Clocked] = {
     "DiLoCo 4-bit, H 20": ("diloco-4bit", {}, 20),
     "DiLoCo 4-bit, H 80": ("diloco-4bit", {}, 80),
     "DiLoCo 4-bit, overlapped, H 20": ("diloco-4bit-overlapped", {}, 20),
+    "SparseLoCo, H 20": ("sparseloco", {}, 20),
     SYNCERS: ("diloco-decoupled", DECOUPLED, 20),
     "local only": ("local-only", {}, 20),
 }
