@@ -4,8 +4,8 @@
 
 A baseline is one class. Its docstring has the equation, the paper, and the cost in bytes and simulated seconds.
 
-`synchronous.py` and `sparse.py` have methods that wait for all peers, `overlapped.py` and `decoupled.py` DiLoCo that does not wait. The
-project's own method is in `methods`.
+`synchronous.py` and `sparse.py` have methods that wait for all peers, `overlapped.py` and `decoupled.py` DiLoCo that
+does not wait. The project's own method is in `methods`.
 """
 
 from __future__ import annotations
