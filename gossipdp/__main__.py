@@ -1,6 +1,5 @@
 """`python -m gossipdp` is the `gossipdp` command."""
 
-import runpy
+from gossipdp.launch import main
 
-# By name: nothing in gossipdp imports peers, where the command line is.
-runpy.run_module("peers.cli", run_name="__main__", alter_sys=True)
+raise SystemExit(main())

@@ -24,12 +24,12 @@ import select
 import shutil
 import signal
 import socket
-import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
+from gossipdp import launch
 from gossipdp.errors import (
     RETRY,
     ConfigError,
@@ -339,7 +339,7 @@ def run(
         settings = ["--verbose"] if verbose else []
         settings += [word for key, value in overrides.items() for word in ("--set", f"{key}={value}")]
         # -P: the current folder may hold a `peers` or a `queue.py` of its own.
-        daemon = [sys.executable, "-P", "-m", "peers.daemon", "--home", str(home), "--log-format", style, *settings]
+        daemon = [*launch.command("peers.daemon"), "--home", str(home), "--log-format", style, *settings]
         daemon += ["--supervisor", str(os.getpid()), *(["--trains"] if command else [])]
     try:
         record = SupervisorFile(home)

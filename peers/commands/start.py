@@ -11,6 +11,7 @@ from pathlib import Path
 
 import click
 
+from gossipdp import launch
 from peers.options import (
     WithCommand,
     command_of,
@@ -223,7 +224,7 @@ def _restart_without_invite(
     home: Path, flags: Mapping[str, str], logged: Sequence[str], command: Sequence[str]
 ) -> None:
     """Replace this process by `up` in the new home. Its /proc entry would keep showing the invite."""
-    arguments = [sys.executable, "-P", "-m", "peers.cli", "up", "--home", str(home), *logged]
+    arguments = [*launch.command("peers.cli"), "up", "--home", str(home), *logged]
     for key, value in flags.items():
         arguments += ["--preset", value] if key == "preset" else ["--set", f"{key}={value}"]
     environment = {key: value for key, value in os.environ.items() if key != "GOSSIPDP_INVITE"}

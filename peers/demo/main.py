@@ -23,6 +23,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from gossipdp import launch
 from gossipdp.errors import ConfigError, HardwareError
 from peers.demo.options import Options
 from peers.demo.process import Process
@@ -114,7 +115,7 @@ class Demo:
     def training_command(self, name: str, seed: int) -> list[str]:
         chosen = self.options
         command = [
-            sys.executable, "-P", "-m", "peers.jobs.byte_gpt", "--size", chosen.size, "--steps", str(chosen.steps),
+            *launch.command("peers.jobs.byte_gpt"), "--size", chosen.size, "--steps", str(chosen.steps),
             "--batch", str(chosen.batch), "--data-seed", str(seed), "--threads", "1",
             "--eval-every", str(max(1, chosen.steps // LOOKS)), "--eval-windows", str(WINDOWS),
             "--log", str(self.out / f"{name}.jsonl"),
@@ -137,7 +138,7 @@ class Demo:
         name = f"peer{number}"
         home = self.out / "homes" / name
         chosen = self.options
-        command = [sys.executable, "-P", "-m", "peers.cli", "--home", str(home)]
+        command = [*launch.command("peers.cli"), "--home", str(home)]
         command += ["up", "--network", "demo"] if invite is None else ["join", f"@{invite}"]
         settings = {"network.peer": name, "exchange.every": chosen.every, "exchange.run_steps": chosen.steps}
         for key, value in settings.items():

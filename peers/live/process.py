@@ -19,6 +19,7 @@ from typing import Any, Final
 
 import click
 
+from gossipdp import launch
 from gossipdp.errors import GossipdpError
 from gossipdp.runtime.observability.health import STATES
 from peers.control import ask
@@ -110,7 +111,7 @@ def shown(home: Path, environment: Mapping[str, str], mark: str) -> Iterator[Non
         environment: variables of the process.
         mark: tells the process from descendants of the peer's other processes.
     """
-    argv = [sys.executable, "-P", "-m", "peers.live.process", str(home)]
+    argv = [*launch.command("peers.live.process"), str(home)]
     process = subprocess.Popen(argv, stdin=subprocess.PIPE, env={**environment, MARK: mark})
     assert process.stdin is not None
     try:

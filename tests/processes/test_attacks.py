@@ -187,7 +187,7 @@ def far_ranges(siege: Siege) -> Iterator[bool]:
 
     def hostile(argv: list[str]) -> list[str]:
         script = str(Path(__file__).with_name("far_ranges.py"))
-        return [argv[0], script, *argv[3:]] if "peers.daemon" in argv else list(argv)
+        return [argv[0], script, *argv[argv.index("peers.daemon") + 1 :]] if "peers.daemon" in argv else list(argv)
 
     host = joined(siege.network, "far", within=hostile)
     while True:

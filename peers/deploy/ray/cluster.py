@@ -30,6 +30,7 @@ from ray.train.torch import TorchTrainer
 from ray.util.placement_group import placement_group
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
+from gossipdp import launch
 from gossipdp.errors import UnreachableError
 from peers.control import ask
 from peers.home import find_home, network_of
@@ -67,7 +68,7 @@ class Host:
             RuntimeError: the peer has ended, or its daemon does not answer in time.
         """
         words = ["join", *options, "-"] if invite else ["up", "--network", self._network, *options]
-        argv = [sys.executable, "-m", "peers.cli", "--home", str(self._home), *words]
+        argv = [*launch.command("peers.cli"), "--home", str(self._home), *words]
         self._peer = subprocess.Popen(argv, stdin=subprocess.PIPE)
         assert self._peer.stdin is not None
         with self._peer.stdin as stdin:

@@ -21,6 +21,7 @@ from collections.abc import Callable, Hashable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from gossipdp import launch
 from gossipdp.errors import GossipdpError
 from gossipdp.runtime.network.identity import NetworkSecret
 from peers import home as homes
@@ -55,7 +56,7 @@ def environment(**more: str) -> dict[str, str]:
 
 def gossipdp(*words: str) -> subprocess.CompletedProcess[str]:
     """Run a `gossipdp` command to its end."""
-    argv = [sys.executable, "-m", "peers.cli", *words]
+    argv = [*launch.command("peers.cli"), *words]
     return subprocess.run(argv, env=environment(), capture_output=True, text=True, check=False)
 
 
@@ -176,7 +177,7 @@ class Host:
         """Start the daemon without a supervisor: only the test restarts it."""
         if kill_at:
             variables["GOSSIPDP_KILL_AT"] = kill_at
-        argv = [sys.executable, "-m", "peers.daemon", "--home", str(self.home), "--verbose"]
+        argv = [*launch.command("peers.daemon"), "--home", str(self.home), "--verbose"]
         self.daemon = Process(self._within(argv), self.log, environment(**variables))
         return self.daemon
 
@@ -193,7 +194,7 @@ class Host:
         else:
             words += ["up", str(self.run_file)]
         words += ["--", *(list(command) or self.training_command())]
-        argv = self._within([sys.executable, "-m", "peers.cli", *words])
+        argv = self._within([*launch.command("peers.cli"), *words])
         self.supervisor = Process(argv, self.log, environment(**variables))
         return self.supervisor
 

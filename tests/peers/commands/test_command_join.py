@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from gossipdp import config as configuration
+from gossipdp import launch
 from gossipdp.errors import ConfigError
 from gossipdp.protocol.admission.statements import receipt
 from gossipdp.runtime.network.identity import Identity, NetworkSecret, digest_of
@@ -84,7 +85,7 @@ def test_an_invite_in_the_environment_does_not_outlive_its_reading(
         )
     arguments, environment = replaced[0]
     assert "GOSSIPDP_INVITE" not in environment
-    assert arguments[:7] == [sys.executable, "-P", "-m", "peers.cli", "up", "--home", str(home)]
+    assert arguments[:8] == [*launch.command("peers.cli"), "up", "--home", str(home)]
     assert arguments[-7:] == ["--verbose", "--no-live", "--set", "exchange.every=9", "--", "python", "train.py"]
 
 

@@ -125,9 +125,7 @@ def test_daemon_command_line_carries_home_format_and_overrides__and_finds_no_mod
     argv, _ = started(tmp_path, overrides={"exchange.every": "7"}, log_format="auto", verbose=True)
     assert [argv] == [
         [
-            sys.executable,
-            "-P",
-            "-m",
+            *(sys.executable, "-P", "-m", "gossipdp.launch"),
             "peers.daemon",
             "--home",
             str(tmp_path),
