@@ -15,7 +15,9 @@ if TYPE_CHECKING:
     from gossipdp.training.attach import attach
     from gossipdp.training.attachment import Attachment
 
-__all__ = ["Attachment", "GossipdpError", "attach"]
+    __version__: str
+
+__all__ = ["Attachment", "GossipdpError", "__version__", "attach"]
 
 _LAZY = {
     "Attachment": "gossipdp.training.attachment",
@@ -24,6 +26,10 @@ _LAZY = {
 
 
 def __getattr__(name: str) -> Any:
+    if name == "__version__":
+        from importlib.metadata import version
+
+        return version("gossipdp")
     if name in _LAZY:
         from importlib import import_module
 

@@ -119,7 +119,7 @@ def short_id(value: Any) -> str:
 
 MEMBER_COLUMNS = (
     Column("name", "name", meaning="[network] peer of that host; this host's peer is first"),
-    Column("id", "id", short_id, 2, meaning="begin of its key's id, as in the log"),
+    Column("id", "id", short_id, 2, meaning="start of its key's id, as in the log"),
     Column("state", "state", meaning="alive; idle (alive, does not train); suspect (silent); failed; left; banned"),
     Column("address", "address", str, 6, meaning="where other peers dial it"),
     Column("path", "path", str, 0, meaning="direct, via the member that carries to it, or outbound-only"),

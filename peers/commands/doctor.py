@@ -18,7 +18,7 @@ __all__ = ["doctor"]
 
 @click.command()
 @click.argument("target", required=False, metavar="[@FILE|-|HOST:PORT]")
-@click.option("--peer", metavar="PEER", help="Visit this member alone: its name, or the begin of its id.")
+@click.option("--peer", metavar="PEER", help="Visit this member alone: its name, or the start of its id.")
 @click.option("--speed", is_flag=True, help="Also measure the throughput to the first member, for 2 s each way.")
 @click.option(
     "--parameters", type=click.IntRange(0), default=0, metavar="N", help="Size of the model, for memory and disk."

@@ -65,7 +65,7 @@ def members(ctx: click.Context, show_all: bool, expect: int | None, as_json: boo
 def ban(ctx: click.Context, who: Sequence[str], reason: str, key: Path | None) -> None:
     """Put members out of the network.
 
-    ID is a member's name, the begin of its id, or a whole id. Every host
+    ID is a member's name, the start of its id, or a whole id. Every host
     refuses a banned peer within seconds, and after its restarts too.
     """
     from gossipdp.protocol.wire.messages import Verdict

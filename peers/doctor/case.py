@@ -61,7 +61,7 @@ def of_home(home: Path, parameters: int = 0, address: str = "", peer: str = "") 
 
     Args:
         address: visit this one alone.
-        peer: visit this member alone: its name, or the begin of its id.
+        peer: visit this member alone: its name, or the start of its id.
 
     Raises:
         ConfigError: no such member.

@@ -39,7 +39,7 @@ AGAIN: Final = 300.0
 
 
 class MemberRecord(msgspec.Struct, frozen=True, array_like=True):
-    """What one member had reported. id: begin of its key's id, as in the log. samples: None in records without them."""
+    """What one member had reported. id: start of its key's id, as in the log. samples: None in records without them."""
 
     id: str
     name: str
