@@ -7,8 +7,8 @@ from typing import Any, Final
 
 import numpy as np
 
-from simulations.lab.suites.base import Arm, Findings, Outcome, Results, Scale, Suite, Table
-from simulations.lab.suites.figures import Check, formatted
+from simulations.lab.suites.base import Arm, Findings, Outcome, Results, Scale, Suite
+from simulations.lab.suites.figures import Check
 from simulations.lab.theory import consensus
 from simulations.lab.theory.consensus import Row
 
@@ -76,13 +76,12 @@ def _arms(scale: Scale) -> list[Arm]:
 
 
 def _read(results: Results) -> Findings:
-    checks, rows = [], []
+    checks = []
     for outcome, lines in ((played, lines) for played in results.only.values() for lines in _lines(played)):
         first = lines[0]
         within = consensus.WITHIN_NOISE if first["formula"].startswith("CD^2") else consensus.WITHIN
         worst = max(line["deviation"] for line in lines)
         values = [line["measured"] for line in lines]
-        rows.append((first["formula"], f"{first['expected']:.4f}", formatted(values, 4), f"{100 * worst:.2f} %"))
         exact = EXACT in first["formula"]
         measured = f"{np.mean(values):.4f}, worst of the seeds {100 * worst:.2f} % off"
         mark = f"{first['expected']:.0f} exactly" if exact else f"{first['expected']:.4f} to {100 * within:.0f} %"
@@ -95,8 +94,7 @@ def _read(results: Results) -> Findings:
         for label, outcome in results.only.items()
         if outcome.failed == len(outcome.answers)
     ]
-    table = Table("All lines", ("formula", "says", "measured", "worst deviation"), rows)
-    return Findings([table], checks)
+    return Findings((), checks)
 
 
 def _lines(outcome: Outcome) -> list[tuple[dict[str, Any], ...]]:

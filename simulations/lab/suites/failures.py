@@ -15,7 +15,7 @@ from simulations.lab.runs.runs import link
 from simulations.lab.suites.arms import explicit_options
 from simulations.lab.suites.b8 import TRANSFORMER, WARMUP
 from simulations.lab.suites.base import Arm, Findings, Outcome, Results, Scale, Suite, Table
-from simulations.lab.suites.figures import Figure, formatted, mean, reported
+from simulations.lab.suites.figures import Figure, formatted, mean
 from simulations.lab.suites.graphs import seconds_graph
 from simulations.lab.suites.tables import LOSSES, loss_cells
 
@@ -155,17 +155,7 @@ def _read(results: Results) -> Findings:
         ),
         *(_table(group, outcomes, calm) for group, outcomes in results.groups.items()),
     ]
-    figures = [
-        reported(
-            f"{group}: {label} behind its own where nothing goes wrong, nats",
-            _behind(outcome, calm[label]),
-            replicas=outcome.replica_loss - calm[label].replica_loss,
-        )
-        for group, outcomes in results.groups.items()
-        if group != CALM
-        for label, outcome in outcomes.items()
-    ]
-    return Findings(tables, (), [seconds_graph(results.groups)], NOTES, figures)
+    return Findings(tables, (), [seconds_graph(results.groups)], NOTES)
 
 
 def _behind(outcome: Outcome, calm: Outcome) -> Figure:

@@ -286,7 +286,6 @@ def _read(results: Results) -> Findings:
         ),
         _theory(),
         TRIED,
-        Table("All cells", COLUMNS, rows),
     ]
     notes = [f"Not judged, because a lone host does not converge there: {'; '.join(aside)}."] if aside else []
     return Findings([table for table in tables if table.rows], checks, notes=[LEGEND, *notes])
