@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from gossipdp.errors import GossipdpError
+from gossipdp.errors import GossipdpError, refuse_other_systems
 
 if TYPE_CHECKING:
     from gossipdp.training.attach import attach
@@ -32,7 +32,10 @@ def __getattr__(name: str) -> Any:
         return version("gossipdp")
     if name in _LAZY:
         from importlib import import_module
+        from os import environ
 
+        if not environ.get("GOSSIPDP_OFF"):
+            refuse_other_systems()
         return getattr(import_module(_LAZY[name]), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 

@@ -19,6 +19,8 @@ command that tells more. Nothing here may import another module of gossipdp, pri
 
 from __future__ import annotations
 
+import sys
+
 __all__ = [
     "RETRY",
     "ConfigError",
@@ -30,6 +32,7 @@ __all__ = [
     "RefusedError",
     "RemoteProtocolError",
     "UnreachableError",
+    "refuse_other_systems",
     "refused_here",
 ]
 
@@ -91,6 +94,17 @@ class HardwareError(GossipdpError):
 
 class DataError(GossipdpError):
     exit_code = 8
+
+
+def refuse_other_systems(system: str = sys.platform) -> None:
+    """Raise GD-510 where gossipdp cannot run.
+
+    Raises:
+        HardwareError: the operating system is not Linux.
+    """
+    if system != "linux":
+        do = "use WSL2" if system == "win32" else "use a Linux host, or a Linux container"
+        raise HardwareError("GD-510", "gossipdp runs on Linux alone", seen=system, do=do)
 
 
 def refused_here(error: OSError) -> HardwareError:

@@ -13,6 +13,8 @@ from collections.abc import Callable
 from importlib import import_module, util
 from pathlib import Path
 
+from gossipdp.errors import HardwareError, refuse_other_systems
+
 __all__ = ["command", "main"]
 
 
@@ -22,7 +24,16 @@ def command(module: str) -> list[str]:
 
 
 def main() -> int:
-    """Run the command line. It is the installed command `gossipdp`."""
+    """Run the command line. It is the installed command `gossipdp`.
+
+    Returns:
+        The exit status.
+    """
+    try:
+        refuse_other_systems()
+    except HardwareError as error:
+        sys.stderr.write(f"{error}\n")
+        return error.exit_code
     _find_peers()
     run: Callable[[], int] = import_module("peers.cli").main
     return run()

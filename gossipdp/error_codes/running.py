@@ -116,6 +116,13 @@ CODES: Final[Mapping[str, Code]] = {
         "report the text as a bug of gossipdp; `gossipdp members ban` puts a member out that causes it on purpose",
         notices=True,
     ),
+    "GD-510": Code(
+        "This operating system is not supported",
+        "gossipdp runs on Linux alone. Daemon and training process share memory and sockets in Linux's own ways.",
+        "on Windows use WSL2 with mirrored networking, on a Mac a Linux host or container; GOSSIPDP_OFF=1 trains"
+        " without a peer",
+        (7,),
+    ),
     "GD-601": Code(
         "A checkpoint or a state file cannot be read",
         "A checkpoint is damaged, unreadable, or was written by a later version. Or the file that `peer.load` was given"
