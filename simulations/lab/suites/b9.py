@@ -46,6 +46,7 @@ WAYS: Final[Clocked] = {
         _at(label, mu): (method, {**options, "momentum" if method == "pairwise" else "mu": mu}, every)
         for label, (method, options, every) in BASES.items()
         for mu in MUS
+        if label != OURS
     },
 }
 
