@@ -15,7 +15,7 @@ from simulations.lab.runs.runs import link
 from simulations.lab.suites.arms import explicit_options
 from simulations.lab.suites.b8 import TRANSFORMER, WARMUP
 from simulations.lab.suites.base import Arm, Findings, Outcome, Results, Scale, Suite, Table
-from simulations.lab.suites.figures import Figure, formatted, mean, reported
+from simulations.lab.suites.figures import Figure, formatted, reported
 from simulations.lab.suites.graphs import seconds_graph
 from simulations.lab.suites.tables import LOSSES, loss_cells
 
@@ -200,7 +200,7 @@ def _table(group: str, outcomes: Mapping[str, Outcome], calm: Mapping[str, Outco
             label,
             *loss_cells(outcome),
             formatted(_behind(outcome, calm[label])),
-            formatted(mean(outcome.last(lambda point: point.steps)), 0),
+            formatted(Figure(outcome.last(lambda point: point.steps)), 0),
             _percent(outcome, "idle"),
             _percent(outcome, "idle, healthy"),
             _percent(outcome, f"idle, host {AFFLICTED}"),

@@ -4,7 +4,7 @@
 distance of replicas of a quadratic with known noise.
 
 Matchings are vectorised draws. Schedules are the product's own, and lines that name `pairwise` run its exchanges
-(`methods/pairwise.py`). All peers meet at once here; `matchings.py` asks how fast a protocol finds partners.
+(`methods/pairwise.py`). All peers meet at once here.
 
     python -m simulations.lab.theory.consensus
 """
