@@ -66,9 +66,7 @@ def _facts(method: Method, lab: Lab) -> dict[str, float]:
     return {**facts, "finished": method.finish(lab)} if type(method) is PairwiseGossip else facts
 
 
-def modules(
-    problem: str, data: Mapping[str, Any], method: str, options: Mapping[str, Any]
-) -> tuple[set[str], set[str]]:
+def modules(problem: str, method: str, options: Mapping[str, Any]) -> tuple[set[str], set[str]]:
     """The code that a run's answer depends on.
 
     The dictionaries of methods import all methods. Only their text counts, and the modules of the chosen method.
@@ -76,8 +74,5 @@ def modules(
     Returns:
         Modules that count with all their imports, and modules of which only the text counts.
     """
-    parts: list[object] = [TASKS[problem], METHODS[method](**options)]
-    if "of" in data:
-        parts.append(PROBLEMS[data["of"]])
-    texts = {__name__, "simulations.lab.baselines"} if method in BASELINES else {__name__}
-    return {"simulations.lab.core", *(part.__module__ for part in parts)}, texts
+    found = {"simulations.lab.core", TASKS[problem].__module__, METHODS[method](**options).__module__}
+    return found, {__name__, "simulations.lab.baselines"} if method in BASELINES else {__name__}
