@@ -19,7 +19,7 @@ from simulations.lab.suites.figures import Figure, formatted, reported
 from simulations.lab.suites.graphs import seconds_graph
 from simulations.lab.suites.tables import LOSSES, loss_cells
 
-__all__ = ["CALM", "CONDITIONS", "DDP_FAST", "SUITE", "SYNCER", "WAYS", "events_of", "syncer_events_of"]
+__all__ = ["CALM", "CONDITIONS", "SUITE", "SYNCER", "events_of"]
 
 PEERS: Final = 8
 SECONDS: Final = 1200.0

@@ -30,15 +30,12 @@ from simulations.lab.problems import Consensus, Quadratic
 
 __all__ = [
     "Row",
-    "exact_after",
     "exact_on",
-    "fragment",
+    "exponential",
     "growth",
     "matching",
     "measure",
     "momentum",
-    "one_pair",
-    "push_sum",
     "stationary",
 ]
 
