@@ -52,24 +52,18 @@ class Tally:
     landing: float = 0.0
     """sum over the exchanges of their duration, in rounds"""
 
-    def count_failed(self, exchanges: int = 1) -> None:
-        self.failed += exchanges
+    def count_failed(self) -> None:
+        self.failed += 1
 
     def count_cut(self) -> None:
         self.cut += 1
 
     def count_turn(self, turn: Turn) -> None:
-        """Count one chunk of an exchange of two."""
+        """Count one chunk."""
         self.chunks += turn.mixed
         self.clipped += turn.share < 1.0
         self.blocks += turn.blocks
         self.escalated += turn.escalated
-
-    def count_chunk(self, blocks: int, escalated: int) -> None:
-        """Count one chunk of a group's exchange."""
-        self.chunks += 1
-        self.blocks += blocks
-        self.escalated += escalated
 
     def count_landed(self, rounds: float) -> None:
         """Count one finished exchange that lasted `rounds` rounds."""
@@ -117,10 +111,6 @@ class PairOptions:
     """steps before the first round, in short rounds with lr 1 and momentum 0 (algorithms section 6). This is the
     daemon's warm start; `Setting.warmup` is the synchronous one
     """
-    warmup_exchanges: int = 0
-    """exchanges of each short round; 0 for the daemon's choice, which is one"""
-    warmup_scheduled: bool = False
-    """whether the exchanges of short rounds follow the schedule of early rounds"""
     own_pace: bool = True
     """whether fast peers make more steps in a round, as in the daemon; otherwise all make as many as the slowest"""
     landing: Literal["late", "at once", "waiting"] = "late"
@@ -297,14 +287,14 @@ class PairClock(ABC, Generic[T, S, Options]):
             raise ValueError(f"{options.fragments} fragments of {chunks} chunks")
         self._steps = np.zeros(timeline.peers, np.int64)
         self._schedule = Schedule([replica.id for replica in self.replicas], self._schedule_seed(timeline))
-        left, several = options.warmup_steps, options.warmup_exchanges or 1
+        left = options.warmup_steps
         self._warming = True
         while left > 0:
             # A short round lasts at least as long as an exchange, so exchanges run back to back.
             steps_of_exchange = math.ceil(self._whole / timeline.setting.step_seconds)
             every = min(left, timeline.setting.every, max(WARMUP_EVERY, steps_of_exchange))
             left -= every
-            self._play(timeline, every, Outer(1.0, 0.0), several, scheduled=options.warmup_scheduled)
+            self._play(timeline, every, Outer(1.0, 0.0), 1, scheduled=False)
         self._first_round, self._warming = self._rounds, False
         # The first full round moves further than the ranges learnt in short rounds predict.
         self._fine.add(self._rounds + 1)

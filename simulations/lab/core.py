@@ -9,7 +9,7 @@ machine does not count. This module knows no method (see `baselines`, `methods`)
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
 
@@ -21,7 +21,7 @@ from torch import Tensor
 from peers.plan.timeline import FREE, Counts, Link, Timeline
 from simulations.lab.inner import INNER, InnerTerms
 
-__all__ = ["INNER", "Curve", "Lab", "Link", "Method", "Point", "Problem", "Score", "Setting", "play", "play_in"]
+__all__ = ["Curve", "Lab", "Method", "Point", "Problem", "Score", "Setting", "play", "play_in"]
 
 
 class Score(NamedTuple):
@@ -45,7 +45,7 @@ class Problem(Protocol):
 
     @property
     def embeddings(self) -> Collection[int]:
-        """Indices in `shapes` of embedding tables. Muon leaves them to AdamW."""
+        """Indices in `shapes` of embedding tables."""
 
     @property
     def parameters(self) -> int:
@@ -152,23 +152,6 @@ class Curve:
     def last(self) -> Point:
         return self.points[-1]
 
-    def when(self, loss: float, of: Callable[[Point], float] = lambda point: point.loss) -> float:
-        """Simulated seconds until a loss reached `loss`, interpolated between points; infinite if it never did.
-
-        Args:
-            loss: nats.
-            of: the loss that counts, by default that of the model.
-        """
-        before: Point | None = None
-        for point in self.points:
-            if of(point) <= loss:
-                if before is None:
-                    return point.seconds
-                share = (of(before) - loss) / (of(before) - of(point))
-                return before.seconds + share * (point.seconds - before.seconds)
-            before = point
-        return float("inf")
-
 
 @dataclass
 class Lab(Timeline):
@@ -178,8 +161,6 @@ class Lab(Timeline):
     setting: Setting
     x: Tensor = field(init=False)
     """live parameters, shape (N, P), fp32. The tensor object never changes, because methods hold views of its rows"""
-    attackers: int = field(default=0, init=False)
-    """the first peers are attackers; figures leave them out"""
     progress: float = field(default=0.0, init=False)
     """share of the run that is over, 0 to 1; the learning rate follows it"""
 
@@ -187,12 +168,7 @@ class Lab(Timeline):
         super().__init__(self.setting)
         count = self.setting.peers
         self.x = self.problem.start(self.setting.seed).expand(count, -1).clone(memory_format=torch.contiguous_format)
-        terms = InnerTerms(
-            betas=self.setting.betas,
-            weight_decay=self.setting.weight_decay,
-            shapes=self.problem.shapes,
-            embeddings=self.problem.embeddings,
-        )
+        terms = InnerTerms(betas=self.setting.betas, weight_decay=self.setting.weight_decay)
         self.inner = INNER[self.setting.inner](self.x, terms)
         self._slowest = int(np.argmin(self.setting.all_speeds))
         self._passed: float | None = None
@@ -211,15 +187,10 @@ class Lab(Timeline):
             return self.setting.lr
         return self.setting.lr * (0.1 + 0.45 * (1.0 + float(np.cos(np.pi * self.progress))))
 
-    def gradients(self, peers: Counts | None = None, x: Tensor | None = None) -> Tensor:
-        """Gradients on the next batches, shape (peers, P).
-
-        Args:
-            peers: indices; all peers if None.
-            x: where to take the gradients, shape (peers, P); the live parameters if None.
-        """
+    def gradients(self, peers: Counts | None = None) -> Tensor:
+        """Gradients of `peers` (indices; all if None) on their next batches, shape (peers, P)."""
         chosen = np.arange(self.peers) if peers is None else peers
-        at = (self.x if peers is None else self.x[torch.from_numpy(chosen)]) if x is None else x
+        at = self.x if peers is None else self.x[torch.from_numpy(chosen)]
         batch = self.problem.batches(chosen, self.steps[chosen], self.setting.seed)
         # The loss of a replica depends on its own parameters alone, so the gradient of the sum holds the gradient of
         # each. `torch.func.grad` would import a compiler, which takes seconds.
@@ -257,14 +228,9 @@ class Lab(Timeline):
             self._passed += steps
             self.progress = min(1.0, self._passed / (self.setting.every * self.setting.rounds))
 
-    def exclude(self, attackers: int) -> None:
-        """Leave the first `attackers` peers out of every figure."""
-        self.attackers = attackers
-
     def distance(self) -> float:
-        """The consensus distance of the honest replicas."""
-        x = self.x[self.attackers :]
-        return float((x - x.mean(0)).square().sum(1).mean().sqrt())
+        """The consensus distance."""
+        return float((self.x - self.mean).square().sum(1).mean().sqrt())
 
 
 def play(problem: Problem, method: Method, setting: Setting) -> Curve:
@@ -289,7 +255,7 @@ def play_in(lab: Lab, method: Method) -> Curve:
 def _warm_up(lab: Lab) -> None:
     """Take the synchronous steps of a warm start: every replica takes the mean of all gradients.
 
-    They cost what an all-reduce by recursive halving and doubling costs (see `baselines/costs.py`).
+    They cost what an all-reduce by recursive halving and doubling costs (see `peers/plan/clock.py`).
     """
     setting = lab.setting
     size = 2.0 * (1.0 - 1.0 / setting.peers) * 4.0 * lab.problem.parameters
@@ -301,7 +267,7 @@ def _warm_up(lab: Lab) -> None:
 
 def _measure(lab: Lab, method: Method, number: int) -> Point:
     model = lab.problem.evaluate(method.model(lab))
-    few = np.unique(np.linspace(lab.attackers, lab.peers - 1, 4).astype(np.int64))
+    few = np.unique(np.linspace(0, lab.peers - 1, 4).astype(np.int64))
     alone = [lab.problem.evaluate(lab.x[int(peer)]).loss for peer in few]
     received = float(lab.received.mean()) / lab.problem.parameters
     return Point(

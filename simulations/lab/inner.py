@@ -6,25 +6,21 @@ This module knows no method, problem or clock.
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
-from itertools import accumulate, pairwise
 from typing import Final, Protocol
 
 import torch
 from torch import Tensor
 
-__all__ = ["INNER", "AdamW", "Inner", "InnerTerms"]
+__all__ = ["FREEZING", "INNER", "AdamW", "Inner", "InnerTerms", "Rows"]
 
 Rows = slice | Tensor
 """all rows, or the indices of some"""
 
 EPSILON: Final = 1e-8
-MUON_MOMENTUM: Final = 0.95
-NEWTON_SCHULZ: Final = (3.4445, -4.7750, 2.0315)
-"""X <- a X + (b A + c A^2) X with A = X X^T, with Jordan's coefficients"""
-ITERATIONS: Final = 5
+FREEZING: Final = "adamw-freezing"
+"""the inner optimizer of runs that train some elements in turn"""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,10 +29,6 @@ class InnerTerms:
 
     betas: tuple[float, float]
     weight_decay: float
-    shapes: Sequence[tuple[int, ...]]
-    """shapes of the parameters, in their order in a row"""
-    embeddings: Collection[int]
-    """indices in `shapes` of embedding tables"""
 
 
 class Inner(Protocol):
@@ -82,51 +74,20 @@ class AdamW:
             self.m[rows], self.v[rows], x[rows] = m, v, at
 
 
-class _Muon:
-    """Muon (Jordan et al. 2024, kellerjordan.github.io/posts/muon): matrices move by their orthogonalised momentum.
+class _FreezingAdamW(AdamW):
+    """AdamW that leaves elements whose gradient is exactly 0, and their moments, as they are.
 
-        B <- mu B + G;   O = NewtonSchulz(G + mu B), which is near U V^T of the singular value decomposition U S V^T
-        X <- X - lr 0.2 sqrt(max(rows, columns)) O
-
-    The factor gives a step the root mean square of an AdamW step (Liu et al. 2025, arXiv 2502.16982), so one `lr`
-    serves both. AdamW steps vectors and embeddings.
+    So a frozen factor does not move by its momentum, as in torch, where it has no gradient. The count of steps is that
+    of the replica.
     """
 
-    def __init__(self, x: Tensor, terms: InnerTerms) -> None:
-        shapes, embeddings = terms.shapes, set(terms.embeddings)
-        spans = [slice(*pair) for pair in pairwise([0, *accumulate(math.prod(shape) for shape in shapes)])]
-        self._matrices: list[tuple[slice, tuple[int, ...], Tensor]] = []
-        self._others: list[tuple[slice, AdamW]] = []
-        for place, (shape, span) in enumerate(zip(shapes, spans, strict=True)):
-            if len(shape) == 2 and place not in embeddings:
-                self._matrices.append((span, shape, torch.zeros(len(x), *shape)))
-            else:
-                self._others.append((span, AdamW(x[:, span], terms)))
-        self._decay = terms.weight_decay
-
     def step(self, x: Tensor, gradients: Tensor, rows: Rows, lr: float) -> None:
-        for span, shape, momenta in self._matrices:
-            g = gradients[:, span].view(-1, *shape)
-            momentum = momenta[rows].mul_(MUON_MOMENTUM).add_(g)
-            if isinstance(rows, Tensor):
-                momenta[rows] = momentum
-            direction = _orthogonal(g + MUON_MOMENTUM * momentum).flatten(1)
-            part = x[:, span]
-            part[rows] = part[rows].mul(1.0 - lr * self._decay).sub_(direction, alpha=lr * 0.2 * math.sqrt(max(shape)))
-        for span, adamw in self._others:
-            adamw.step(x[:, span], gradients[:, span], rows, lr)
+        still = gradients == 0.0
+        states = (x, self.m, self.v)
+        before = [state[rows].clone() for state in states]
+        super().step(x, gradients, rows, lr)
+        for state, old in zip(states, before, strict=True):
+            state[rows] = torch.where(still, old, state[rows])
 
 
-def _orthogonal(matrices: Tensor) -> Tensor:
-    """U S' V^T of every matrix U S V^T, with S' between 0.7 and 1.2; shape (n, rows, columns)."""
-    a, b, c = NEWTON_SCHULZ
-    tall = matrices.shape[1] > matrices.shape[2]
-    x = matrices.mT if tall else matrices
-    x = x / x.norm(dim=(1, 2), keepdim=True).clamp_min(1e-7)
-    for _ in range(ITERATIONS):
-        gram = x @ x.mT
-        x = torch.baddbmm(x, torch.baddbmm(gram, gram, gram, beta=b, alpha=c), x, beta=a)
-    return x.mT if tall else x
-
-
-INNER: dict[str, Callable[[Tensor, InnerTerms], Inner]] = {"adamw": AdamW, "muon": _Muon, "sgd": _Sgd}
+INNER: dict[str, Callable[[Tensor, InnerTerms], Inner]] = {"adamw": AdamW, FREEZING: _FreezingAdamW, "sgd": _Sgd}

@@ -40,7 +40,7 @@ class LocalOnly(Averaged):
         return lab.x[0]
 
 
-BASELINES: dict[str, Callable[[], Method]] = {
+BASELINES: dict[str, Callable[..., Method]] = {
     "local-only": LocalOnly,
     "ddp": Ddp,
     "local-sgd": LocalSgd,

@@ -1,6 +1,6 @@
 """DiLoCo that trains while it communicates: the synchronous method that loses no time to its links.
 
-The methods of `synchronous.py` all wait. `costs.py` has the cost of the collective.
+The methods of `synchronous.py` all wait. `peers/plan/clock.py` has the cost of the collective.
 """
 
 from __future__ import annotations

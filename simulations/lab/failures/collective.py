@@ -26,7 +26,7 @@ TURNS = 2
 
 
 def all_reduce_bytes(hosts: int, size: float) -> float:
-    """Bytes that each of `hosts` hosts receives in an all-reduce of `size` bytes (see `costs.py`)."""
+    """Bytes that each of `hosts` hosts receives in an all-reduce of `size` bytes (see `peers/plan/clock.py`)."""
     return 2.0 * (1.0 - 1.0 / hosts) * size
 
 

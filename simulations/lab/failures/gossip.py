@@ -100,14 +100,14 @@ class FailingPairwise(PairwiseGossip):
         source = int(lab.random.choice(self.holders(lab)))
         self._replace(lab, host, source)
         parameters = lab.problem.parameters
-        size = 2.0 * parameters + (payload_bytes(parameters) if self.options.moments else 0.0)
+        size = 2.0 * parameters + payload_bytes(parameters)
         self._ready[host] = lab.hosts.transfer((source, host), lab.seconds, size, COPY_TURNS)
 
     def _replace(self, lab: Lab, peer: int, source: int) -> None:
         """Begin `peer` anew: with the anchor of `source`, its Adam moments, and no outer momentum."""
         lab.x[peer] = torch.from_numpy(self.replicas[source].ledger.a)
-        _begin_optimizer(lab, peer, source if self.options.moments else None)
-        self.replicas[peer] = Replica(peer, lab.x[peer], self._algorithm(peer), alone=0)
+        _begin_optimizer(lab, peer, source)
+        self.replicas[peer] = Replica(peer, lab.x[peer], self._algorithm(), alone=0)
         lab.received[peer] += 2.0 * lab.problem.parameters  # a state travels as bfloat16
 
     # -- rounds ---------------------------------------------------------------------------------------------------
@@ -163,16 +163,10 @@ class FailingPairwise(PairwiseGossip):
         exchange.delay(end - exchange.at)
 
 
-def _begin_optimizer(lab: Lab, peer: int, source: int | None) -> None:
-    """Set the inner optimizer of a joiner.
-
-    It starts at zero if `source` is None, otherwise from the moments of `source` through the codec that they travel in.
-    """
+def _begin_optimizer(lab: Lab, peer: int, source: int) -> None:
+    """Begin Adam of a joiner with the moments of `source`, through the codec that they travel in."""
     inner = lab.inner
     if not isinstance(inner, AdamW):
-        return
-    if source is None:
-        inner.m[peer], inner.v[peer], inner.counts[peer] = 0.0, 0.0, 0.0
         return
     size = lab.problem.parameters
     v, m = (torch.nn.functional.pad(each[source], (0, -size % BLOCK)) for each in (inner.v, inner.m))

@@ -27,8 +27,8 @@ METHODS: dict[str, Callable[..., HostMethod]] = {
     "diloco-quorum": QuorumDiLoCo,
     "diloco-waiting": WaitingDiLoCo,
     "ddp-elastic": ElasticDdp,
+    "diloco-decoupled": FailingDecoupled,
 }
-METHODS["diloco-decoupled"] = FailingDecoupled
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -55,12 +55,7 @@ class DeviceLab(Lab):
     def __post_init__(self) -> None:
         super().__post_init__()
         self.mirror = self._x.to(self.problem.device, copy=True)
-        terms = InnerTerms(
-            betas=self.setting.betas,
-            weight_decay=self.setting.weight_decay,
-            shapes=self.problem.shapes,
-            embeddings=self.problem.embeddings,
-        )
+        terms = InnerTerms(betas=self.setting.betas, weight_decay=self.setting.weight_decay)
         self.inner = _DeviceAdamW(self.mirror, terms)
 
     @property
@@ -84,12 +79,12 @@ class DeviceLab(Lab):
             self._x[peer].copy_(self.mirror[peer])
             self._ahead.discard(peer)
 
-    def gradients(self, peers: Counts | None = None, x: Tensor | None = None) -> Tensor:
+    def gradients(self, peers: Counts | None = None) -> Tensor:
         """As in `Lab`, one peer after the other. The result is on the device."""
         chosen = np.arange(self.peers) if peers is None else peers
         found = torch.empty(len(chosen), self.problem.parameters, device=self.mirror.device)
         for row, peer in enumerate(chosen):
-            at = (self._row(int(peer)) if x is None else x[row].to(found.device)).detach().requires_grad_()
+            at = self._row(int(peer)).detach().requires_grad_()
             one = chosen[row : row + 1]
             batch = self.problem.batches(one, self.steps[one], self.setting.seed)
             loss = self.problem.loss(at, *(part[0].to(found.device) for part in batch))
@@ -179,7 +174,7 @@ class DevicePairwise(PairwiseGossip):
 
     def _sides(self, lab: Lab) -> list[Replica]:
         assert isinstance(lab, DeviceLab)
-        return [_DeviceReplica(number, lab, self._algorithm(number)) for number in range(lab.peers)]
+        return [_DeviceReplica(number, lab, self._algorithm()) for number in range(lab.peers)]
 
     def _dialogue(self, first: int, second: int, weight: float) -> Dialogue:
         return _AllAtOnce(**vars(super()._dialogue(first, second, weight)))

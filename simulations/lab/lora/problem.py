@@ -17,20 +17,17 @@ import torch
 from torch import Tensor
 
 from peers.plan.timeline import Counts
-from simulations.lab.core import INNER, Lab, Setting
+from simulations.lab.core import Lab, Setting
 from simulations.lab.data import SHORTEST, Mixture, Text, held_out
-from simulations.lab.inner import AdamW, Rows
 from simulations.lab.problems import ByteTransformer, FlatModel
 
-__all__ = ["FREEZING", "ByteLora", "Trained", "headers"]
+__all__ = ["ByteLora", "headers"]
 
 Trained = Literal["both", "B", "in turn"]
 """the factors that are trained"""
 
 ALPHA: Final = 8.0
 """PEFT's default. The product is scaled by ALPHA / r"""
-FREEZING: Final = "adamw-freezing"
-"""the inner optimizer of runs that train factors in turn"""
 
 
 @cache
@@ -180,22 +177,3 @@ class ByteLora(ByteTransformer):
         merged = torch.cat([tensor.flatten() for tensor in self.adapted(products)])
         parts = torch.split(self._validation, 512)
         return sum(float(self.model.loss(merged, part)) * len(part) for part in parts) / self.held_out
-
-
-class _FreezingAdamW(AdamW):
-    """AdamW that leaves elements whose gradient is exactly 0, and their moments, as they are.
-
-    So a frozen factor does not move by its momentum, as in torch, where it has no gradient. The count of steps is that
-    of the replica.
-    """
-
-    def step(self, x: Tensor, gradients: Tensor, rows: Rows, lr: float) -> None:
-        still = gradients == 0.0
-        states = (x, self.m, self.v)
-        before = [state[rows].clone() for state in states]
-        super().step(x, gradients, rows, lr)
-        for state, old in zip(states, before, strict=True):
-            state[rows] = torch.where(still, old, state[rows])
-
-
-INNER[FREEZING] = _FreezingAdamW

@@ -17,7 +17,7 @@ from torch import Tensor
 from gossipdp.algorithms.pairwise import Pairwise
 from gossipdp.config import AUTO_CLIP
 from gossipdp.protocol.rounds.rounds import damped
-from peers.plan.pairs import USUAL, PairClock, PairOptions
+from peers.plan.pairs import PairClock, PairOptions
 from simulations.lab.core import Lab
 from simulations.lab.methods.replica import Dialogue, Replica
 
@@ -30,8 +30,6 @@ class PairwiseOptions(PairOptions):
 
     clip: float = AUTO_CLIP
     """clipping factor; infinite for none"""
-    moments: bool = USUAL.moments
-    """whether a joiner copies the moments of the inner optimizer too, under churn"""
 
 
 class PairwiseGossip(PairClock[Lab, Replica, PairwiseOptions]):
@@ -42,9 +40,9 @@ class PairwiseGossip(PairClock[Lab, Replica, PairwiseOptions]):
         self.name = name
 
     def _sides(self, lab: Lab) -> list[Replica]:
-        return [Replica(number, lab.x[number], self._algorithm(number)) for number in range(lab.peers)]
+        return [Replica(number, lab.x[number], self._algorithm()) for number in range(lab.peers)]
 
-    def _algorithm(self, peer: int) -> Pairwise:
+    def _algorithm(self) -> Pairwise:
         """The algorithm of a peer that begins."""
         return Pairwise(clip=self.options.clip)
 

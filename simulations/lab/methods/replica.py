@@ -6,7 +6,6 @@ takes corrections between two steps. `methods/pairwise.py` decides which peers m
 
 from __future__ import annotations
 
-from copy import copy
 from dataclasses import dataclass
 
 import numpy as np
@@ -49,12 +48,6 @@ class Replica(Side):
         """the host is missing; a correction waits for an exchange"""
         self.gain = 0.0
         """how far rounds swing at the last outer step, mean over the chunks"""
-
-    def with_algorithm(self, algorithm: Pairwise) -> Replica:
-        """A copy that shares everything but its algorithm."""
-        twin = copy(self)
-        twin.algorithm = algorithm
-        return twin
 
     def set_away(self, away: bool) -> None:
         """Say whether the host is missing. Such a replica takes no outer step."""

@@ -25,9 +25,14 @@ class UnequalBatches:
         of: name of the problem.
         sizes: samples per step of each peer, repeated up to N.
         data: options of the problem.
+
+    Raises:
+        ValueError: the largest size is no multiple of every other.
     """
 
     def __init__(self, of: str, *, sizes: Sequence[int], **data: Any) -> None:
+        if any(max(sizes) % size for size in sizes):
+            raise ValueError(f"batches of {sizes}: the largest must be a multiple of the others")
         self.inner: Problem = PROBLEMS[of](batch=max(sizes), **data)
         self.name = self.inner.name
         self.shapes: Sequence[tuple[int, ...]] = self.inner.shapes

@@ -44,4 +44,4 @@ class WeightedGossip(PairwiseGossip):
 
     def _sides(self, lab: Lab) -> list[Replica]:
         weights = np.resize(self._weights, lab.peers)
-        return [_Weighted(peer, lab.x[peer], self._algorithm(peer), float(weights[peer])) for peer in range(lab.peers)]
+        return [_Weighted(peer, lab.x[peer], self._algorithm(), float(weights[peer])) for peer in range(lab.peers)]

@@ -4,8 +4,7 @@ The problem is softmax regression on ten Gaussian classes. Every peer has an anc
 `Pairwise`, on the product's terms. Some peers are bad.
 
 The figure is the share of held-out examples that honest peers get right. The bad peers have the first rows.
-`python -m simulations.lab.robustness.convex` prints the table. This module defines no attack. The suite B5 does the
-same with a real model.
+`python -m simulations.lab.robustness.convex` prints the table. This module defines no attack.
 """
 
 from __future__ import annotations

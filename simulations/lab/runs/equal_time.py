@@ -95,7 +95,7 @@ _KNOWN: Final[dict[str, tuple[float, float]]] = {}
 class ClockLab(Lab):
     """Replicas that do not train. A round only tells how long it lasts."""
 
-    def gradients(self, peers: Counts | None = None, x: Tensor | None = None) -> Tensor:
+    def gradients(self, peers: Counts | None = None) -> Tensor:
         return self.x[:1].expand(self.peers if peers is None else len(peers), -1)
 
     def update(self, gradients: Tensor, peers: Counts | None = None) -> None:

@@ -25,8 +25,7 @@ class SourceSnapshot:
     def fingerprint(self, modules: Iterable[str], *, shallow: str | None = None, texts: Iterable[str] = ()) -> str:
         """Hash of these modules of the project and of everything of the project that they import.
 
-        Comments, docstrings, import statements and names of modules do not count, so a move changes nothing. A key that
-        a module adds to a dictionary does not count either, so a new method changes no other one.
+        Comments, docstrings, import statements and names of modules do not count, so a move changes nothing.
 
         Args:
             modules: dotted names.
@@ -70,7 +69,6 @@ def _parsed(name: str) -> tuple[str, frozenset[str]]:
     if path is None:
         raise ModuleNotFoundError(f"no module {name!r} in {ROOT}")
     tree = ast.parse(path.read_text())
-    tree.body = [one for one in tree.body if not _adds(one)]
     found: set[str] = set()
     for node in ast.walk(tree):
         if isinstance(node, ast.ImportFrom) and node.module:
@@ -91,8 +89,3 @@ def _is_ignored(node: ast.stmt) -> bool:
     if isinstance(node, ast.Expr):
         return isinstance(node.value, ast.Constant) and isinstance(node.value.value, str)
     return isinstance(node, ast.Import | ast.ImportFrom)
-
-
-def _adds(node: ast.stmt) -> bool:
-    """Whether this gives a dictionary another key, as in `METHODS["name"] = Class`. No other entry depends on it."""
-    return isinstance(node, ast.Assign) and all(isinstance(target, ast.Subscript) for target in node.targets)

@@ -7,7 +7,7 @@ So this file holds no method, problem or suite.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from typing import Any
 
 from simulations.lab.baselines import BASELINES
@@ -21,15 +21,6 @@ from simulations.lab.problems import PROBLEMS
 __all__ = ["METHODS", "TASKS", "answered", "modules"]
 
 
-def _baseline(name: str) -> Callable[..., Method]:
-    def make(**options: Any) -> Method:
-        method: Any = BASELINES[name]()
-        made: Method = replace(method, **options) if options else method
-        return made
-
-    return make
-
-
 def _pairwise(**options: Any) -> Method:
     return PairwiseGossip(PairwiseOptions(**options))
 
@@ -39,7 +30,7 @@ def _weighted(*, weights: Sequence[float], **options: Any) -> Method:
 
 
 METHODS: dict[str, Callable[..., Method]] = {
-    **{name: _baseline(name) for name in BASELINES},
+    **BASELINES,
     "pairwise": _pairwise,
     "pairwise-weighted": _weighted,
 }
@@ -75,9 +66,7 @@ def _facts(method: Method, lab: Lab) -> dict[str, float]:
     return {**facts, "finished": method.finish(lab)} if type(method) is PairwiseGossip else facts
 
 
-def modules(
-    problem: str, data: Mapping[str, Any], method: str, options: Mapping[str, Any]
-) -> tuple[set[str], set[str]]:
+def modules(problem: str, method: str, options: Mapping[str, Any]) -> tuple[set[str], set[str]]:
     """The code that a run's answer depends on.
 
     The dictionaries of methods import all methods. Only their text counts, and the modules of the chosen method.
@@ -85,12 +74,5 @@ def modules(
     Returns:
         Modules that count with all their imports, and modules of which only the text counts.
     """
-    made = METHODS[method](**options)
-    parts: list[object] = [TASKS[problem], made, *vars(made).values()]
-    if "of" in data:
-        parts.append(PROBLEMS[data["of"]])
-    found = {"simulations.lab.core", *(getattr(part, "__module__", "") for part in parts)}
-    texts = {__name__}
-    if method in BASELINES:
-        texts |= {"simulations.lab.baselines"}
-    return {name for name in found if name.startswith(("gossipdp.", "simulations."))}, texts
+    found = {"simulations.lab.core", TASKS[problem].__module__, METHODS[method](**options).__module__}
+    return found, {__name__, "simulations.lab.baselines"} if method in BASELINES else {__name__}

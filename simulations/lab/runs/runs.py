@@ -100,7 +100,7 @@ class Run:
         return self._code()[1]
 
     def _code(self) -> tuple[set[str], set[str]]:
-        return registry.modules(self.problem, self.data, self.method, self.options)
+        return registry.modules(self.problem, self.method, self.options)
 
     def made(self) -> Method:
         return METHODS[self.method](**self.options)

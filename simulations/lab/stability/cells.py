@@ -56,7 +56,7 @@ class CellLab(Lab):
     def __post_init__(self) -> None:
         super().__post_init__()
         setting, problem = self.setting, self.problem
-        terms = InnerTerms(betas=setting.betas, weight_decay=0.0, shapes=problem.shapes, embeddings=())
+        terms = InnerTerms(betas=setting.betas, weight_decay=0.0)
         self.inner = OPTIMIZERS[setting.optimizer](self.x, terms)
         self._late = False
         self._frozen = math.prod(problem.shapes[0]) if setting.event == "thawed" else 0

@@ -8,7 +8,7 @@ from typing import Final
 import torch
 from torch import Tensor
 
-from simulations.lab.inner import AdamW, Inner, InnerTerms
+from simulations.lab.inner import AdamW, Inner, InnerTerms, Rows
 
 __all__ = ["OPTIMIZERS"]
 
@@ -17,8 +17,6 @@ MEMORY: Final = 5
 """pairs that a quasi-Newton step knows"""
 CURVED: Final = 1e-10
 """least <s, y> of a pair that is kept"""
-
-Rows = slice | Tensor
 
 
 class _Momentum:

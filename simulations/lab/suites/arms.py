@@ -11,7 +11,7 @@ from simulations.lab.core import Setting
 from simulations.lab.runs.runs import Run
 from simulations.lab.suites.base import Arm, Scale
 
-__all__ = ["DAEMON", "SHORT_START", "Ways", "arms", "at_scale", "explicit_options", "with_short_start"]
+__all__ = ["SHORT_START", "Ways", "arms", "at_scale", "explicit_options", "with_short_start"]
 
 Ways: TypeAlias = Mapping[str, tuple[str, Mapping[str, Any]]]
 """method and options, by label"""
@@ -62,11 +62,11 @@ def at_scale(setting: Setting, scale: Scale) -> Setting:
     if scale != "quick":
         return setting
     few = min(setting.peers, 8)
-    return replace(setting, peers=few, every=5, rounds=min(setting.rounds, 4), warmup=min(setting.warmup, SHORT_START))
+    return replace(setting, peers=few, every=5, rounds=min(setting.rounds, 4))
 
 
 def with_short_start(options: Mapping[str, Any], scale: Scale) -> dict[str, Any]:
-    """A method's options, with a warm start as short as in `at_scale`."""
+    """A method's options, with a short warm start at scale quick."""
     if scale != "quick" or "warmup_steps" not in options:
         return dict(options)
     return {**options, "warmup_steps": min(options["warmup_steps"], SHORT_START)}

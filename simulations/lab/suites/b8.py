@@ -8,7 +8,7 @@ from itertools import product
 from typing import Final
 
 from simulations.lab.core import Setting
-from simulations.lab.suites.arms import Ways, arms, at_scale
+from simulations.lab.suites.arms import SHORT_START, Ways, arms, at_scale
 from simulations.lab.suites.base import Arm, Findings, Outcome, Results, Scale, Suite
 from simulations.lab.suites.figures import Check, Figure, Reported, check, reported
 from simulations.lab.suites.graphs import bytes_graph
@@ -43,7 +43,7 @@ def _group(peers: int, *, warm: bool) -> str:
 def _arms(scale: Scale) -> list[Arm]:
     full, quick = scale == "full", scale == "quick"
     base = at_scale(TRANSFORMER, scale)
-    warmup = WARMUP if not quick else 5
+    warmup = WARMUP if not quick else SHORT_START
     found: list[Arm] = []
     for peers, warm in product(SIZES if not quick else SIZES[:1], (True, False)):
         cold = replace(base, peers=peers)

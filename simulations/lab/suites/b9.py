@@ -12,7 +12,7 @@ from simulations.lab.runs.runs import Run, link
 from simulations.lab.suites.arms import arms, with_short_start
 from simulations.lab.suites.b8 import TRANSFORMER
 from simulations.lab.suites.base import Arm, Findings, Results, Scale, Suite, Table
-from simulations.lab.suites.figures import check, formatted, mean, reported
+from simulations.lab.suites.figures import Figure, check, formatted, reported
 from simulations.lab.suites.graphs import seconds_graph
 from simulations.lab.suites.model import MLP, RATES, START, WARMUP, Clocked, diloco
 from simulations.lab.suites.tables import LOSSES, best, loss_cells
@@ -82,7 +82,7 @@ def utilisation(curve: Curve) -> float:
 def _read(results: Results) -> Findings:
     checks, figures, tables = [], [], []
     for model, outcomes in results.groups.items():
-        computes = mean(outcomes["pairwise"].each(utilisation))
+        computes = Figure(outcomes["pairwise"].each(utilisation))
         checks.append(check(f"{model}: utilisation of pairwise, %", ">= 97", 100 * computes, digits=1))
         for rival in RIVALS:
             other = best(outcomes, [_at(rival, mu) for mu in MUS], of=lambda one: one.finished_loss)

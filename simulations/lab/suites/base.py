@@ -13,7 +13,7 @@ from typing import Literal, TypeAlias
 
 from simulations.lab.core import Curve, Point, Setting
 from simulations.lab.runs.runs import Answer, Run, Task
-from simulations.lab.suites.figures import Check, Figure, Reported, mean
+from simulations.lab.suites.figures import Check, Figure, Reported
 
 __all__ = ["Arm", "Findings", "Graph", "Line", "Outcome", "Results", "Scale", "Suite", "Table"]
 
@@ -130,36 +130,27 @@ class Outcome:
 
     @property
     def finished_loss(self) -> Figure:
-        return mean(self.finished_losses)
+        return Figure(self.finished_losses)
 
     @property
     def loss(self) -> Figure:
-        return mean(self.losses)
+        return Figure(self.losses)
 
     @property
     def replica_loss(self) -> Figure:
-        return mean(self.replica_losses)
+        return Figure(self.replica_losses)
 
     @property
     def bytes(self) -> Figure:
         """Bytes received per parameter."""
-        return mean(self.last(lambda point: point.bytes))
-
-    @property
-    def accuracy(self) -> Figure:
-        return mean(self.last(lambda point: point.accuracy))
-
-    @property
-    def gap(self) -> Figure:
-        """Loss of single replicas above that of the model."""
-        return mean(self.last(lambda point: point.replica_loss - point.loss))
+        return Figure(self.last(lambda point: point.bytes))
 
     def fact(self, name: str) -> Figure:
         """Mean of one of the method's counts."""
         if self.failed == len(self.answers):
-            return mean([])
+            return Figure([])
         facts = [{} if answer.error else answer.result["facts"] for answer in self.answers]
-        return mean([known.get(name, math.nan) for known in facts])
+        return Figure([known.get(name, math.nan) for known in facts])
 
 
 class Results:

@@ -11,7 +11,7 @@ from simulations.lab.runs.equal_time import setting_in_time
 from simulations.lab.runs.runs import Run, link
 from simulations.lab.suites.arms import arms, at_scale, with_short_start
 from simulations.lab.suites.base import Arm, Findings, Outcome, Results, Scale, Suite, Table
-from simulations.lab.suites.figures import Reported, mean, reported
+from simulations.lab.suites.figures import Figure, Reported, reported
 from simulations.lab.suites.graphs import seconds_graph
 from simulations.lab.suites.model import MLP, RATES, START, WARMUP, Clocked, diloco
 from simulations.lab.suites.tables import best, in_time, loss_cells
@@ -152,7 +152,7 @@ def _steps(outcomes: Mapping[str, Outcome], label: str) -> str:
     if label not in outcomes:
         return "-"
     outcome = outcomes[label]
-    steps = mean(outcome.last(lambda point: point.steps))
+    steps = Figure(outcome.last(lambda point: point.steps))
     return f"{steps:.0f}: {outcome.setting.rounds} of {outcome.setting.every}"
 
 

@@ -15,11 +15,11 @@ from simulations.lab.runs.runs import link
 from simulations.lab.suites.arms import explicit_options
 from simulations.lab.suites.b8 import TRANSFORMER, WARMUP
 from simulations.lab.suites.base import Arm, Findings, Outcome, Results, Scale, Suite, Table
-from simulations.lab.suites.figures import Figure, formatted, mean
+from simulations.lab.suites.figures import Figure, formatted
 from simulations.lab.suites.graphs import seconds_graph
 from simulations.lab.suites.tables import LOSSES, loss_cells
 
-__all__ = ["CALM", "CONDITIONS", "DDP_FAST", "SUITE", "SYNCER", "WAYS", "events_of", "syncer_events_of"]
+__all__ = ["CALM", "CONDITIONS", "SUITE", "SYNCER", "events_of"]
 
 PEERS: Final = 8
 SECONDS: Final = 1200.0
@@ -190,7 +190,7 @@ def _table(group: str, outcomes: Mapping[str, Outcome], calm: Mapping[str, Outco
             label,
             *loss_cells(outcome),
             formatted(_behind(outcome, calm[label])),
-            formatted(mean(outcome.last(lambda point: point.steps)), 0),
+            formatted(Figure(outcome.last(lambda point: point.steps)), 0),
             _percent(outcome, "idle"),
             _percent(outcome, "idle, healthy"),
             _percent(outcome, f"idle, host {AFFLICTED}"),

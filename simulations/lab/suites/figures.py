@@ -19,7 +19,7 @@ from typing import Final
 
 from simulations.check import Check
 
-__all__ = ["Check", "Figure", "Reported", "check", "formatted", "least", "mean", "most", "reported"]
+__all__ = ["Check", "Figure", "Reported", "check", "formatted", "reported"]
 
 FEW: Final = 3
 """fewest seeds whose number is not stated"""
@@ -91,35 +91,16 @@ def _quotient(a: float, b: float) -> float:
     return a / b if b else math.nan
 
 
-def mean(values: Sequence[float]) -> Figure:
-    """Mean over the seeds. A mean of figures is taken seed by seed."""
-    total: float = sum(values)
-    return total / len(values) if isinstance(total, Figure) else Figure(values)
-
-
-def most(figures: Iterable[float]) -> float:
-    """The greatest; NaN if any is NaN."""
-    return max(figures, key=lambda figure: (math.isnan(figure), figure))
-
-
-def least(figures: Iterable[float]) -> float:
-    """The smallest; NaN if any is NaN."""
-    return min(figures, key=lambda figure: (not math.isnan(figure), figure))
-
-
 def formatted(values: float | Sequence[float], digits: int = 3, unit: str = "") -> str:
     """Text of a figure: mean, range, number of seeds if few, and failed seeds.
 
     A plain number is formatted alone.
     """
-    if not isinstance(values, Sequence):
-        each = values.each if isinstance(values, Figure) else None
-    elif len(values) == 1 and isinstance(values[0], Figure):
-        each = values[0].each
+    if isinstance(values, Figure):
+        each: Sequence[float] = values.each
+    elif isinstance(values, Sequence):
+        each = values
     else:
-        each = tuple(values)
-    if each is None:
-        assert not isinstance(values, Sequence)
         return _number(values, digits) + unit
     if not each:
         return "failed"
@@ -140,47 +121,23 @@ def _number(value: float, digits: int) -> str:
     return f"{value:,.{digits}f}" if abs(value) < 10_000 else f"{value:,.0f}"
 
 
-def check(
-    name: str,
-    must: str,
-    measured: float | Sequence[float],
-    passed: bool | None = None,
-    unit: str = "",
-    digits: int = 3,
-    *,
-    replicas: float | Sequence[float] | None = None,
-) -> Check:
+def check(name: str, must: str, measured: float, digits: int = 3, *, replicas: float | None = None) -> Check:
     """A mark. It is not met if a seed failed.
 
     Args:
         must: the condition on the mean, such as "<= 0.05".
-        measured: a figure, or one number per seed.
-        passed: whether the mark is met; by `must` if None.
         replicas: the same figure of single replicas, shown beside it.
     """
-    value = mean(measured) if isinstance(measured, Sequence) else measured
-    met = _meets(must, value) if passed is None else bool(passed)
-    return Check(name, must, _beside(value, replicas, digits, unit), met and not math.isnan(value))
-
-
-def _meets(must: str, value: float) -> bool:
     sign, _, limit = must.partition(" ")
     if sign not in COMPARED:
         raise ValueError(f"a mark is one of {', '.join(COMPARED)} and a number, not {must!r}")
-    return COMPARED[sign](value, float(limit))
+    return Check(name, must, _beside(measured, replicas, digits), COMPARED[sign](measured, float(limit)))
 
 
-def reported(
-    name: str,
-    measured: float | Sequence[float],
-    unit: str = "",
-    digits: int = 3,
-    *,
-    replicas: float | Sequence[float] | None = None,
-) -> Reported:
-    return Reported(name, _beside(measured, replicas, digits, unit))
+def reported(name: str, measured: float, *, replicas: float | None = None) -> Reported:
+    return Reported(name, _beside(measured, replicas))
 
 
-def _beside(measured: float | Sequence[float], replicas: float | Sequence[float] | None, digits: int, unit: str) -> str:
-    alone = "" if replicas is None else f"; single replicas {formatted(replicas, digits, unit)}"
-    return formatted(measured, digits, unit) + alone
+def _beside(measured: float, replicas: float | None, digits: int = 3) -> str:
+    alone = "" if replicas is None else f"; single replicas {formatted(replicas, digits)}"
+    return formatted(measured, digits) + alone

@@ -8,11 +8,12 @@ from typing import Any, Final
 
 from simulations.lab.core import Setting
 from simulations.lab.failures.hosts import Event, FailureSetting
-from simulations.lab.lora.problem import FREEZING, ByteLora
+from simulations.lab.inner import FREEZING
+from simulations.lab.lora.problem import ByteLora
 from simulations.lab.lora.runs import LoraRun
 from simulations.lab.suites.arms import SHORT_START, explicit_options, with_short_start
 from simulations.lab.suites.base import Arm, Findings, Outcome, Results, Scale, Suite, Table
-from simulations.lab.suites.figures import Reported, check, formatted, mean, reported
+from simulations.lab.suites.figures import Figure, Reported, check, formatted, reported
 
 __all__ = ["SUITE"]
 
@@ -159,7 +160,7 @@ def _read(results: Results) -> Findings:
             "averaged once, factors above products": once.fact("factors") - once.fact("products"),
         }
         figures += [reported(f"{group}: {name}, nats", figure) for name, figure in named.items()]
-    frozen = mean(results[EIGHT, APART].each(lambda curve: curve.points[0].loss))
+    frozen = Figure(results[EIGHT, APART].each(lambda curve: curve.points[0].loss))
     figures.append(reported("the frozen base on the new text, nats", frozen))
     return Findings(tables, checks, notes=NOTES, reported=figures)
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Final
 
 from simulations.lab.suites.base import Outcome, Table
-from simulations.lab.suites.figures import formatted, mean
+from simulations.lab.suites.figures import Figure, formatted
 
 __all__ = ["LOSSES", "best", "curves_table", "in_time", "loss_cells"]
 
@@ -42,15 +42,15 @@ def in_time(outcomes: Mapping[str, Outcome], clock: str) -> dict[str, Outcome]:
 
     A single round of another method may last longer than the whole time.
     """
-    limit = 1.02 * mean(outcomes[clock].last(lambda point: point.seconds))
+    limit = 1.02 * Figure(outcomes[clock].last(lambda point: point.seconds))
     return {
         label: outcome
         for label, outcome in outcomes.items()
-        if not mean(outcome.last(lambda point: point.seconds)) > limit
+        if not Figure(outcome.last(lambda point: point.seconds)) > limit
     }
 
 
-def curves_table(title: str, outcomes: Mapping[str, Outcome], note: str = "") -> Table:
+def curves_table(title: str, outcomes: Mapping[str, Outcome]) -> Table:
     columns = ("method", *LOSSES, "bytes a parameter", "simulated s", "steps", "consensus distance")
     rows = [
         (
@@ -63,4 +63,4 @@ def curves_table(title: str, outcomes: Mapping[str, Outcome], note: str = "") ->
         )
         for label, outcome in outcomes.items()
     ]
-    return Table(title, columns, rows, note)
+    return Table(title, columns, rows)

@@ -4,7 +4,7 @@
 distance of replicas of a quadratic with known noise.
 
 Matchings are vectorised draws. Schedules are the product's own, and lines that name `pairwise` run its exchanges
-(`methods/pairwise.py`). All peers meet at once here; `matchings.py` asks how fast a protocol finds partners.
+(`methods/pairwise.py`). All peers meet at once here.
 
     python -m simulations.lab.theory.consensus
 """
@@ -30,15 +30,12 @@ from simulations.lab.problems import Consensus, Quadratic
 
 __all__ = [
     "Row",
-    "exact_after",
     "exact_on",
-    "fragment",
+    "exponential",
     "growth",
     "matching",
     "measure",
     "momentum",
-    "one_pair",
-    "push_sum",
     "stationary",
 ]
 

@@ -314,11 +314,6 @@ def test_own_warm_start_makes_short_rounds_without_momentum():
     assert lab.steps.tolist() == [32] * 4
 
 
-def test_own_warm_start_may_make_several_exchanges_per_round():
-    _, method = started(options={"warmup_steps": 12, "warmup_exchanges": 3}, every=20)
-    assert method.tally.exchanges == 6 * 2 * 3
-
-
 # -- bytes ---------------------------------------------------------------------------------------------------------
 
 
@@ -393,13 +388,6 @@ def test_no_pair_meets_twice_in_a_round_and_most_peers_meet():
         tried |= {frozenset(pair) for pair in pairs}
     assert match([3], (), random) == [] and match([1, 2], {frozenset((1, 2))}, random) == []
     assert len(match(range(7), (), random)) == 3
-
-
-def test_scheduled_warm_rounds_leave_all_equal():
-    options = {"warmup_steps": 5, "warmup_exchanges": 2, "warmup_scheduled": True, "codec": "fp32", "clip": math.inf}
-    lab, _ = started(options=options)
-    drifting, _ = started(options={**options, "warmup_exchanges": 1})
-    assert lab.distance() < 1e-3 * drifting.distance()
 
 
 @pytest.mark.parametrize("changes", [{}, {"link": SLOW}, {"peers": 6}], ids=["at once", "late", "Base-2 graph"])

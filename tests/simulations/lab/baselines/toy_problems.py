@@ -1,7 +1,5 @@
 """Problems small enough for exact identities, and runs of them."""
 
-from dataclasses import replace
-
 import numpy as np
 import torch
 from torch.nn.functional import cross_entropy
@@ -81,8 +79,6 @@ class Mlp:
 LINE, MLP = Line(), Mlp()
 SGD = Setting(peers=4, every=3, rounds=4, inner="sgd", lr=0.05)
 ADAM = Setting(peers=8, every=4, rounds=6, lr=0.03)
-STILL = replace(SGD, peers=8, lr=0.0)
-"""no training, so only communication moves a replica"""
 
 
 def ran(method, setting, problem=LINE, apart=0.0):

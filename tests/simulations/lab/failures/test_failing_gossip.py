@@ -126,6 +126,22 @@ def test_a_host_that_arrives_copies_a_member_at_the_cost_of_its_link():
     assert lab.hosts.there(lab.seconds) == list(method.holders(lab)) == [0, 1, 2, 3]
 
 
+def test_a_joiner_has_a_members_anchor_and_moments_and_no_outer_momentum():
+    method, lab = FailingPairwise(), HostLab(MLP, FOUR)
+    method.begin(lab)
+    method.round(lab)
+    method.round(lab)
+    lab.inner.counts[0], before = 99.0, lab.received[2]
+    method._replace(lab, 2, 0)
+    joiner, member = method.replicas[2], method.replicas[0]
+    assert (joiner.ledger.a == member.ledger.a).all() and torch.equal(lab.x[2], torch.from_numpy(member.ledger.a))
+    assert member.ledger.v.any() and not joiner.ledger.v.any()
+    updates = [lab.inner.m[host] / (lab.inner.v[host].sqrt() + 1e-12) for host in (2, 0)]
+    assert 0.0 < float((updates[0] - updates[1]).abs().max()) < 0.2, "as the codec of moments has them"
+    assert float(lab.inner.counts[2]) == 99.0
+    assert lab.received[2] - before == 2.0 * MLP.parameters + payload_bytes(MLP.parameters)
+
+
 def test_a_schedule_is_left_while_a_member_is_missing():
     method = FailingPairwise()
     lab = HostLab(MLP, replace(FOUR, rounds=30, events=(gone(2, 4.0),)))

@@ -7,7 +7,8 @@ import pytest
 import torch
 
 from simulations.lab.core import Lab, Setting
-from simulations.lab.lora.problem import ALPHA, FREEZING, ByteLora, headers
+from simulations.lab.inner import FREEZING
+from simulations.lab.lora.problem import ALPHA, ByteLora, headers
 from simulations.lab.lora.runs import LoraRun, factors_apart
 from simulations.lab.runs.fingerprints import SourceSnapshot, fingerprint
 from simulations.lab.runs.runs import Run, code_of

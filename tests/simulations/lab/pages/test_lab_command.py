@@ -13,16 +13,16 @@ from simulations.lab.runs import fingerprints, runs
 from simulations.lab.suites.arms import arms
 from simulations.lab.suites.base import Findings, Suite
 from simulations.lab.suites.figures import check
-from simulations.lab.suites.graphs import graph
+from simulations.lab.suites.graphs import seconds_graph
 from simulations.lab.suites.tables import curves_table
 
 
 def test_single_arm_is_played_and_printed_without_a_page(tmp_path, capsys):
-    assert play_arms("b1", ["local only"], seeds=1, size="quick", kept=tmp_path) == 0
+    assert play_arms("b8", ["DDP"], seeds=1, size="quick", kept=tmp_path) == 0
     said = capsys.readouterr().out.splitlines()
-    assert said[0] == "from scratch, local only:" and said[1].startswith("    loss ")
-    assert [path.suffix for path in tmp_path.iterdir()] == [".json"]
-    for name, labels in (("b0", ["local only"]), ("b1", ["local only", "half way"])):
+    assert said[0] == "N = 4, warm, DDP:" and said[1].startswith("    loss ")
+    assert [path.suffix for path in tmp_path.iterdir()] == [".json", ".json"]
+    for name, labels in (("b0", ["DDP"]), ("b8", ["DDP", "half way"])):
         with pytest.raises(SuiteError, match=r"no (suite|arm)"):
             play_arms(name, labels, size="quick", kept=tmp_path)
 
@@ -55,8 +55,7 @@ def test_small_suite_from_end_to_end(tmp_path, tiny, capsys):
         outcomes = results.groups["digits"]
         loss = outcomes["pairwise"].loss
         panels = {"digits": outcomes}
-        drawn = graph("steps", "t", "x", "y", panels, lambda point: point.steps, lambda point: point.loss)
-        return Findings([curves_table("All", outcomes)], [check("loss", "< 2.2", loss)], [drawn])
+        return Findings([curves_table("All", outcomes)], [check("loss", "< 2.2", loss)], [seconds_graph(panels, "t")])
 
     grid = arms("digits", TINY, WAYS, problem="digits-mlp")
     # Two arms share the same run, which counts once.
@@ -65,8 +64,8 @@ def test_small_suite_from_end_to_end(tmp_path, tiny, capsys):
         status, text = tiny(grid, read)
         assert status == 0
     assert len(list((tmp_path / "kept").iterdir())) == 4
-    assert "![t](tiny-steps.png)" in text and "| loss | < 2.2 |" in text and "; 4 runs, " in text
-    assert (tmp_path / "tiny-steps.png").read_bytes().startswith(b"\x89PNG")
+    assert "![t](tiny-seconds.png)" in text and "| loss | < 2.2 |" in text and "; 4 runs, " in text
+    assert (tmp_path / "tiny-seconds.png").read_bytes().startswith(b"\x89PNG")
     said = capsys.readouterr()
     assert "4 runs, 4 of them kept" in said.err and "met    loss" in said.out
     # The answers beside the page are enough to write it again elsewhere.
@@ -124,16 +123,16 @@ def test_page_names_the_commit_at_the_start_and_code_that_changed_since(tiny, mo
 
 def test_lab_without_a_suite_lists_the_suites(capsys):
     assert command.main(["lab"]) == 0
-    assert capsys.readouterr().out.splitlines()[0] == "b1           How good a model for how many bytes?"
+    assert capsys.readouterr().out.splitlines()[0] == "b7           Do replicas agree as fast as the formulas say?"
 
 
 def test_lab_passes_its_options_on(monkeypatch):
     seen = []
     monkeypatch.setattr(pages, "lab", lambda name, **options: seen.append((name, options)) or 1)
-    assert command.main(["lab", "b1", "--seeds", "2", "--jobs", "4", "--quick"]) == 1
+    assert command.main(["lab", "b7", "--seeds", "2", "--jobs", "4", "--quick"]) == 1
     assert command.main(["lab", "b8", "--full"]) == 1
     assert seen == [
-        ("b1", {"seeds": 2, "jobs": 4, "size": "quick"}),
+        ("b7", {"seeds": 2, "jobs": 4, "size": "quick"}),
         ("b8", {"seeds": 3, "jobs": 1, "size": "full"}),
     ]
 
@@ -141,9 +140,9 @@ def test_lab_passes_its_options_on(monkeypatch):
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["lab", "nonsense"], "no suite 'nonsense'; there are b1, b2"),
-        (["lab", "b1", "--quick", "--full"], "--quick or --full"),
-        (["chaos", "b1"], "only lab has suites"),
+        (["lab", "nonsense"], "no suite 'nonsense'; there are b7, b8"),
+        (["lab", "b8", "--quick", "--full"], "--quick or --full"),
+        (["chaos", "b8"], "only lab has suites"),
         (["chaos", "--quick"], "only lab has suites"),
     ],
 )
