@@ -218,9 +218,7 @@ class Relayed:
                 load.append((host.carried[Lane.DATA] - carried[Lane.DATA]) / seconds / self.budget)
                 offers.append((host.offers - offered) / seconds)
         behind = [host for host in self.hosts if host.outbound]
-        gaps = [
-            np.diff([*self.met.get(host.index, [0.0]), network.now]).max() / self.round_seconds for host in self.hosts
-        ]
+        gaps = [np.diff([*self.met.get(host.index, [0.0]), network.now]).max() for host in self.hosts]
         return Outcome(
             self.seed,
             len(self.hosts),
