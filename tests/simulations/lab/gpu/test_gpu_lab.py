@@ -132,7 +132,8 @@ def test_the_device_trains_as_the_laboratory_does(build):
     ramp = [step / 50 for step in (1, 2)]
     assert (ours.x != ours.problem.start(0)).any()
     assert ours.lr == pytest.approx(theirs.lr * ramp[-1])
-    torch.testing.assert_close(ours.gradients(x=theirs.x), theirs.gradients())
+    theirs.x.copy_(ours.x)
+    torch.testing.assert_close(ours.gradients(), theirs.gradients())
 
 
 def test_pairwise_with_a_mirror_and_on_all_cores_equals_the_method_itself(build):

@@ -10,7 +10,7 @@ from simulations.lab.stability.optimizers import OPTIMIZERS
 from simulations.lab.stability.problems import PROBLEMS, LeastSquares
 from simulations.lab.suites.stability import verdict
 
-TERMS = InnerTerms(betas=(0.9, 0.99), weight_decay=0.0, shapes=((8,),), embeddings=())
+TERMS = InnerTerms(betas=(0.9, 0.99), weight_decay=0.0)
 MOMENTUM = CellSetting(peers=2, every=20, rounds=18, lr=0.5)
 
 
