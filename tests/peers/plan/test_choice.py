@@ -98,7 +98,7 @@ def test_memory_of_gossip_is_the_daemons_and_of_others_what_their_equations_keep
         (0.3, 1.0, 0.0, "1", "none", "ddp"),
         (0.3, 1.0, 0.05, "1", "none", "ddp"),
         (0.3, 1.0, 0.0, "1", "some", "ddp"),
-        (0.3, 1.0, 0.0, "1", "churn", "quorum"),
+        (0.3, 1.0, 0.0, "1", "churn", "gossip"),
         (0.3, 1.0, 0.0, "1,2,4", "none", "ddp"),
         (0.3, 1.0, 0.0, "1,5", "none", "either"),
         (3.0, 1.0, 0.3, "1", "none", "either"),
