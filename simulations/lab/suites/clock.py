@@ -67,6 +67,8 @@ UNEQUAL: Final[Clocked] = {
 }
 """more with unequal hosts: rivals whose fast hosts make more steps, and pairwise whose do not"""
 LABELS: Final = (*WAYS, HALVED, *EQUAL, *UNEQUAL)
+ONCE: Final = ("SparseLoCo, H 20", SYNCERS, HALVED, "pairwise, all as many steps")
+"""with one seed"""
 OTHERS: Final = tuple(label for label in LABELS if not label.startswith("pairwise"))
 FREE: Final = (SYNCERS, HALVED, "local only")
 """methods that wait for no other peer"""
@@ -92,9 +94,10 @@ def _arms(scale: Scale) -> list[Arm]:
                 run = Run(setting=replace(base, every=every), method=method, options=options)
                 setting = setting_in_time(seconds, run, parameters)
                 more = diloco(setting.rounds, PEERS) | options if method.startswith("diloco") else options
-                found += arms(group, setting, {label: (method, more)}, rates=RATES)
+                seeds = 1 if label in ONCE else None
+                found += arms(group, setting, {label: (method, more)}, rates=RATES, seeds=seeds)
                 if len(speeds) > 1 and label == SYNCERS:
-                    found += arms(group, setting, {HALVED: (method, more)}, rates={method: 0.5})
+                    found += arms(group, setting, {HALVED: (method, more)}, rates={method: 0.5}, seeds=1)
     return found
 
 
