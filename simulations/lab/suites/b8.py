@@ -19,7 +19,7 @@ __all__ = ["SUITE", "TRANSFORMER", "WARMUP"]
 
 TRANSFORMER: Final = Setting(peers=8, every=30, rounds=32, lr=2e-3, evaluate_every=4)
 WARMUP: Final = 120
-SIZES: Final = (4, 8, 16, 32)
+SIZES: Final = (8, 16, 32)
 SOME: Final = 8
 """peers up to which DDP has all seeds"""
 MANY: Final = 32
@@ -27,7 +27,7 @@ MANY: Final = 32
 FEWER: Final = 16
 OURS: Final = "pairwise"
 OWN: Final = f"{OURS}, {START}"
-OWN_SIZES: Final = (4, 8, 16)
+OWN_SIZES: Final = (8, 16)
 DDP: Final[Ways] = {"DDP": ("ddp", {})}
 DILOCO: Final[Mapping[bool, Ways]] = {
     True: {"DiLoCo fp32, mu 0.8": ("diloco", {"alpha": 1.0, "mu": 0.8, "plain_first": True})},
@@ -93,7 +93,7 @@ def _above(outcomes: Mapping[str, Outcome], label: str, others: Sequence[str]) -
 SUITE = Suite(
     name="b8",
     question="Does it hold for a transformer?",
-    about="Byte-level transformer of 252,384 parameters, two blocks, H = 30, 32 rounds as designed, N = 4 to 32, "
+    about="Byte-level transformer of 252,384 parameters, two blocks, H = 30, 32 rounds as designed, N = 8 to 32, "
     f"after a warm start of {WARMUP} synchronous steps and cold. Up to N = {OWN_SIZES[-1]} there is also the "
     "daemon's warm start, of as many steps. DiLoCo has alpha 1, which was better than 0.7. At N = "
     f"{MANY} there are {FEWER} rounds (32 with --full). Above N = {SOME} DDP has one seed. Differences use the "

@@ -45,4 +45,4 @@ def test_b8_compares_with_one_seed_by_that_seed():
 def test_b8_draws_every_size_after_a_warm_start():
     (drawn,) = b8_findings({}).graphs
     assert list(drawn.panels) == [f"N = {peers}, warm" for peers in b8.SIZES]
-    assert set(drawn.panels["N = 4, warm"]) == {b8.OURS, b8.OWN, MUS[1], "DDP"}
+    assert set(drawn.panels["N = 8, warm"]) == {b8.OURS, b8.OWN, MUS[1], "DDP"}
