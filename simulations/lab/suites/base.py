@@ -123,10 +123,14 @@ class Outcome:
     @property
     def finished_losses(self) -> list[float]:
         """Final loss per seed of the model that the end of a run leaves. Without an end of its own a method leaves its
-        model."""
+        model. NaN for older answers of pairwise, whose end was not measured.
+        """
+        task = self.arm.task
+        assert isinstance(task, Run)
         results = [{} if answer.error else answer.result for answer in self.answers]
         ends = [result.get("facts", {}).get("finished") for result in results]
-        return [loss if end is None else end for end, loss in zip(ends, self.losses, strict=False)]
+        models = [math.nan] * len(ends) if task.method == "pairwise" and self.curves else self.losses
+        return [loss if end is None else end for end, loss in zip(ends, models, strict=False)]
 
     @property
     def finished_loss(self) -> Figure:

@@ -6,10 +6,11 @@ import pytest
 
 from simulations.lab.pages.main import SUITES
 from simulations.lab.pages.report import About, page
-from simulations.lab.suites.base import Findings
+from simulations.lab.runs.runs import Run
+from simulations.lab.suites.base import Arm, Findings, Outcome
 from simulations.lab.suites.figures import Check, Figure, check, formatted, reported
 from simulations.lab.suites.tables import best, curves_table
-from tests.simulations.lab.sample_runs import ended, outcome
+from tests.simulations.lab.sample_runs import SMALL, ended, outcome
 
 
 def test_figures_show_their_range_and_the_number_of_few_seeds():
@@ -71,6 +72,15 @@ def test_best_avoids_arms_with_a_failed_seed():
 def test_single_replicas_are_shown_beside_their_mean():
     found = {"a": outcome(ended(2.0, 2.5), ended(2.0, 2.5), ended(2.0, 2.5)), "cheap": outcome(ended(2.0, 2.5, 5.0))}
     assert curves_table("t", found).rows[0][1:3] == ("2.000", "2.500")
+
+
+def test_a_method_without_an_end_leaves_its_model_and_an_unmeasured_end_of_pairwise_is_unknown():
+    ended_as, plain = ended(2.0), ended(2.5)
+    ended_as.result["facts"]["finished"] = 1.5
+    assert outcome(ended_as, None).finished_losses == [1.5, pytest.approx(math.nan, nan_ok=True)]
+    assert math.isnan(outcome(plain).finished_loss) and outcome(None).finished_losses == []
+    other = Outcome(Arm("g", "a", Run(setting=SMALL, method="ddp")), [plain])
+    assert other.finished_losses == other.losses == [2.5]
 
 
 def test_figures_without_a_mark_are_shown_and_not_counted():
