@@ -38,9 +38,9 @@ HELP: Final[dict[str, Help]] = {
         "Set it if one host takes part in several networks, or to tell runs apart in logs and metrics.",
     ),
     "network.peer": Help(
-        "Name of this peer in `members`. \"auto\" joins the host's name and the first digits of the peer's id.",
+        "Name of this peer in `members`. \"auto\" is the host's name with the first digits of the peer's id.",
         "",
-        "Set it if host names say nothing, as on rented hosts.",
+        "Set it if host names tell you nothing, as on rented hosts.",
     ),
     "network.listen": Help(
         'Address of the peer\'s one TCP port. Port 0 takes a free port. With "off" this peer only dials out.',
@@ -59,24 +59,25 @@ HELP: Final[dict[str, Help]] = {
         'Whether the peer asks its router to map its TCP port: "off", or "auto" by NAT-PMP, else by UPnP with the '
         'extra `nat`. It needs `advertise = "auto"`.',
         "",
-        'Set it to "auto" at home, where a router drops what comes from outside. It changes the router, so it is off.',
+        'Set it to "auto" at home, where a router drops what comes from outside. The default is "off", because "auto" '
+        "changes the router.",
     ),
     "network.relay": Help(
         'Whether this peer carries traffic between members that cannot dial each other, and how much: "off", "auto" '
         "for 100 Mbit/s, or a rate. It needs an address that members can dial. It cannot read what it carries.",
         "",
-        "Set it on a host with a public address and traffic to spare, where other hosts can only dial out.",
+        "Set it on a host with a public address and spare bandwidth if other hosts can only dial out.",
     ),
     "network.relay_only": Help(
-        "Whether this peer does nothing but carry: it holds no model, and never trains. `gossipdp relay` sets it.",
+        "Whether this peer only carries traffic: it holds no model and never trains. `gossipdp relay` sets it.",
         "",
         "Set it on a small server with a public address, if no host of the network can be dialled.",
     ),
     "network.proxy": Help(
         "SOCKS5 proxy through which the peer dials all others, such as that of `ssh -D` or of Tailscale in userspace. "
-        "The proxy resolves names. It sees which hosts are dialled, and ciphertext.",
+        "The proxy resolves names. It sees which hosts are dialled, but only ciphertext.",
         "",
-        "Set it if this host reaches others through a proxy alone.",
+        "Set it if this host reaches others only through a proxy.",
     ),
     "network.proxy_login": Help(
         "File with `user:password` for the proxy, which no other user may read. The proxy gets both unencrypted.",
@@ -103,7 +104,7 @@ HELP: Final[dict[str, Help]] = {
         "H: inner steps per round of a host of typical speed. In modes async and overlap, other hosts make more or "
         "fewer according to their speed.",
         "steps",
-        "Raise it if exchanges fill their rounds or bytes are dear. Lower it if replicas drift apart.",
+        "Raise it to send fewer bytes, or if exchanges fill their rounds. Lower it if replicas drift apart.",
     ),
     "exchange.codec": Help(
         "Codec of the differences that an exchange sends. Two peers use the finer of their codecs.",
@@ -113,7 +114,8 @@ HELP: Final[dict[str, Help]] = {
     "exchange.bits": Help(
         "Bits per parameter of the modulo codec.",
         "bits/parameter",
-        "Use 3 if bytes are dear. Use 8 if `status` shows many escalated blocks.",
+        "Use 4 for a slightly lower loss, at a third more bytes. With 2, replicas stay far apart. Use 8 if "
+        "gossipdp_escalated_blocks_total is more than 10 % of gossipdp_blocks_total.",
     ),
     "exchange.warmup_steps": Help(
         "End of the warm start, in steps of the network's clock. During it exchanges run back to back, with lr 1 "
@@ -126,18 +128,18 @@ HELP: Final[dict[str, Help]] = {
         "End of the early rounds, in steps of the network's clock. They have more exchanges and less outer momentum. "
         "It is unused if `run_steps` is set.",
         "steps",
-        "Lower it to a fifth of the run if bytes are dear. Raise it if replicas still drift apart after it.",
+        "Lower it to a fifth of the run to send fewer bytes. Raise it if replicas still drift apart afterwards.",
     ),
     "exchange.early_exchanges": Help(
         "Exchanges of an early round. A small network makes ceil(log2 N) if that is less.",
         "exchanges",
-        "Lower it if early rounds fill the link or bytes are dear.",
+        "Lower it to send fewer bytes, or if early rounds fill the link.",
     ),
     "exchange.late_exchanges": Help(
         "Exchanges of a round after the early ones, at most. A network of two makes one, and a round makes as many as "
         "fit.",
         "exchanges",
-        "Set 1 if bytes are dear: a long run then sends half as much.",
+        "Set 1 to send fewer bytes: a long run then sends half as much.",
     ),
     "exchange.partners": Help(
         'Choice of partners while the view is complete and fresh. "hypercube" applies in early rounds if N is a '
@@ -177,13 +179,13 @@ HELP: Final[dict[str, Help]] = {
         "Rounds of separate training after which two sides of a healed partition are not averaged. The smaller "
         "side, or one that does not train, saves its model and fetches the other's.",
         "rounds",
-        "Raise it if partitions last long and the smaller side must not lose its work. Averaging may then cost loss.",
+        "Raise it if partitions last long and the smaller side must not lose its work. The loss may then be higher.",
     ),
     "exchange.moments": Help(
-        "The daemon keeps Adam's moments for a restarted training process and for joiners. They take 2 bytes per "
-        "parameter. A joiner waits for them as for the model.",
+        "Whether the daemon keeps Adam's moments for a restarted training process and for joiners. They take 2 bytes "
+        "per parameter. A joiner waits for them as for the model.",
         "",
-        "Switch it off if joiners start too late over a slow link, or if the disk is short.",
+        "Switch it off if joiners start too late over a slow link, or if disk space is short.",
     ),
     "outer.lr": Help(
         'alpha: learning rate of the outer step. "auto" is 1, and falls to 0.7 where an exchange fills its round.',
@@ -191,10 +193,11 @@ HELP: Final[dict[str, Help]] = {
         "Lower it if the loss rises after outer steps.",
     ),
     "outer.momentum": Help(
-        'mu: momentum of the outer step. "auto" is 0.6 in early rounds and 0.8 after them, or less where hosts differ '
-        "in speed. From 0.9 on, peers drift apart.",
+        'mu: momentum of the outer step. "auto" is 0.6 in early rounds and 0.8 after them. It is lower if hosts differ '
+        "in speed, and for few hosts: 0.43 for two, at most 0.62 for three and 0.71 for four. From 0.9 on, peers drift "
+        "apart.",
         "",
-        "Use 0.4 to 0.6 for a long run whose exchanges fill their rounds (metric landing_lateness near 1).",
+        "Use 0.4 to 0.6 for a long run whose exchanges fill their rounds (metric gossipdp_landing_lateness near 1).",
     ),
     "safety.clip": Help(
         'Factor on the bound of the change that one chunk of one exchange may make. "auto" is 1.5.',
@@ -208,31 +211,31 @@ HELP: Final[dict[str, Help]] = {
         "Raise it if links to slow members drop messages. Lower it if the training process needs the host's memory.",
     ),
     "safety.allow": Help(
-        "Ids of the only peers that may have a link with this one. If it is empty, all that know the secret may.",
+        "Ids of the only peers that may have a link with this one. If it is empty, every peer with the secret may.",
         "",
         "Set it on every host if the secret may have leaked, or if only known hosts may take part.",
     ),
     "safety.ban": Help(
         "Ids of peers that may not have a link with this one.",
         "",
-        "Set it on every host to put a member out that does harm.",
+        "Set it on every host to exclude a harmful member.",
     ),
     "safety.heal": Help(
         "After three consecutive snapshots with NaN or Inf, the network's model is loaded into the training "
-        "process and its optimizer is reset. At the next time within 100 rounds, training ends (GD-403).",
+        "process and its optimizer is reset. If it happens again within 100 rounds, training ends (GD-403).",
         "",
         "Switch it off if your script has its own recovery from NaN.",
     ),
     "safety.proven_after": Help(
-        "Time for which a member must have been known before its word counts where the words of several members decide:"
-        " which half of a healed network goes on, whether this peer has fallen behind, the end of the run of all, the"
-        " usual speed. Until one member is proven, the words of all count.",
+        "Time after which a known member counts as proven. Only proven members decide which half of a healed network "
+        "goes on, whether this peer has fallen behind, when the run ends, and what speed is usual. Until one member is "
+        "proven, all count.",
         "seconds",
         "Lower it if all hosts of the network live for minutes.",
     ),
     "checkpoint.dir": Help(
         "Folder of the checkpoints, relative to the peer's home. Copies for joiners and moments are there too, in "
-        "files without a name.",
+        "unnamed files.",
         "",
         "Set it if the disk of the home is small, slow or lost with the host.",
     ),
@@ -242,20 +245,20 @@ HELP: Final[dict[str, Help]] = {
         "Lower it on hosts that vanish without notice. Raise it if checkpoints fill the disk's bandwidth.",
     ),
     "checkpoint.keep": Help(
-        "Newest checkpoints to keep.",
+        "Number of checkpoints to keep, newest first.",
         "checkpoints",
         "Lower it if the disk is small. Raise it if you want to go back further than a few checkpoints.",
     ),
     "finish.wait": Help(
         "Time that a peer whose training is over waits for members that still train. If its script ended by itself and "
-        "they train on, it then leaves without a final model. It waits as long again, at most, for members that come "
-        'to the final model with it. "off": it waits for none.',
+        "they train on, it then leaves without a final model. It waits at most as long again for members that average "
+        'the final model with it. With "off" it waits for none.',
         "seconds",
-        "Raise it if scripts end at very different times and all hosts shall hold the final model. Lower it if a lost "
+        "Raise it if scripts end at very different times and all hosts should hold the final model. Lower it if a lost "
         "host must not delay the end.",
     ),
     "finish.follow": Help(
-        "End this host's training when a member runs `gossipdp finish`.",
+        "Whether this host's training ends when a member runs `gossipdp finish`.",
         "",
         "Set it to false if not every member may end the training of all.",
     ),
@@ -268,12 +271,12 @@ HELP: Final[dict[str, Help]] = {
     "metrics.listen": Help(
         "Address of the Prometheus metrics and of the status page. A second daemon on the machine takes a free port.",
         "",
-        "Bind it to a private address if Prometheus runs on another machine. Everyone there can read the page.",
+        "Bind it to a private address if Prometheus runs on another machine. Whoever reaches it can read the page.",
     ),
     "compute.workers": Help(
         'Threads of the daemon that encode, decode, mix and step at once, each on other chunks of the model. "auto" '
-        "takes 1 below 8 usable cores, 2 below 16, else 4: where daemon and training share few cores, more threads of "
-        "the daemon would slow training down.",
+        "takes 1 below 8 usable cores, 2 below 16, else 4. If daemon and training share few cores, more threads slow "
+        "training down.",
         "threads",
         "Raise it if cores are idle and exchanges of a large model fill their rounds. Set 1 if training "
         "needs all cores.",
@@ -281,8 +284,7 @@ HELP: Final[dict[str, Help]] = {
     "membership.timing": Help(
         "Preset of the timeouts of membership and links. Members of one network may differ.",
         "",
-        "Use lan or local if a lost peer must be noticed sooner, and wan if healthy peers are suspected on a poor "
-        "link.",
+        "Use lan or local to notice a lost peer sooner. Use wan if healthy peers are suspected on a poor link.",
     ),
 }
 """Help by "section.key", and for "preset"."""

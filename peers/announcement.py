@@ -79,7 +79,7 @@ def _warning(config: Config, choice: Choice) -> list[str]:
     if not choice.addresses:
         text = "No other host can join: this peer only dials out."
     elif choice.lacks:
-        text = f"Other hosts will hardly reach this one: {choice.lacks}."
+        text = f"Other hosts can probably not reach this one: {choice.lacks}."
     elif not kind or config.network.advertise != (AUTO,) or kind in EXPECTED.get(config.preset, ()):
         return []
     else:

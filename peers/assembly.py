@@ -272,16 +272,16 @@ def _give_notice(node: Node, config: Config, transport: Transport, choice: Choic
         node.notice("GD-104", transport.scarce)
     if config.removed:
         keys = ", ".join(f"{key} ({origin})" for key, origin in config.removed.items())
-        node.notice("GD-312", f"keys of an earlier version do nothing, and can be removed: {keys}")
+        node.notice("GD-312", f"keys of an earlier version have no effect and can be removed: {keys}")
     for text in kept.damage:
         node.notice("GD-603", text)
     if foreign:
-        text = f"{foreign} kept decisions about members are not of the operator that this host follows, and do not hold"
+        text = f"{foreign} kept decisions about members do not count: another operator made them, not the one followed"
         node.notice("GD-207", text)
     doubts = [doubt(address, listen_host(config), config.network.seeds) for address in choice.addresses]
     unsure = None if None in doubts else next(iter(doubts), None)
     if choice.lacks:
-        node.notice("GD-103", f"others will hardly reach this peer: {choice.lacks}")
+        node.notice("GD-103", f"others can probably not reach this peer: {choice.lacks}")
     elif unsure is not None:
         node.notice(unsure.code, f"{unsure.cause}: {unsure.seen}; {unsure.do}")
 

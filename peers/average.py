@@ -34,7 +34,7 @@ class Averaged(Checkpoint):
                 one, another = Schema.from_bytes(first.schema), Schema.from_bytes(other.schema)
                 raise _differs(first, other, one.first_difference(another))
             if _reference(other) != _reference(first):
-                raise _differs(first, other, "their buffers count from the values of different founders")
+                raise _differs(first, other, "their buffers refer to the values of different founders")
 
     def model(self, start: int, stop: int) -> Iterator[NDArray[np.float32]]:
         for pieces in zip(*(part.model(start, stop) for part in self._parts), strict=True):
@@ -51,7 +51,7 @@ def _reference(checkpoint: Checkpoint) -> bytes:
 def _differs(first: Checkpoint, other: Checkpoint, seen: str) -> MismatchError:
     return MismatchError(
         "GD-301",
-        "checkpoints of different models have no average",
+        "checkpoints of different models cannot be averaged",
         seen=f"{first.path} and {other.path}: {seen}",
         do="name homes of one network, whose peers train the same model",
     )

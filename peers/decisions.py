@@ -62,7 +62,7 @@ def decode(decision: str) -> Decision:
     try:
         return msgspec.msgpack.decode(bytes.fromhex(decision), type=Decision)
     except (msgspec.MsgspecError, ValueError, RecursionError) as error:
-        raise ConfigError("GD-207", "this is no decision", seen=str(error), do="run one version of gossipdp") from None
+        raise ConfigError("GD-207", "this is not a decision", seen=str(error), do="upgrade gossipdp") from None
 
 
 def operator_key(home: Path, file: Path | None = None) -> Identity:
@@ -92,7 +92,7 @@ def subject_of(words: str, members: Sequence[Mapping[str, Any]]) -> tuple[bytes,
         raise click.UsageError(f"{words!r} is no member's name, and no id begins with it; {see}")
     if len(found) > 1:
         several = ", ".join(f"{known[peer]} ({peer[:16]})" for peer in found[:8])
-        raise click.UsageError(f"{words!r} means several members: {several}; give more digits of the id")
+        raise click.UsageError(f"{words!r} fits several members: {several}; give more digits of the id")
     return bytes.fromhex(found[0]), str(known[found[0]])
 
 
@@ -109,7 +109,7 @@ class Desk:
 
     def __init__(self, key: Identity, answer: Mapping[str, Any]) -> None:
         if answer["operator"] != key.id.hex():
-            seen = f"this key is {key.id.hex()}, and the host follows {answer['operator'] or 'no operator'}"
+            seen = f"this key is {key.id.hex()}, but the host follows {answer['operator'] or 'no operator'}"
             do = "use that operator's key, or `gossipdp keys operator --trust KEY` on every host"
             raise ConfigError("GD-207", "this host does not follow this operator", seen=seen, do=do)
         self._key, self._network = key, str(answer["network"])

@@ -83,7 +83,7 @@ def trained(checkpoint: Checkpoint, prefixes: Sequence[str] = ()) -> dict[str, T
                 "GD-301",
                 f"no tensor of the checkpoint has the prefix {prefix!r}",
                 seen=f"its first tensor is {next(iter(tensors), 'none')}",
-                do="give a prefix as it stands there, with its last dot, or none",
+                do="give a prefix exactly as it is there, with its last dot, or none",
             )
         short: dict[str, Tensor] = {}
         for name, tensor in tensors.items():

@@ -218,7 +218,7 @@ def find_home(
             "GD-314",
             "there is no peer on this host",
             seen=f"{base} has no home",
-            do="`gossipdp up --network NAME` or `gossipdp join` first",
+            do="run `gossipdp up --network NAME` or `gossipdp join` first",
         )
     running = [home for home in homes if runs(home)]
     if len(running) == 1 and not default:
@@ -302,8 +302,8 @@ def join(home: Path, invite: Invite, text: str | None) -> HomeNetwork:
             # Both this host and the inviter ran `up`. The network is the inviter's, so it is founded there.
             founder, operator = False, ""
     if operator and invite.operator and operator != invite.operator.hex():
-        seen = f"{home} follows {operator}, and the invite names {invite.operator.hex()}"
-        do = "`gossipdp keys operator --trust KEY` with the right one, then join again"
+        seen = f"{home} follows {operator}, but the invite names {invite.operator.hex()}"
+        do = "follow the right one by `gossipdp keys operator --trust KEY`, then join again"
         raise ConfigError("GD-207", "the invite names another operator", seen=seen, do=do)
     kept, operator = {} if known is None else known.kept, invite.operator.hex() or operator
     known = HomeNetwork(name=invite.network, founder=founder, seeds=invite.seeds, kept=kept, operator=operator)
@@ -383,6 +383,6 @@ def _elsewhere(home: Path | None, known: str, wanted: str) -> ConfigError:
     return ConfigError(
         "GD-315",
         "this home belongs to another network",
-        seen=f"{home} belongs to {known}, and {wanted} was asked for",
+        seen=f"{home} belongs to {known}, but {wanted} was asked for",
         do="choose another --home: a home has one network",
     )

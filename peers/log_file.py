@@ -89,7 +89,7 @@ class LogFile(logging.Handler):
     def _tell(self, trouble: str) -> None:
         if trouble != self._trouble:
             self._trouble = trouble
-            text = f"the log file {self._path} cannot be written, lines are missing there: {trouble}"
+            text = f"the log file {self._path} cannot be written, so lines are missing there: {trouble}"
             self._fallback.handle(
                 logging.makeLogRecord({"msg": text, "levelno": logging.WARNING, "levelname": "WARNING"})
             )

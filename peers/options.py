@@ -46,7 +46,7 @@ class _Duration(click.ParamType[float]):
             return value
         read = re.fullmatch(r"(\d{1,6})([smhd])", str(value))
         if read is None:
-            self.fail(f"{value!r} is no time: give a number and s, m, h or d, as 90s or 2h", param, ctx)
+            self.fail(f"{value!r} is not a time: give a number with s, m, h or d, such as 90s or 2h", param, ctx)
         return int(read[1]) * _UNITS[read[2]]
 
 
@@ -57,12 +57,12 @@ DURATION = _Duration()
 def decides(function: Callable[..., Any]) -> Callable[..., Any]:
     """Options of the commands that need the operator's key."""
     path = click.Path(dir_okay=False, path_type=Path)
-    function = click.option("--key", type=path, metavar="FILE", help="The operator's key; by default the home's.")(
-        function
-    )
-    function = click.option("--reason", default="", metavar="TEXT", help="Why, for every host's log (48 characters).")(
-        function
-    )
+    function = click.option(
+        "--key", type=path, metavar="FILE", help="The operator's key; by default that of the home."
+    )(function)
+    function = click.option(
+        "--reason", default="", metavar="TEXT", help="Reason, for every host's log (48 characters)."
+    )(function)
     return click.pass_context(home_option(function))
 
 

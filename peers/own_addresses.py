@@ -87,7 +87,7 @@ class OwnAddresses:
             self._mapped = found
             self._advertise()
         else:
-            self._node.notice("GD-103", f"others will hardly reach this peer: the router maps no port: {found}")
+            self._node.notice("GD-103", f"others can probably not reach this peer: the router maps no port: {found}")
             if self._mapped is not None:
                 self._mapped = None
                 self._advertise()

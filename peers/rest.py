@@ -125,11 +125,11 @@ def absence(home: Path) -> Absence | None:
         return None
     if recorded.living(GUARD) or recorded.living(DAEMON):
         return Absence(
-            f"its supervisor was killed, and this is ended now: {text}",
+            f"its supervisor was killed, and what it started is being ended: {text}",
             "`gossipdp up` waits for that and starts it again",
         )
     return Absence(
-        f"its supervisor was killed, and this is left: {text}",
+        f"its supervisor was killed, and what it started still runs: {text}",
         "`gossipdp leave` ends that; `gossipdp up` ends it and starts this peer again",
     )
 

@@ -85,7 +85,7 @@ class Control:
     def _finish(self, calls: bool = False, wait: float | None = None, base: str = "") -> dict[str, Any]:
         """End the run in order. calls: ask all members to do so too."""
         if not self._node.peer.view.ready and calls:
-            seen, do = "this peer has not got the model yet", "finish on another member, or `gossipdp leave`"
+            seen, do = "this peer does not have the model yet", "finish on another member, or `gossipdp leave`"
             raise DataError("GD-604", "this peer has no model to finish with", seen=seen, do=do)
         if base:
             self._final.use(base)

@@ -201,7 +201,7 @@ class Supervisor:
             self._why = trained_alone(reason.code, reason.text)
             self._stop(reason.exit, f"{training.name} trained alone to its end")
         elif code == 0:
-            log.info("%s finished: this peer comes to the final model with the others", training.name)
+            log.info("%s finished: this peer averages the final model with the others", training.name)
             self._finishing = True
         elif ends := self._verdict.judge(
             code, training.lived(now), attached, told=reason.exit if reason else 0, occupied=bool(other)
@@ -224,7 +224,7 @@ class Supervisor:
         self._finishing = self._told = True
         self._ask_at = math.inf
         if self._training is not None and self._training.running:
-            log.info("%s is ended: the run finishes", self._training.name)
+            log.info("ending the %s, because the run finishes", self._training.name)
             self._training.stop(time.monotonic(), self._training_grace())
 
     def _training_grace(self) -> float:

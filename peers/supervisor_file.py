@@ -93,7 +93,9 @@ class SupervisorFile:
             os.pwrite(self.descriptor, msgspec.json.encode(self._recorded).ljust(SIZE), 0)
         except OSError as error:  # a full disk must end nothing
             if not self._told:
-                log.warning("%s cannot be written (%s): if this process is killed, others may live on", NAME, error)
+                log.warning(
+                    "%s cannot be written (%s): if this process is killed, its children may live on", NAME, error
+                )
             self._told = True
 
     def let_go(self) -> None:

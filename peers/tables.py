@@ -100,7 +100,7 @@ def listed(value: Any) -> str:
 
 def voices(value: Mapping[str, Any]) -> str:
     """Whose words count where those of several members decide."""
-    return "all, as no member has been known for long" if value["all"] else f"{value['proven']} known for long"
+    return "all, because no member has been known for long" if value["all"] else f"{value['proven']} known for long"
 
 
 def waited(members: Mapping[str, float]) -> str:
@@ -124,8 +124,8 @@ MEMBER_COLUMNS = (
     Column("address", "address", str, 6, meaning="where other peers dial it"),
     Column("path", "path", str, 0, meaning="direct, via the member that carries to it, or outbound-only"),
     Column("rtt", "rtt", milliseconds, 4, True, "round-trip time of pings from here"),
-    Column("known", "known", duration, 6, True, "time since its first message to this host; long means a voice"),
-    Column("round", "round", str, 0, True, "rounds that it has made, in all its lives"),
+    Column("known", "known", duration, 6, True, "time since its first message; its word counts after proven_after"),
+    Column("round", "round", str, 0, True, "rounds that it has made, over all its starts"),
     Column("samples/s", "samples_per_second", quantity, 1, True, "samples a second that it trains"),
     Column("loss", "loss", loss, 0, True, "its training loss, last reported"),
     Column("eval", "eval_loss", loss, 3, True, "its evaluation loss, last reported"),
@@ -321,9 +321,9 @@ def _secret_told(answer: Mapping[str, Any]) -> str:
     """Who lacks the network's present secret; "" if that is nobody."""
     state = answer.get("secret") or {}
     if not state.get("lacks"):
-        return "the newest at all live members" if state.get("generation") else ""
+        return "all live members have the newest" if state.get("generation") else ""
     until = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(state["until"]))
-    return f"not yet at {', '.join(state['lacks'])}; the one before lets in until {until}"
+    return f"not yet at {', '.join(state['lacks'])}; the previous one lets hosts in until {until}"
 
 
 def print_pairs(columns: Sequence[Column], values: Mapping[str, Any]) -> None:

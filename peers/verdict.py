@@ -121,7 +121,7 @@ def occupied_by(other: int, ended: str, ends: int) -> HardwareError:
     """GD-503: the supervisor gives the training command up, because the process `other` is attached in its place."""
     return HardwareError(
         "GD-503",
-        "another training process is attached to this peer, and the training command cannot be",
+        "another training process is attached to this peer, so the training command cannot attach",
         seen=f"process {other} is attached; the training command {ended}, {ends} times in a row",
         do=f"end process {other}, or give it a peer of its own (--home); then start this peer again",
     )
@@ -134,9 +134,9 @@ def trained_alone(code: str, text: str) -> GossipdpError:
         code: of the error that it told the daemon.
         text: what that said.
     """
-    do = "do what the error says that the training command wrote; then start this peer again"
+    do = "do what the error of the training command says; then start this peer again"
     return GossipdpError(
-        code, "training went on alone to its end, and the run of this peer is not finished", seen=text, do=do
+        code, "training went on alone until its end, and the run of this peer is not finished", seen=text, do=do
     )
 
 

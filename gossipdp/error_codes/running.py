@@ -23,50 +23,51 @@ CODES: Final[Mapping[str, Code]] = {
         " proven faults is set aside: no exchanges with it for a minute, twice as long at each relapse, up to an"
         " hour. A member with 1,024 messages or 64 MB waiting to be read loses its link for 10 s. What a member"
         " sends past its budget of costly messages is dropped and counted.",
-        "NaN: look at the training of the sender; anything else: at the sender's version and settings",
+        "for NaN or Inf, check the training of the sender; otherwise check the sender's version and settings",
         notices=True,
     ),
     "GD-403": Code(
         "Training diverged again",
         "Training gave NaN or Inf within 100 rounds of a reload. The training process ends, and the peer with it."
-        " The first time, after three refused snapshots in a row, it loads the network's model and resets its"
+        " The first time, after three refused snapshots in a row, training loads the network's model and resets its"
         " optimizer.",
-        "look for bad samples, lower the learning rate or clip gradients; `[safety] heal = false` switches the"
-        " reload and the end off",
+        "look for bad samples, lower the learning rate or clip gradients; `[safety] heal = false` switches off both the"
+        " reload and this end",
         (8,),
     ),
     "GD-404": Code(
-        "The peers have not come to one final model",
-        "Peers exchanged at the end of the run and did not come within 1e-3 of their usual distance, or most of them"
-        " were too far away to be averaged. Nothing is called final: this host's own model is in HOME/not-final. The"
+        "The peers did not agree on one final model",
+        "Peers exchanged at the end of the run and did not come within 1e-3 of their usual distance. Or most of them"
+        " were too far apart to be averaged. There is no final model: this host's own model is in HOME/not-final. The"
         " text and final.json there say the distance, and which members are too far away.",
-        "ban a member whose replica is broken, or put it right; then start all hosts again and `finish` once more, or"
-        " average the homes by `checkpoint export --average`",
+        "ban or repair a member whose replica is broken; then start all hosts again and `finish` once more, or average"
+        " the homes with `checkpoint export --average`",
         (8,),
         notices=True,
     ),
     "GD-405": Code(
         "Training runs away",
-        "The movement of a round grew over several rounds, to more than eight times the usual one, and not for the"
+        "The movement of a round grew over several rounds, to more than eight times the usual one, and this was not the"
         " first time lately. This peer then steps as if alone: outer learning rate 1, no outer momentum, and the weight"
-        " of its exchanges falls to 0. It comes back by itself once its rounds stop growing.",
-        "lower the learning rate, or look for the batch that makes the loss rise; a higher rate that is meant needs no"
-        " action",
+        " of its exchanges falls to 0. It returns to normal by itself once its rounds stop growing.",
+        "lower the learning rate, or look for the batch that makes the loss rise; if you raised the rate on purpose, do"
+        " nothing",
         notices=True,
     ),
     "GD-406": Code(
         "A stranger asks all to finish",
-        "A member asks all members to end their training. This peer has known other members for long and this one not,"
-        " so it does not follow. A key costs nothing, and strangers could end every run.",
+        "A member asks all members to end their training. This peer has known other members for `[safety]"
+        " proven_after`, but not this one, so it trains on. Keys cost nothing, so a stranger could otherwise end every"
+        " run.",
         "run `gossipdp finish` on a host that the others have known for `[safety] proven_after`, or on each host;"
-        " `gossipdp members ban` puts a stranger out",
+        " `gossipdp members ban` removes a stranger",
         notices=True,
     ),
     "GD-501": Code(
         "A rank died or stopped",
         "A rank of the training group died, or makes no more steps. The text names rank and process. The daemon"
         " stays a member.",
-        "see what that rank wrote last; the group goes on once its launcher has started it again",
+        "see what that rank wrote last; the group continues once its launcher has restarted it",
         (7,),
         notices=True,
     ),
@@ -83,13 +84,13 @@ CODES: Final[Mapping[str, Code]] = {
     ),
     "GD-503": Code(
         "The training process is missing, or one too many",
-        "Another training process is attached already, the training command has not attached, a rank has no place,"
-        " or a process of the demo failed.",
+        "Another training process is already attached, or the training command has not attached. Or a rank is not of"
+        " the attached group, or a process of the demo failed.",
         "call `gossipdp.attach(model, optimizer)` once in each training process, and unset GOSSIPDP_OFF",
         (7,),
     ),
     "GD-505": Code(
-        "The operating system refused something",
+        "The operating system refused an operation",
         "A disk, a device or a folder of this host cannot be used, such as a home that this user cannot write. A"
         " daemon whose start fails with it exits with 75 and is started again.",
         "check the disk or device that the text names, and the permissions",
@@ -98,22 +99,22 @@ CODES: Final[Mapping[str, Code]] = {
     "GD-506": Code(
         "The daemon holds more memory than its bounds allow",
         "The daemon's memory exceeds the sum of its limits. A member can cause that with one endless message.",
-        "restart the daemon under a memory limit; `gossipdp members ban` puts a member out that does so again",
+        "restart the daemon under a memory limit; if a member does so again, ban it with `gossipdp members ban`",
         notices=True,
     ),
     "GD-508": Code(
-        "CUDA pins no more memory",
+        "CUDA cannot pin more memory",
         "The driver refuses to pin memory that daemon and training share. Copies go through a small pinned buffer, and"
-        " training waits for them at step boundaries. The text says how much is concerned.",
+        " training waits for them at step boundaries. The text says how much memory is not pinned.",
         "free memory of the host, or give its container more; some virtual machines limit what may be pinned",
         notices=True,
     ),
     "GD-509": Code(
-        "A message met a fault of this daemon",
+        "This daemon failed on a message",
         "The daemon's own code failed on a message of a member. The exchange and the transfers with that member end,"
-        " and the daemon goes on. It counts against no member, because members pass on what others made. The text"
-        " names the message and the fault.",
-        "report the text as a bug of gossipdp; `gossipdp members ban` puts a member out that causes it on purpose",
+        " and the daemon goes on. The member gets no strike, because members pass on messages that others made. The"
+        " text names the message and the fault.",
+        "report the text as a bug of gossipdp; if a member causes it on purpose, ban it with `gossipdp members ban`",
         notices=True,
     ),
     "GD-510": Code(
@@ -160,8 +161,8 @@ CODES: Final[Mapping[str, Code]] = {
         "delete it when you no longer want it, or found a new network from it",
     ),
     "GD-606": Code(
-        "A pinned checkpoint goes",
-        "Four later checkpoints are pinned. The oldest one goes with the next ones saved.",
+        "A pinned checkpoint will be deleted",
+        "Four later checkpoints are pinned. The peer deletes the oldest one after it saves new checkpoints.",
         "copy it elsewhere if you want to keep it",
     ),
     "GD-607": Code(
@@ -186,12 +187,13 @@ CODES: Final[Mapping[str, Code]] = {
     ),
     "GD-610": Code(
         "Optimizer state that cannot be saved by names",
-        "The optimizer keeps something other than plain tensors or numbers (LBFGS, 8-bit optimizers), keeps state in"
-        " attributes of its own (Ranger21), or its state is scattered over the ranks (ZeroRedundancyOptimizer). Or"
+        "The optimizer keeps something other than plain tensors or numbers (LBFGS, 8-bit optimizers), or keeps state in"
+        " attributes of its own (Ranger21). Or its state is scattered over the ranks (ZeroRedundancyOptimizer). Or"
         " another object keeps state in an optimizer that makes none itself (a schedule-free wrapper of plain SGD). Or"
-        " `state_dict(sharded=True)` met an entry of a param group that a new optimizer does not know of. Training"
-        " goes on.",
-        "save the optimizer's own state_dict() with the training process's checkpoint; in place of shards, `peer.save`",
+        " `state_dict(sharded=True)` met an entry of a param group that a new optimizer does not have. Training goes"
+        " on.",
+        "save the optimizer's own state_dict() with the training process's checkpoint; use `peer.save` instead of"
+        " shards",
         (8,),
     ),
 }

@@ -215,5 +215,5 @@ def read_bounded(path: Path, limit: int) -> bytes:
 
 def unwritable(path: Path, error: OSError) -> DataError:
     return DataError(
-        "GD-602", f"{path} could not be written", seen=str(error), do="make room, or let the peer write there"
+        "GD-602", f"{path} could not be written", seen=str(error), do="free disk space, or let this user write there"
     )

@@ -16,7 +16,7 @@ def expanded(path: str | os.PathLike[str]) -> Path:
     try:
         return Path(path).expanduser()
     except RuntimeError:
-        raise _homeless(f"{os.fspath(path)} stands for none") from None
+        raise _homeless(f"{os.fspath(path)} cannot be expanded") from None
 
 
 def homes_of_user(environment: Mapping[str, str] | None = None) -> Path:

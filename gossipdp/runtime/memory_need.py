@@ -104,6 +104,6 @@ class MemoryPlan:
         """What on this host alone saves memory, and how much; "" if there is nothing left. Arguments as of `need`."""
         unspilled = self.need(parameters, disk).unspilled
         saved = unspilled - replace(self, moments=False).need(parameters, disk).unspilled
-        ways = [f"room on disk, in `[checkpoint] dir`, saves {unspilled / 1e9:.2f} GB"] if unspilled else []
+        ways = [f"free disk space in `[checkpoint] dir` saves {unspilled / 1e9:.2f} GB"] if unspilled else []
         ways += [f"`[exchange] moments = false` saves {saved / 1e9:.2f} GB"] if saved else []
         return ", ".join(ways)

@@ -177,8 +177,8 @@ def _drawing_back(optimizers: tuple[torch.optim.Optimizer, ...]) -> list[ConfigE
     for optimizer in () if several_ranks() else optimizers:
         share = None if of_torch(optimizer) else drawn_back(optimizer)
         if share is not None and share > DRAWN_BACK:
-            cause = "this optimizer computes the weights from a point of its own, and draws corrections back"
-            seen = f"{type(optimizer).__name__} took back {share:.0%} of a change within {STEPS} steps"
+            cause = "this optimizer computes the weights from its own stored point, and undoes corrections"
+            seen = f"{type(optimizer).__name__} undid {share:.0%} of a change within {STEPS} steps"
             found.append(ConfigError("GD-327", cause, seen=seen, do="train with another optimizer, such as AdamW"))
     return found
 

@@ -59,7 +59,7 @@ def hand_over(session: Session, layout: MasterWeights, last: LastStep | None) ->
     if order is not None and (layout.replaced() or (last is not None and not last.stands())):
         cause = f"the last {session.since_snapshot} steps are not handed over"
         seen = "the parameters have changed since, for example by averaged or loaded weights"
-        warn(ConfigError("GD-325", cause, seen=seen, do="call peer.detach() before that"), session.home)
+        warn(ConfigError("GD-325", cause, seen=seen, do="call peer.detach() before they change"), session.home)
     elif order is not None:
         fence = layout.read(order.into, plus=order.plus)
         session.done(order, fence, layout.carried.copy(now=True), whole=True)

@@ -225,7 +225,7 @@ class Boundaries:
         if _recomputes():
             raise ConfigError(
                 "GD-317",
-                "a step is made inside a backward pass that is a part of another one",
+                "a step runs inside a backward pass that is part of another one",
                 seen="a reentrant checkpoint recomputes a part of the model",
                 do="use torch.utils.checkpoint with use_reentrant=False, or step after backward()",
             )

@@ -468,7 +468,7 @@ class Dialogue:
         self._healing.terms(terms.heal_after)
         self._moments.begin(terms.moments_every if self._has_moments else 0)
         if terms.moments_every and not self._has_moments and not self._loads:
-            log.info("this optimizer's moments are not shared with the network: only those of Adam and its kin are")
+            log.info("this optimizer's moments are not shared with the network: only those of Adam's family are")
         self._phase = Phase.ARRIVED
 
     def _refused(self, message: links.Refused, now: float) -> None:
@@ -494,8 +494,8 @@ class Dialogue:
             log.warning("GD-402 a snapshot was not used: %s; has the loss diverged?", refused)
         if self._healing.due:
             log.warning(
-                "GD-402 %d snapshots in a row were not used: training loads the network's model anew; do: look for the "
-                "batch or the learning rate that makes it diverge",
+                "GD-402 %d snapshots in a row were not used: training loads the network's model again; do: look for "
+                "the batch or the learning rate that makes it diverge",
                 self._healing.refused,
             )
             self._attach_again()
@@ -529,7 +529,7 @@ class Dialogue:
             log.warning(
                 "attached to the daemon again; %d steps since the last snapshot are lost%s",
                 lost,
-                f", {earlier} of them from before it: the model is of step {self._terms.clock}" if earlier else "",
+                f", and {earlier} from before it: the model is of step {self._terms.clock}" if earlier else "",
             )
         elif self._terms.clock:
             log.info("%s", self.replaced)
@@ -543,7 +543,8 @@ class Dialogue:
     def replaced(self) -> str:
         """What the last session did to the script's model: the clock, and the distance between the two."""
         clock, apart = self._terms.clock, self._terms.apart
-        return f"the network's model of step {clock} replaced the script's, {apart:.1%} of its length away"
+        away = f"{apart:.1%} of the network model's norm away"
+        return f"the network's model of step {clock} replaced the script's, which was {away}"
 
     def _model_kept(self) -> None:
         """The daemon's model is what this process wrote: the session begins and no step is lost."""

@@ -75,7 +75,7 @@ class Uncounted:
             try:
                 self.look(time.monotonic())
             except Exception as error:  # the model changes meanwhile, or has an unusual kind of tensor
-                log.debug("parameters could not be looked at: %r", error)
+                log.debug("the parameters cannot be read: %r", error)
 
     def look(self, now: float) -> None:
         """Compare the parameters with the last look; `now` in seconds."""
@@ -90,8 +90,8 @@ class Uncounted:
             return
         self._warned_at = now
         log.warning(
-            "GD-321 parameters have changed for %.0f s and no step was counted: nothing is exchanged with the network; "
-            "do: attach the optimizer whose step() is called, or call peer.step() after each update",
+            "GD-321 parameters have changed for %.0f s, but no step was counted: nothing is exchanged with the "
+            "network; do: attach the optimizer whose step() is called, or call peer.step() after each update",
             now - self._since,
         )
         self._report()

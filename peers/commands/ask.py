@@ -81,6 +81,6 @@ def leave(ctx: click.Context) -> None:
         if not rest.leave(home, lambda: saving(home), lambda line: click.echo(line, err=True)):
             raise
     click.echo("leaving")
-    with told("daemon and training to end", lambda line: click.echo(line, err=True)):
+    with told("the daemon and training to end", lambda line: click.echo(line, err=True)):
         while rest.supervisor(home) or runs(home):
             time.sleep(LOOK)

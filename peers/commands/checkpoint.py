@@ -35,7 +35,7 @@ def checkpoint() -> None:
 @home_option
 @click.pass_context
 def checkpoint_list(ctx: click.Context, as_json: bool) -> None:
-    """List all checkpoints, oldest first, by their manifests alone.
+    """List all checkpoints, oldest first, from their manifests.
 
     `verify` reads their contents. The list shows which are pinned, and why. A pinned checkpoint stays until you delete
     it or the file `pinned` in it, or until four later ones are pinned.
@@ -95,7 +95,7 @@ def _tell_fallen(rows: Sequence[dict[str, Any]]) -> None:
 @home_option
 @click.pass_context
 def checkpoint_save(ctx: click.Context) -> None:
-    """Let the running peer write a checkpoint; wait for the disk.
+    """Make the running peer write a checkpoint, and wait for it.
 
     Exit with 8 if the peer cannot write it, has no model yet, or is already writing one.
     """
@@ -156,8 +156,8 @@ def checkpoint_verify(ctx: click.Context, path: str | None, as_json: bool) -> in
     help="Directory of save_pretrained for this model. It supplies everything that is not trained.",
 )
 @click.option("--strip-prefix", "prefixes", metavar="P", multiple=True,
-              help="Remove the prefix P, such as `module.`, from tensor names; repeatable. One before all names of the "
-              "base goes anyway.")  # fmt: skip
+              help="Remove the prefix P, such as `module.`, from tensor names; repeatable. One that precedes the "
+              "names of the base is removed anyway.")  # fmt: skip
 @click.option("--shard", metavar="GB", type=click.FloatRange(min=0, min_open=True), default=5.0, show_default=True,
               help="In a directory: at most this many 10^9 bytes of weights per file.")  # fmt: skip
 @set_option
@@ -186,7 +186,7 @@ def checkpoint_export(
     if average and (len(homes) < 2 or path is not None):
         raise click.UsageError("--average needs two or more homes before OUT, and takes no --checkpoint")
     if homes and not average:
-        raise click.UsageError(f"one OUT, not {len(words)}; to average homes, give --average")
+        raise click.UsageError(f"give one OUT, not {len(words)}; to average homes, give --average")
     if average:
         chosen, of = _average(ctx, homes), f"the mean of {len(homes)} homes"
     else:

@@ -69,7 +69,7 @@ class Counter:
         old = sorted(row["name"] for row in self._live() if row["protocol"] < RENEWABLE)
         if old:
             seen, do = f"protocol 3: {', '.join(old)}", "upgrade them first"
-            raise MismatchError("GD-302", "members of an earlier version cannot have a new secret", seen=seen, do=do)
+            raise MismatchError("GD-302", "members of an earlier version cannot get a new secret", seen=seen, do=do)
 
     def hand_in(self, decision: str) -> None:
         """Let the daemon take a signed decision. Raises ConfigError GD-207."""
@@ -79,7 +79,9 @@ class Counter:
             do = "see `gossipdp members decisions`, and try again; or close the network"
             raise ConfigError("GD-207", "the daemon did not take the decision", seen=seen, do=do)
         if not answer["saved"]:
-            click.echo("This host could not save it: see `gossipdp status`. It is in force, and tried again.", err=True)
+            click.echo(
+                "The decision is in force, but this host could not save it yet: see `gossipdp status`.", err=True
+            )
 
 
 def called(peer: bytes, name: str) -> str:

@@ -18,7 +18,7 @@ __all__ = ["doctor"]
 
 @click.command()
 @click.argument("target", required=False, metavar="[@FILE|-|HOST:PORT]")
-@click.option("--peer", metavar="PEER", help="Visit this member alone: its name, or the start of its id.")
+@click.option("--peer", metavar="PEER", help="Visit only this member: its name, or the start of its id.")
 @click.option("--speed", is_flag=True, help="Also measure the throughput to the first member, for 2 s each way.")
 @click.option(
     "--parameters", type=click.IntRange(0), default=0, metavar="N", help="Size of the model, for memory and disk."
@@ -29,12 +29,12 @@ __all__ = ["doctor"]
 def doctor(
     ctx: click.Context, target: str | None, peer: str | None, speed: bool, parameters: int, as_json: bool
 ) -> int:
-    """Find what is wrong on this host or its way to the network.
+    """Find what is wrong on this host or on its way to the network.
 
     Each finding says what to do, and nothing is changed.
 
-    Before a join, the invite (@FILE, or - for standard input) or one HOST:PORT says whom to visit. After it, the home
-    does. Exit with 1 if something is wrong.
+    Before a join, give the invite (@FILE, or - for standard input) or one HOST:PORT to visit. After it, the home names
+    the members to visit. Exit with 1 if something is wrong.
     """
     from peers.doctor import show
     from peers.doctor.examination import examine

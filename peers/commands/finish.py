@@ -32,7 +32,7 @@ def _seconds(ctx: click.Context, parameter: click.Parameter, value: str | None) 
 
 @click.command()
 @click.option("--base", metavar="DIR", type=click.Path(exists=True, file_okay=False),
-              help="Directory of save_pretrained: this host's final model becomes one like it.")  # fmt: skip
+              help="Directory of save_pretrained: this host writes its final model in that form.")  # fmt: skip
 @click.option("--wait", metavar="TIME", callback=_seconds,
               help="Wait at most this long for members that train on. [default: [finish] wait]")  # fmt: skip
 @click.option("--no-wait", is_flag=True, help="Return at once; the peers finish by themselves.")
@@ -45,7 +45,7 @@ def finish(ctx: click.Context, base: str | None, wait: float | None, no_wait: bo
     to HOME/final and leaves. A member with `[finish] follow = false` trains on.
 
     Exit with 0 once this host's final model is written, with 4 if no peer runs here, and with 8 if the peer ended
-    without one, or the peers did not come to one model.
+    without one, or the peers did not agree on one.
     """
     from peers.control import ask
 
@@ -93,8 +93,8 @@ def _result(home: Path, started: float) -> int:
         share = own["this_host"].get("relative_distance")
         seen = f"distance at the last exchange: {'unknown' if share is None else f'{share:.2g} of the usual one'}"
         seen = "other members have trained on without this peer" if own["this_host"].get("early") else seen
-        do = f"see HOME/log; this host's own model is in {home / NOT_FINAL}, and `up` trains on"
-        raise DataError("GD-404", "the peers have not come to one final model", seen=seen, do=do)
+        do = f"see HOME/log; this host's own model is in {home / NOT_FINAL}, and `gossipdp up` trains on"
+        raise DataError("GD-404", "the peers did not agree on one final model", seen=seen, do=do)
     if about is None:
         seen, do = f"nothing new in {home / FINAL}", "see HOME/log, and `gossipdp checkpoint list` for its checkpoints"
         raise DataError("GD-602", "the peer ended without a final model", seen=seen, do=do)

@@ -29,7 +29,7 @@ USED: Final[Mapping[str, frozenset[str]]] = {
     "--expires", type=DURATION, default="2h", show_default=True, help="With --for: how long it lets hosts in."
 )
 @click.option("--uses", type=click.IntRange(1, 256), default=1, show_default=True, help="With --for: hosts it lets in.")
-@click.option("--list", "listed", is_flag=True, help="List invites for single hosts, and whom they let in.")
+@click.option("--list", "listed", is_flag=True, help="List invites for single hosts, and the hosts that they let in.")
 @click.option("--revoke", metavar="NAME", help="Revoke an invite for a single host.")
 @json_option
 @decides
@@ -45,7 +45,7 @@ def invite(
     reason: str,
     key: Path | None,
 ) -> None:
-    """Write the file that lets another host join; show its use.
+    """Write the file that lets another host join, and show its use.
 
     An invite with --for holds a key of its own and no secret of the network.
     It and --revoke need the operator's key, and a daemon that runs.
@@ -122,8 +122,8 @@ def _for_host(
     counter.check_newest()
     secret = NetworkSecret.load(counter.home)
     if not secret.generation or secret.generation != counter.desk.generation:
-        seen, do = "its present secret is in every earlier invite", "`gossipdp keys rotate` first"
-        raise ConfigError("GD-208", "this network has no secret that an invite could leave out", seen=seen, do=do)
+        seen, do = "earlier invites hold the present secret", "run `gossipdp keys rotate` first"
+        raise ConfigError("GD-208", "an invite for one host needs a network secret that was rotated", seen=seen, do=do)
     own = Identity.generate()
     end = time.time() + expires
     decision = counter.desk.about_invite(own.id, name, end, uses)
@@ -158,7 +158,7 @@ def _revoke(ctx: click.Context, name: str, reason: str, key: Path | None, as_jso
     for each in found:
         counter.hand_in(counter.desk.revoked(bytes.fromhex(each["id"]), name, reason, each["expires"], each["uses"]))
         let_in = ", ".join(called(bytes.fromhex(peer), names.get(peer, "")) for peer in each["let_in"])
-        then = f" {let_in} came in by it, and stays: see `gossipdp members ban`." if let_in else ""
+        then = f" It let in {let_in}, still a member: see `gossipdp members ban`." if let_in else ""
         if not as_json:
             click.echo(f"The invite for {name} is revoked.{then}")
     (counter.home / invites.HOST_INVITES / name).unlink(missing_ok=True)

@@ -40,7 +40,7 @@ def keys_show(ctx: click.Context, as_json: bool) -> None:
             "GD-314",
             "there is no peer in this home",
             seen=str(error.filename),
-            do="`gossipdp up` or `gossipdp join` first",
+            do="run `gossipdp up` or `gossipdp join` first",
         ) from None
     if as_json:
         tables.print_json(shown)
@@ -55,11 +55,11 @@ def keys_show(ctx: click.Context, as_json: bool) -> None:
 @home_option
 @click.pass_context
 def keys_operator(ctx: click.Context, new: bool, trust: str | None, as_json: bool) -> None:
-    """Show whose decisions about members this host follows.
+    """Show the operator whose decisions this host follows.
 
     `gossipdp up` makes the operator's key on the host that founds a network.
-    Invites carry its public part. Keep a copy of operator.key elsewhere: who
-    holds it can ban every member.
+    Invites carry its public part. Keep a copy of operator.key elsewhere. Its
+    holder can ban every member.
     """
     from gossipdp.errors import ConfigError
     from gossipdp.runtime.network.identity import OPERATOR_FILE, Identity
@@ -92,18 +92,18 @@ def keys_operator(ctx: click.Context, new: bool, trust: str | None, as_json: boo
 
 @keys.command("rotate")
 @click.option("--grace", type=DURATION, default="10m", show_default=True, help="How long the old secret lets hosts in.")
-@click.option("--also", multiple=True, metavar="ID", help="Also for this member, down or unheard.")
+@click.option("--also", multiple=True, metavar="ID", help="Also give it to this member, which is down or unheard.")
 @click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
 @decides
 def keys_rotate(
     ctx: click.Context, grace: float, also: Sequence[str], yes: bool, reason: str, key: Path | None
 ) -> None:
-    """Give the network a new secret, without a stop.
+    """Give the network a new secret without stopping it.
 
     It is sealed for every live member that this host has heard, and for each
     that --also names.
-    Earlier invites work until the grace is over. Ban first whom you do not
-    trust: see docs/members.md.
+    Earlier invites work until the grace is over. First ban members that you
+    do not trust: see docs/members.md.
     """
     import secrets
 

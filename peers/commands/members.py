@@ -63,10 +63,10 @@ def members(ctx: click.Context, show_all: bool, expect: int | None, as_json: boo
 @click.argument("who", metavar="ID...", nargs=-1, required=True)
 @decides
 def ban(ctx: click.Context, who: Sequence[str], reason: str, key: Path | None) -> None:
-    """Put members out of the network.
+    """Ban members from the network.
 
     ID is a member's name, the start of its id, or a whole id. Every host
-    refuses a banned peer within seconds, and after its restarts too.
+    refuses a banned peer within seconds, also after a restart.
     """
     from gossipdp.protocol.wire.messages import Verdict
     from peers.commands.deciding import Counter, called
@@ -85,7 +85,7 @@ def ban(ctx: click.Context, who: Sequence[str], reason: str, key: Path | None) -
 @click.argument("who", metavar="ID...", nargs=-1, required=True)
 @decides
 def unban(ctx: click.Context, who: Sequence[str], reason: str, key: Path | None) -> None:
-    """Take bans back."""
+    """Lift bans."""
     from gossipdp.protocol.wire.messages import Verdict
     from peers.commands.deciding import Counter, called
 
@@ -93,15 +93,15 @@ def unban(ctx: click.Context, who: Sequence[str], reason: str, key: Path | None)
     for peer, name in counter.meant(who).items():
         counter.hand_in(counter.desk.about_peer(Verdict.NONE, peer, name, reason))
         shut = counter.desk.closed and peer not in counter.desk.allowed
-        then = "The network is closed: allow it, too." if shut else "Its peer comes back by itself if it runs."
-        click.echo(f"{called(peer, name)} is not banned any longer. {then}")
+        then = "The network is closed: also allow it." if shut else "Its peer comes back by itself if it runs."
+        click.echo(f"{called(peer, name)} is no longer banned. {then}")
 
 
 @members.command()
 @click.argument("who", metavar="ID...", nargs=-1, required=True)
 @decides
 def allow(ctx: click.Context, who: Sequence[str], reason: str, key: Path | None) -> None:
-    """Name peers that the network takes while it is closed.
+    """Name peers that the network admits while it is closed.
 
     After its first try to join, `gossipdp keys show` on the new host prints
     its id.
@@ -112,7 +112,7 @@ def allow(ctx: click.Context, who: Sequence[str], reason: str, key: Path | None)
     desk, meant = counter.desk, counter.meant(who)
     counter.hand_in(desk.about_network(reason, closed=desk.closed, allowed=desk.allowed | meant.keys()))
     for peer, name in meant.items():
-        still = " It is banned all the same: `gossipdp members unban`." if peer in desk.banned else ""
+        still = " It is still banned: see `gossipdp members unban`." if peer in desk.banned else ""
         click.echo(f"{called(peer, name)} is allowed.{still}")
     if not desk.closed:
         click.echo("The network is open: this counts once it is closed.")
@@ -122,7 +122,7 @@ def allow(ctx: click.Context, who: Sequence[str], reason: str, key: Path | None)
 @click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
 @decides
 def close(ctx: click.Context, yes: bool, reason: str, key: Path | None) -> None:
-    """Take allowed peers alone from now on.
+    """Admit only allowed peers from now on.
 
     All live members that this host has heard are allowed, and all that were
     allowed before. Others are refused, whatever invite they have.
@@ -143,19 +143,19 @@ def close(ctx: click.Context, yes: bool, reason: str, key: Path | None) -> None:
     banned = sorted(name or peer.hex()[:8] for peer, name in present.items() if peer in counter.desk.banned)
     click.echo(f"The network is closed to all but {len(present) - len(banned)} peers.")
     if banned:
-        click.echo(f"Banned all the same: {', '.join(banned)}.")
+        click.echo(f"Still banned: {', '.join(banned)}.")
     click.echo("`gossipdp members allow ID` lets another peer in.")
 
 
 @members.command("open")
 @decides
 def open_(ctx: click.Context, reason: str, key: Path | None) -> None:
-    """Take every peer with the network's secret that is not banned."""
+    """Admit every unbanned peer with the network's secret."""
     from peers.commands.deciding import Counter
 
     counter = Counter(ctx, key)
     counter.hand_in(counter.desk.about_network(reason, closed=False, allowed=counter.desk.allowed))
-    click.echo("The network is open to every peer with its secret that is not banned.")
+    click.echo("The network is open to every peer that has its secret and is not banned.")
 
 
 @members.command()

@@ -17,11 +17,11 @@ __all__ = ["plan"]
     "                --bandwidth 100Mbit --latency 50ms"
 )
 @click.option("--parameters", metavar="N", help="Trained parameters: 1e9, 350M, 1B.")
-@click.option("--step-time", metavar="SECONDS", help="An optimizer step of a host of speed 1: 0.5, 500ms.")
+@click.option("--step-time", metavar="SECONDS", help="Time of an optimizer step on a host of speed 1: 0.5, 500ms.")
 @click.option("--hosts", metavar="N", help="Number of hosts.")
 @click.option("--speeds", metavar="LIST", help="Relative speeds of the hosts, repeated up to --hosts: 1,1,2,4.")
-@click.option("--bandwidth", metavar="RATE", help="What each host sends, and as much receives: 100Mbit, 1Gbit.")
-@click.option("--latency", metavar="TIME", help="One way between two hosts, half of what ping shows: 50ms.")
+@click.option("--bandwidth", metavar="RATE", help="Rate at which each host can send, and receive: 100Mbit, 1Gbit.")
+@click.option("--latency", metavar="TIME", help="Delay one way between two hosts, half of what ping shows: 50ms.")
 @click.option("--accept-lost", metavar="PERCENT", type=click.FloatRange(0, 90), default=5.0, show_default=True,
               help="Share of time that may be lost to the links.")  # fmt: skip
 @click.option("--failures", type=click.Choice(["none", "some", "churn"]), default="none", show_default=True,
@@ -36,13 +36,15 @@ def plan(
 ) -> None:
     """Compare ways to train on a network, and choose settings.
 
-    A simulated clock plays the rounds of each. `every` is the number of steps of a round: the default, or as many
-    as an exchange of gossip needs, or as few as keep the others' loss of time below --accept-lost, up to 1000. `lost`
-    is the share of all hosts' time in which they compute nothing, `links` that of the slowest host, which waits for
-    the network alone. `sent/h` is what a host sends in an hour; it receives as much. GB are 10^9 bytes.
+    A simulated clock plays the rounds of each way. `every` is the number of steps of a round. Gossip has the default,
+    or as many as an exchange needs, and DDP has 1. Other ways have the fewest steps, from the default to 1000, at which
+    the links cost at most --accept-lost.
 
-    Memory is what a host needs beside the model, its gradients and its optimizer. Gossip: the daemon, and the memory
-    that it shares with training (docs/limits.md); up to 8 bytes a parameter on disk come beside it. DiLoCo: anchor,
+    `lost` is the share of all hosts' time in which they compute nothing. `links` is that share of the slowest host,
+    which waits only for the network. `sent/h` is what a host sends in an hour; it receives as much. GB are 10^9 bytes.
+
+    Memory is what a host needs besides the model, its gradients and its optimizer. Gossip: the daemon, and the memory
+    that it shares with training (docs/limits.md). It also needs up to 8 bytes a parameter on disk. DiLoCo: anchor,
     momentum and difference in fp32, and at 4 bits the codes sent and received. Local SGD: a copy to reduce. DDP:
     buckets of gradients.
 

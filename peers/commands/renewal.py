@@ -34,8 +34,8 @@ def told_who_has_it(counter: Counter, decision: Decision) -> None:
         click.echo("Each gets it from any member. `gossipdp status` shows who lacks it.")
     else:
         click.echo("The network has a new secret. All live members have it.")
-    click.echo(f"Hosts with the old secret, as from an old invite, are let in until {until}, and not for longer.")
-    click.echo("Next: `gossipdp invite` for hosts that are to join. Old invites are void.")
+    click.echo(f"Hosts with the old secret, for example from an old invite, are let in until {until}.")
+    click.echo("Next: `gossipdp invite` for hosts that should join. After that time old invites are void.")
 
 
 def _lacks(counter: Counter, number: int) -> list[str] | None:

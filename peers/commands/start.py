@@ -42,8 +42,8 @@ def up(
     """Start this host's peer, and with `-- CMD...` its training.
 
     In a home that belongs to a network it continues there. With --network or RUN.toml a new home founds a network.
-    RUN.toml is copied to the home. `--listen`, `--advertise` and `--nat` hold for later starts too; other flags for
-    this one.
+    RUN.toml is copied to the home. Flags about the addresses of this host, such as `--listen` and `--advertise`, also
+    apply to later starts. Other flags apply to this start only.
     """
     from peers import announcement, finished, invites
     from peers import home as homes
@@ -51,7 +51,7 @@ def up(
     from peers.environment import of_container
 
     if run_toml is not None and run_toml.startswith("@"):
-        raise click.UsageError(f"an invite is for join: gossipdp join {run_toml} -- CMD")
+        raise click.UsageError(f"`up` takes no invite: use gossipdp join {run_toml} -- CMD")
     flags = flags_of(ctx) | ({"network.name": network} if network else {})
     file = Path(run_toml) if run_toml else None
     if file is not None or network:
@@ -147,12 +147,12 @@ def join(
 @home_option
 @click.pass_context
 def relay(ctx: click.Context, invite: str | None, log_format: str, verbose: bool) -> int:
-    """Carry between hosts that cannot be dialled.
+    """Carry traffic between hosts that cannot be dialled.
 
-    The peer joins the network for nothing else.
+    The peer does nothing else in the network.
 
     It needs an address that the others can dial, and no GPU: it holds no model. It carries up to 100 Mbit/s;
-    `--set network.relay=RATE` sets another bound. Invites as of `gossipdp join`.
+    `--set network.relay=RATE` sets another limit. It takes the invite as `gossipdp join` does.
     """
     flags = {"network.relay_only": "true"} | flags_of(ctx)
     return _join(ctx, invite, None, flags, [], log_format, verbose=verbose, live=False)

@@ -57,7 +57,7 @@ def claimed(folder: Path) -> Iterator[None]:
     if not marker.is_file() and (there := sorted(entry.name for entry in folder.iterdir())):
         raise FolderError(
             "GD-318",
-            "the folder holds files that are not a demo's",
+            "the folder holds files that no demo has written",
             seen=f"{folder}: {', '.join(there[:3])}{', ...' if len(there) > 3 else ''}",
             do="name a new or empty folder with --out",
         )
@@ -69,7 +69,7 @@ def claimed(folder: Path) -> Iterator[None]:
                 "GD-318",
                 "another demo runs in this folder",
                 seen=str(folder),
-                do="wait, or name another with --out",
+                do="wait, or name another folder with --out",
             ) from None
         held.truncate(0)
         held.write("Made by `gossipdp demo`. It removes its own files here at the next start.\n")

@@ -280,7 +280,7 @@ def _text(summary: dict[str, Any]) -> str:
         ("of their average", f"{_shown(losses['average'], '.3f')}; they differ from it by at most {off}"),
         ("of one replica trained alone", _shown(losses["alone"], ".3f")),
         ("gossip is better by", gain),
-        ("the peers closed", closed),
+        ("final exchanges", closed),
         ("rounds; exchanges (both ends)", f"{summary['rounds']}; {exchanges or 'none'}"),
         (
             "bytes/parameter/exchange received",

@@ -103,8 +103,8 @@ def _member(daemon: Daemon, peer: str) -> tuple[str, ...]:
     if len(rows) != 1:
         names = ", ".join(sorted(str(row.get("name")) for row in daemon.members)) or "none: no daemon answers"
         seen = f"{peer!r} fits {len(rows)} members; members: {names}"
-        raise ConfigError("usage", "--peer names one member", seen=seen, do="see `gossipdp members`")
+        raise ConfigError("usage", "--peer must name one member", seen=seen, do="see `gossipdp members`")
     found = tuple(filter(None, (rows[0].get("address"), *(rows[0].get("others") or ()))))
     if not found:
-        raise ConfigError("usage", "this member cannot be dialled: it dials out alone", seen=str(rows[0].get("name")))
+        raise ConfigError("usage", "this member cannot be dialled: it only dials out", seen=str(rows[0].get("name")))
     return found[:MOST]

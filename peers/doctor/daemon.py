@@ -57,14 +57,14 @@ def alive(home: Path, daemon: Daemon) -> list[Finding]:
         said = "does not run" if known is None else f"does not run: {known.seen}"
         if known is None and (home / RUN).exists() and read_about(home) is None:
             do = "`gossipdp up -- CMD` starts it again, unless this peer has left for good"
-            return [yellow("daemon", "daemon-down", f"{said}, and this home belongs to a run", do)]
+            return [yellow("daemon", "daemon-down", f"{said}, but this home belongs to a run", do)]
         return [grey("daemon", said, "" if known is None else known.do)]
     if daemon.stopped:
-        do = f"`kill -CONT {daemon.stopped}` lets it go on; look for who sent SIGSTOP: a debugger, Ctrl-Z, a scheduler"
+        do = f"`kill -CONT {daemon.stopped}` lets it go on; look for what sent SIGSTOP: a debugger, Ctrl-Z, a scheduler"
         said = f"process {daemon.stopped} is stopped by a signal, so this peer neither answers nor exchanges"
         return [red("daemon", "daemon-stopped", said, do)]
     if not daemon.status:
-        do = f"see the end of {home / 'log'}, and whether the host swaps; kill the daemon, and its supervisor starts it"
+        do = f"see the end of {home / 'log'}, and if the host swaps; after `kill`, the supervisor restarts the daemon"
         return [red("daemon", "daemon-hangs", f"does not answer within {PATIENCE:g} s", do)]
     return [_verdict(daemon.status), *_training(daemon.status)]
 
@@ -105,13 +105,13 @@ def _training(status: Mapping[str, Any]) -> list[Finding]:
         told += f", {duration(recent[0]['ago'])} ago"
     ratio = status.get("consensus_ratio")
     findings = [
-        yellow("training", "stall", said, "see `gossipdp status`: what a step waits for")
+        yellow("training", "stall", said, 'see docs/training.md: what "training waits" means')
         if stall is not None and stall > MOST_STALL
         else fine("training", said),
         fine("last exchange", told) if exchange else grey("last exchange", told),
     ]
     if ratio is not None:
-        do = "let hosts exchange more often ([exchange] every), or look for a host whose line is too slow"
+        do = "let hosts exchange more often ([exchange] every), or look for a host whose link is too slow"
         wide = yellow("agreement", "apart", f"{ratio:.1f} times the usual distance of replicas", do)
         findings.append(wide if ratio > WIDE else fine("agreement", f"consensus ratio {ratio:.1f}"))
     return findings

@@ -203,10 +203,11 @@ def dialable(back: DialBack, port: int, *, chosen: bool) -> Finding:
     if back.met:
         return fine(ABOUT, f"a member has dialled this host at {back.address}")
     if not back.tried:
-        return grey(ABOUT, f"a member dials only the host that it sees, and that is not the one of {back.address}")
+        said = f"not examined: {back.address} is not at the IP address where the member sees this host"
+        return grey(ABOUT, said)
     fault, why, do = _diagnosis(back, port)
-    said = f"a member cannot dial {back.address}: {why}" if back.met is False else f"no word of {back.address}: {why}"
-    return (red if chosen else yellow)(ABOUT, fault, said, f"{do}; without that this host joins, and only dials out")
+    said = f"a member cannot dial {back.address}: {why}" if back.met is False else f"no answer on {back.address}: {why}"
+    return (red if chosen else yellow)(ABOUT, fault, said, f"{do}; without that this host can join, but only dials out")
 
 
 def _diagnosis(back: DialBack, port: int) -> tuple[str, str, str]:
@@ -221,10 +222,10 @@ def _diagnosis(back: DialBack, port: int) -> tuple[str, str, str]:
         )
     if back.astray:
         why = f"its packets reach this host at port {back.astray}, where no peer listens"
-        return "port-map", why, f"let the router's port map lead outside port {outside} to port {port} of this host"
+        return "port-map", why, f"let the router map outside port {outside} to port {port} of this host"
     if not back.own:
         sure = "" if back.arrived is None else ", and none of its packets reaches this host"
-        why = f"the address is a router's{sure}: no port map for outside port {outside}, or one for another port"
+        why = f"the address is a router's{sure}: it maps outside port {outside} to no port, or to another one"
         return "port-map", why, f"map outside TCP port {outside} to port {port} of this host, or correct --advertise"
     where = "a firewall drops them" if back.arrived is None else "a firewall before this host drops them"
     do = f"open TCP port {outside} in the provider's security group, the router, and this host's firewall"

@@ -88,10 +88,10 @@ def router(told: Outside) -> Finding:
     """What the router says of itself."""
     about = "router"
     if not told.address:
-        return grey(about, f"no router tells its outside address: {told.why or 'none was asked'}")
+        return grey(about, f"no router reports its outside address: {told.why or 'none was asked'}")
     said = f"reports the outside address {told.address}, asked by {told.way}"
     public = is_public(f"{told.address}:1")
-    return fine(about, said if public else f"{said}; it is not public, so another translation follows")
+    return fine(about, said if public else f"{said}; it is not public, so there is a second NAT")
 
 
 SECONDS: Final = 13.0
@@ -191,14 +191,14 @@ def told_by(daemon: Daemon) -> Finding:
     """What the daemon has found out about its own addresses."""
     addresses, why = daemon.status.get("addresses") or [], daemon.status.get("address_why") or ""
     if addresses:
-        told = f"others are told to dial {', '.join(addresses)}" + (f" ({why})" if why else "")
+        told = f"other peers are told to dial {', '.join(addresses)}" + (f" ({why})" if why else "")
         if daemon.status.get("dialled"):
             return fine(dial_back.ABOUT, told)
         name = daemon.status.get("name") or "this peer"
-        return grey(dial_back.ABOUT, f"{told}; `gossipdp doctor --peer {name}` on another host tells whether they can")
+        return grey(dial_back.ABOUT, f"{told}; `gossipdp doctor --peer {name}` on another host shows whether they can")
     if relays := daemon.status.get("relays"):
         told = f"at no address: others reach this host through {' and '.join(map(printable, relays))}"
-        do = "open the port, or map it and set --advertise, if their links are to be direct"
+        do = "for direct links, open the port, or map it and set --advertise"
         return grey(dial_back.ABOUT, f"{told}; {do}")
     do = "open the port, or map it and set --advertise; without that this peer only dials out, which is enough"
     return yellow(dial_back.ABOUT, "not-dialable", f"at no address{': ' if why else ''}{why}", do)

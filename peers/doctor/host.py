@@ -116,8 +116,8 @@ def torch(argv: Sequence[str] = (sys.executable, "-c", TRIAL), patience: float =
         ran = subprocess.run([*argv], capture_output=True, text=True, timeout=patience, check=False)
     except subprocess.TimeoutExpired as slow:
         if not slow.stdout:
-            do = "run `gossipdp doctor` again when the host is less busy; if it stays, see the disk that holds torch"
-            return yellow("torch", "torch-slow", f"not loaded within {patience:g} s, and no GPU tried", do)
+            do = "run `gossipdp doctor` again when the host is less busy; else check the disk that holds torch"
+            return yellow("torch", "torch-slow", f"not loaded within {patience:g} s, so no GPU was tried", do)
         do = "see `nvidia-smi` and the kernel's log (dmesg): a GPU that hangs needs a reset, or the host a restart"
         return red("torch", "torch-hangs", f"no result of a small kernel within {patience:g} s", do)
     last = printable((ran.stderr.strip().splitlines() or [f"exit code {ran.returncode}"])[-1])[:200]
@@ -126,7 +126,7 @@ def torch(argv: Sequence[str] = (sys.executable, "-c", TRIAL), patience: float =
             return yellow(
                 "torch", "no-torch", "not installed beside gossipdp", "install torch; the daemon runs without it"
             )
-        do = "run `python -c 'import torch; torch.ones(1, device=\"cuda\")'`, and mend the driver or the build of torch"
+        do = "run `python -c 'import torch; torch.ones(1, device=\"cuda\")'`, and fix the driver or the build of torch"
         return red("torch", "torch-fails", last, do)
     told = msgspec.json.decode(ran.stdout.strip().splitlines()[-1], type=Trial)
     if told.gpus:
@@ -134,7 +134,7 @@ def torch(argv: Sequence[str] = (sys.executable, "-c", TRIAL), patience: float =
         return fine("torch", f"{told.torch}; a kernel and a pinned copy ran on {names}")
     if told.built:
         do = "see `nvidia-smi`: without it, install the driver or give the container the GPU (--gpus all)"
-        return yellow("torch", "no-gpu", f"{told.torch} is built for CUDA {told.built}, and finds no GPU", do)
+        return yellow("torch", "no-gpu", f"{told.torch} is built for CUDA {told.built}, but finds no GPU", do)
     return fine("torch", f"{told.torch}, built for the CPU only")
 
 
@@ -158,11 +158,11 @@ def memory(room: Room, plan: MemoryPlan, parameters: int) -> Finding:
     """Whether a model of `parameters` parameters fits; 0 if the size is not known."""
     if not parameters:
         free = free_memory()
-        said = "how much is free is not known" if free is None else f"{free.bytes / 1e9:.1f} GB available"
-        return grey("memory", f"{said}; --parameters N tells whether a model fits")
+        said = "free memory is unknown" if free is None else f"{free.bytes / 1e9:.1f} GB available"
+        return grey("memory", f"{said}; --parameters N shows whether a model fits")
     if (short := room.shortage(parameters, 0, attaches=True)) is not None:
         return red("memory", "no-memory", " ".join(short.seen.split()), short.do)
-    return fine("memory", f"{parameters:,} parameters need {plan.need(parameters).total / 1e9:.1f} GB, which are there")
+    return fine("memory", f"{parameters:,} parameters need {plan.need(parameters).total / 1e9:.1f} GB, which are free")
 
 
 def port(number: int, *, alive: bool) -> Finding:

@@ -188,7 +188,7 @@ def _met(
 
 def _refused(event: DialFailed | None, elapsed: float) -> Cause:
     if event is None:
-        do = "see whether the peer there hangs"
+        do = "check whether the peer there hangs"
         return Cause("GD-101", "does not complete the handshake", "", do, DialFault.SILENT)
     if event.code == "GD-201" and elapsed >= SLOW_HANDSHAKE:
         said = f"the encrypted handshake broke off after {elapsed:.1f} s"

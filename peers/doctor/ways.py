@@ -42,11 +42,11 @@ def _way(visit: Visit, reached: bool) -> Finding:
     if visit.peer:
         return fine(about, f"peer {short(visit.peer)} answers in {visit.rtt * 1e3:.0f} ms")
     if visit.cause is None:
-        return grey(about, "a peer answers; an invite (@FILE) tells whether it lets this host in")
+        return grey(about, "a peer answers; an invite (@FILE) shows whether it lets this host in")
     do, text = visit.cause.do or ADVICE.get(visit.cause.code, ""), visit.cause.text
     if visit.cause.fault is DialFault.SILENT:
         do = "run `gossipdp doctor` on that host; if no peer runs there, correct address and port"
-        text = "the other side says nothing: a peer that is stopped or hangs, or another program"
+        text = "the other side does not answer: a peer that is stopped or hangs, or another program"
     step = f"{visit.reached} ok, then " if visit.reached else ""
     return (yellow if reached else red)(about, visit.cause.fault or "", f"{step}{text}", do)
 
@@ -76,7 +76,7 @@ def packets(visits: Sequence[Visit]) -> list[Finding]:
         elif each.reached == "large":
             findings.append(fine(about, f"large messages pass both ways (MTU here: {each.packet} bytes)"))
         elif each.peer:
-            findings.append(grey(about, "not examined: the member's version does not answer"))
+            findings.append(grey(about, "not examined: the member's version does not support this"))
     return findings
 
 
@@ -114,7 +114,7 @@ def speeds(visits: Sequence[Visit]) -> list[Finding]:
 
 def _speed(about: str, speed: Speed) -> Finding:
     if not speed.up or not speed.down:
-        return grey(about, "not measured: that member answers no more within this minute")
+        return grey(about, "not measured: that member gives no more answers within this minute")
     return fine(about, f"{speed.up * 8e-6:.0f} Mbit/s to the member, {speed.down * 8e-6:.0f} from it")
 
 
@@ -134,14 +134,14 @@ def seen(visits: Sequence[Visit], own: set[str], router: str, *, proxy: bool = F
         return fine(about, f"members see the proxy, at {', '.join(found)}")
     others = [each for each in found if each not in own]
     if not others:
-        return fine(about, f"members see this host at its own address, {', '.join(found)}: no translation between")
-    said = f"members see this host at {', '.join(others)}, which a router or provider translates"
+        return fine(about, f"members see this host at its own address, {', '.join(found)}: no NAT in between")
+    said = f"members see this host at {', '.join(others)}, behind the NAT of a router or provider"
     if len(others) > 1:
         do = "give one of them with --advertise, or let this peer dial out: it need not be dialled"
         return yellow(about, "several-addresses", said, do)
     if router and router not in others:
-        do = "no port map of the near router is enough; this peer dials out, which needs nothing"
-        return yellow(about, "double-translation", f"{said}; the near router is at {router}: a second one follows", do)
+        do = "a port map of the near router is not enough; this peer can dial out without one"
+        return yellow(about, "double-translation", f"{said}; the near router is at {router}: a second NAT", do)
     return Finding(about, Light.GREEN, said + (f"; the router {router} maps ports" if router else ""))
 
 

@@ -94,11 +94,11 @@ def _ddp(plan: Plan, failures: str) -> Iterator[Reason]:
     else:
         yield Reason(f"The links cost it {percent(row.link)} of its time, no more than you accept.", CHOOSING)
     if plan.network.equal:
-        yield Reason("In as many steps it learns best: 0.07 nats ahead of gossip.", CLOCK)
+        yield Reason("In the same number of steps it learns best: 0.07 nats ahead of gossip.", CLOCK)
     else:
         yield Reason(
             f"Faster hosts wait for the slowest, and {percent(row.lost)} of all hosts' time is lost. It was 0.03 nats"
-            " ahead of gossip all the same, with hosts of 1:2:4.",
+            " ahead of gossip even so, with hosts of 1:2:4.",
             CLOCK,
         )
     if failures == "some":
@@ -160,8 +160,8 @@ def _gossip(plan: Plan, failures: str) -> Iterator[Reason]:
         )
     elif plan.network.equal:
         yield Reason(
-            "While all hosts stay, DiLoCo overlapped at 4 bits is as good, to 0.01 nats. It needs all"
-            " hosts in every round.",
+            "While all hosts stay, DiLoCo overlapped at 4 bits is as good, within 0.01 nats. It needs"
+            " all hosts in every round.",
             CLOCK,
         )
     else:
@@ -171,7 +171,7 @@ def _gossip(plan: Plan, failures: str) -> Iterator[Reason]:
             CLOCK,
         )
     if plan.network.hosts > MANY:
-        yield Reason(f"With more than {MANY} hosts an exact average gains: 0.01 to 0.02 nats a doubling.", CHOOSING)
+        yield Reason(f"With more than {MANY} hosts an exact average gains 0.01 to 0.02 nats per doubling.", CHOOSING)
 
 
 def _long(plan: Plan, _: str) -> Iterator[Reason]:
@@ -214,9 +214,9 @@ def _notes(plan: Plan, use: Use, price: float | None) -> Iterator[Reason]:
     if price:
         cost, ddp = (price * each.bytes / 1e9 for each in (row, plan.rows[DDP]))
         if use in ("ddp", "either"):
-            yield Reason(f"The bytes of an hour of DDP cost {ddp:.2f} a host, those of gossip {cost:.2f}.", CHOOSING)
+            yield Reason(f"The bytes of an hour of DDP cost {ddp:.2f} per host, those of gossip {cost:.2f}.", CHOOSING)
         yield Reason(
-            f"Twice `every` halves the bytes of gossip, for about 0.01 nats: {cost / 2.0:.2f} in place of {cost:.2f} an"
+            f"Twice `every` halves the bytes of gossip, for about 0.01 nats: {cost / 2.0:.2f} instead of {cost:.2f} per"
             " hour and host.",
             CHOOSING,
         )

@@ -116,7 +116,7 @@ FIGURES: Final[Mapping[str, Figure]] = {
     "speeds": Figure(
         "--speeds",
         _speeds,
-        f"numbers above 0 with commas, such as 1,1,2,4, none above {FASTEST:.0f} times the least",
+        f"numbers above 0 with commas, such as 1,1,2,4, none above {FASTEST:.0f} times the lowest",
         lambda value: (
             ", ".join(f"{speed:.3g}" for speed in value)
             if len(value) <= LISTED
@@ -133,7 +133,9 @@ FIGURES: Final[Mapping[str, Figure]] = {
     "latency": Figure(
         "--latency", _LATENCY.read, "a time up to 10s, such as 50ms", lambda value: f"{1000 * value:.3g} ms"
     ),
-    "price_per_gb": Figure("--price-per-gb", _price, "a number from 0 on, such as 0.09", "{:g}".format, needed=False),
+    "price_per_gb": Figure(
+        "--price-per-gb", _price, "a number of 0 or more, such as 0.09", "{:g}".format, needed=False
+    ),
 }
 
 
@@ -185,7 +187,7 @@ def network_of(figures: Mapping[str, Any], why: Mapping[str, str] = {}) -> Netwo
             "GD-324",
             "there are more speeds than hosts",
             seen=f"{len(speeds)} speeds, {hosts} hosts",
-            do="give one speed a host with --speeds, or fewer, which are repeated; or another --hosts",
+            do="give at most one speed per host with --speeds (fewer are repeated), or another --hosts",
         )
     slowest = min(speeds)
     return Network(

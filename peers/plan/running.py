@@ -70,7 +70,7 @@ def _speeds(status: Mapping[str, Any], living: Sequence[Mapping[str, Any]]) -> F
     own = status.get("samples_per_second")
     rates = [row.get("samples_per_second") for row in living]
     if not own or not rates or not all(rates):
-        return Found(None, "not all members' samples a second are known: taken as equal")
+        return Found(None, "the samples a second of some members are unknown: taken as equal")
     speeds = [rate / own for rate in rates if rate]
     if max(speeds) <= (1.0 + SAME) * min(speeds):
         return Found((1.0,) * len(speeds), f"samples a second, equal to {100.0 * SAME:.0f} %")

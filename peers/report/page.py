@@ -174,7 +174,7 @@ def _cell(value: object) -> str:
 def _summary(peers: Sequence[PeerRun], made: float, version: str) -> str:
     first = peers[0]
     records = [record for peer in peers for record in peer.records]
-    when = "no record of its course"
+    when = "no records"
     if records:
         begin, end = min(record.time for record in records), max(record.time for record in records)
         when = f"{_when(begin)} to {_when(end)}, {spoken(end - begin)}"

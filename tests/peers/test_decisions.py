@@ -87,12 +87,12 @@ def test_operator_key_is_that_of_the_home_or_of_a_file(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("text", ["", "zz", "00", "93" * 10])
 def test_damaged_request_is_refused(text: str) -> None:
-    with pytest.raises(ConfigError, match="GD-207 this is no decision"):
+    with pytest.raises(ConfigError, match="GD-207 this is not a decision"):
         decode(text)
 
 
 def test_decision_that_is_nested_too_deep__is_none() -> None:
     later = [1, 1, b"", "", "", 0, [], b"s" * 64, None, None]
     deep = msgspec.msgpack.encode([*later, msgspec.Raw(b"\x91" * 2500 + b"\xc0")])  # as if it had one field more
-    with pytest.raises(ConfigError, match="GD-207 this is no decision"):
+    with pytest.raises(ConfigError, match="GD-207 this is not a decision"):
         decode(deep.hex())

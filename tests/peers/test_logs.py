@@ -174,7 +174,7 @@ def test_a_long_call_is_told_and_a_short_one_is_not(monkeypatch: pytest.MonkeyPa
         events[0].wait()
         now[0] = 45.0
         events[1].wait()
-    assert told == ["waiting for the disk, for 6 s", "waiting for the disk, for 41 s"]
+    assert told == ["waiting for the disk (6 s so far)", "waiting for the disk (41 s so far)"]
     assert not [thread for thread in threading.enumerate() if thread.name == "gossipdp-waits"]
 
 

@@ -97,4 +97,4 @@ def test_daemon_of_a_lone_peer_killed_far_from_its_checkpoint__no_step_is_lost(
     anchor, weights = load_file(exported), load_file(out)
     for name, tensor in weights.items():
         torch.testing.assert_close(anchor[name], tensor, rtol=1e-6, atol=1e-7)
-    assert "took the parameters of the live training process over" in host.text()
+    assert "took over the parameters of the live training process" in host.text()

@@ -66,7 +66,7 @@ def test_one_command_ends_the_run_of_all_and_a_killed_peer_costs_the_others_noth
         assert reports == [reports[0]] * len(reports), "the rest is the same on all hosts"
         assert [newest(host) for host in three] == [(each["rounds"], reports[0]["clock"]) for each in here]
         assert reports[0]["clock"] >= max(before.values())
-        assert all("training command is ended: the run finishes" in host.text() for host in three)
+        assert all("ending the training command, because the run finishes" in host.text() for host in three)
         again = gossipdp("--home", str(three[0].home), "up")
         assert again.returncode == 3 and "GD-323" in again.stderr
 
@@ -103,7 +103,7 @@ def test_a_script_that_ends_early_leaves_no_final_model_and_its_steps_are_in_tha
         assert not (early.home / "final").exists()
         here = json.loads((early.home / "not-final" / "final.json").read_text())["this_host"]
         assert here["early"] and not here["agrees"] and [each["name"] for each in here["without"]] == [last.name]
-        assert f"has handed its last steps in, and waits for members that train: {last.name}" in early.text()
+        assert f"has handed over its last steps, and waits for members that train: {last.name}" in early.text()
         assert "it waits for those that train" in last.text() and "its model is not final" in last.text()
 
 

@@ -71,7 +71,7 @@ def test_all_but_training_killed__up_ends_it_and_trains_with_one_process(host: H
     pids = kill(host, (SUPERVISOR, GUARD, DAEMON))
     trains = pids[-1]
     code, said = told(host, "status", "--check")
-    assert code == 4 and "its supervisor was killed, and this is left" in said and str(trains) in said
+    assert code == 4 and "its supervisor was killed, and what it started still runs" in said and str(trains) in said
     start(host)
     assert none_of(pids)()
     assert f"ending what it has left: training command (process {trains})" in host.text()

@@ -51,7 +51,7 @@ def test_port_closed_to_the_outside__GD_102_then_a_full_peer_over_its_own_links(
         host.start_training()
     for host in closed:
         until(f"{host.name} finds out", lambda host=host: "GD-102" in host.text(), behind)
-        assert re.search(rf"members tried {host.address} \d times in vain; open TCP port {PORT}", host.text())
+        assert re.search(rf"members could not reach {host.address}, tried \d times; open TCP port {PORT}", host.text())
         assert any("GD-102" in notice for notice in host.status()["notices"])
         assert host.status()["address"] == ""
     for host, other in itertools.product(behind, behind):

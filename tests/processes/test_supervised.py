@@ -231,4 +231,4 @@ def test_training_that_attaches_late__gets_the_newest_model_and_the_other_peer_f
     assert begun["error"] < 1.2 * then["error"] < 0.5 * before[0]["error"], "as near as the first was three rounds ago"
     after = [line["error"] for line in told(outs[0])[len(before) :]]
     assert max(after) < 1.05 * before[-1]["error"] + 0.05
-    assert "steps old: fetching the newer one, as usual then" in second.text()
+    assert "steps old: fetching the newer one, which is normal" in second.text()

@@ -88,10 +88,10 @@ def test_what_the_disk_has_no_room_for_counts_as_memory() -> None:
     short = room(NEED.total, disk=1e9).shortage(MANY, 0, attaches=True)
     assert short is not None and "copies and moments that the disk has no room for 7.00" in one_line(short.seen)
     assert short.do.startswith(
-        "room on disk, in `[checkpoint] dir`, saves 7.00 GB, `[exchange] moments = false` saves 4.00 GB; free memory"
+        "free disk space in `[checkpoint] dir` saves 7.00 GB, `[exchange] moments = false` saves 4.00 GB; free memory"
     )
     bare = room(0, plan=MemoryPlan(moments=False), disk=1e9).shortage(MANY, 0, attaches=True)
-    assert bare is not None and bare.do.startswith("room on disk, in `[checkpoint] dir`, saves 3.00 GB; free memory")
+    assert bare is not None and bare.do.startswith("free disk space in `[checkpoint] dir` saves 3.00 GB; free memory")
 
 
 def test_a_daemon_that_cannot_take_a_model_raises() -> None:

@@ -19,7 +19,7 @@ def test_a_joiner_with_another_base__it_is_refused_by_name_and_with_the_networks
     refused, last = joiner.said
     assert refused["code"] == "GD-301"
     assert "base_model.model.transformer" in refused["seen"], "a parameter that differs is named"
-    assert "else load them from one file" in refused["do"]
+    assert "otherwise load them from one file" in refused["do"]
     for said in (founder.last, last):
         assert said["parameters"] == said["trained"] == 2 * (4 * 48 + 3 * 48 * 4)
         assert said["exchanged"] <= said["trained"] < said["all"] / 30

@@ -63,9 +63,8 @@ def test_second_model_in_one_home_is_named_with_clock_and_distance(
         for parameter in fold.parameters():
             parameter.mul_(3.0)
     attach(daemon, fold, torch.optim.AdamW(fold.parameters())).detach()
-    assert f"GD-326 the network's model of step 5 replaced the script's, {daemon.apart:.1%} of its length away" in (
-        caplog.text
-    )
+    away = f"{daemon.apart:.1%} of the network model's norm away"
+    assert f"GD-326 the network's model of step 5 replaced the script's, which was {away}" in caplog.text
     assert daemon.apart > 1.0
 
 

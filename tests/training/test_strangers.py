@@ -59,9 +59,7 @@ def test_ranks_that_are_not_one_replica_are_told_and_nothing_of_them_reaches_the
             assert (rank[case]["code"], rank[case]["seen"]) == ("GD-301", f"rank 1 of 2; {seen}")
     for rank in ranks:
         assert rank["seeds"]["code"] == "GD-320"
-        assert rank["seeds"]["seen"].startswith(
-            "rank 1 of 2; 3 of 3 parameters are not those of rank 0, the first is 0."
-        )
+        assert rank["seeds"]["seen"].startswith("rank 1 of 2; 3 of 3 parameters differ from rank 0, the first is 0.")
 
     first, second = (rank["apart"] for rank in ranks)
     assert first["alone"] and second["alone"] and first["step"] == second["step"] < 30, "at the same step"

@@ -63,9 +63,9 @@ def for_moments(session: Any) -> None:
 @pytest.mark.parametrize(
     ("waits", "told", "times"),
     [
-        (for_the_model, "training is waiting for the model to start from, for 5 s: model from ab (40%)", 1),
-        (for_its_round, "training is waiting for the exchanges of its round (mode sync), for 5 s", 1),
-        (for_moments, "training is waiting for the optimizer's moments, for 5 s", 2),
+        (for_the_model, "training is waiting for the model to start from (5 s so far): model from ab (40%)", 1),
+        (for_its_round, "training is waiting for the exchanges of its round (mode sync) (5 s so far)", 1),
+        (for_moments, "training is waiting for the optimizer's moments (5 s so far)", 2),
     ],
 )
 def test_a_wait_of_more_than_five_seconds_says_what_for(

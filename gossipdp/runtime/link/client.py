@@ -178,7 +178,7 @@ class Link:
 
 def _no_daemon(home: Path, error: OSError) -> UnreachableError:
     if error.errno in (errno.EMFILE, errno.ENFILE):
-        cause, do = "no open file is left to reach the daemon with", "raise this process's limit, as `ulimit -n 8192`"
+        cause, do = "too many open files to reach the daemon", "raise this process's limit: `ulimit -n 8192`"
         return UnreachableError("GD-105", cause, seen=error.strerror or "", do=do)
     note = " (the default home: no other was named)" if is_default(home) else ""
     return UnreachableError(
@@ -189,11 +189,11 @@ def _no_daemon(home: Path, error: OSError) -> UnreachableError:
 def _how_to_reach(home: Path) -> str:
     """What to do where no daemon of `home` answers."""
     if supervised(home):
-        return f"nothing, the supervisor starts it again; {home / 'log'} says why it ended"
+        return f"nothing: the supervisor restarts it; {home / 'log'} says why it ended"
     if running := others_that_run(home):
         named = " or ".join(f"GOSSIPDP_HOME={each}" for each in running[:3])
         return f"name the home of the daemon that runs: {named}"
     return (
         "start one: `gossipdp up --network NAME -- CMD` on the first host, `gossipdp join @invite -- CMD` on the "
-        "others; or name the home of one that runs: GOSSIPDP_HOME; GOSSIPDP_OFF=1 trains without"
+        "others; or set GOSSIPDP_HOME to the home of one that runs; GOSSIPDP_OFF=1 trains without a daemon"
     )

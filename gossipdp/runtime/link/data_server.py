@@ -190,7 +190,8 @@ class DataServer:
             return
         connection.setblocking(False)
         if user_of(connection) != os.geteuid() or len(self._readers) >= MAX_READERS:
-            log.warning("refused a reader of data, user %d: another user, or too many readers", user_of(connection))
+            text = "refused a reader of data of user %d: it is another user, or there are too many readers"
+            log.warning(text, user_of(connection))
             return connection.close()
         self._readers[connection.fileno()] = _Reader(connection)
 
@@ -250,7 +251,8 @@ class DataServer:
     def _begin(self, reader: _Reader, message: Begin) -> None:
         if message.version != DATA_VERSION:
             seen = f"version {message.version} of the data messages there, {DATA_VERSION} here"
-            return self._say(reader, Denied("GD-302", "daemon and training process disagree", seen))
+            do = "install the same version of gossipdp for the daemon and the training process; restart the daemon"
+            return self._say(reader, Denied("GD-302", "the daemon does not understand this process", seen, do))
         data = DataSet(message.data, message.name, message.blocks)
         key = (message.group, message.data)
         group = self._groups.get(key)

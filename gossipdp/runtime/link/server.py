@@ -222,8 +222,8 @@ class LinkServer:
                 raise RemoteProtocolError("the schema is not the one announced")
         except (RemoteProtocolError, ValueError, OSError) as error:
             if packet:
-                do = "use one version of gossipdp for the daemon and the training processes of a host"
-                _send_last(connection, refusal("GD-302", "daemon and training process disagree", str(error), do))
+                do = "install the same version of gossipdp for the daemon and the training process; restart the daemon"
+                _send_last(connection, refusal("GD-302", "the daemon does not understand this process", str(error), do))
             connection.close()
             return []
         if self._trainer is not None:
@@ -249,8 +249,8 @@ class LinkServer:
     def _admit_rank(self, connection: socket.socket, hello: Rank) -> None:
         if self._trainer is None or not self._trainer.admit_rank(connection, hello):
             seen = f"rank {hello.rank} of the group of process {hello.leader}"
-            do = "attach on every rank of one group, once"
-            _send_last(connection, refusal("GD-503", "this rank has no place at this daemon", seen, do))
+            do = "call attach once on every rank of one group"
+            _send_last(connection, refusal("GD-503", "this rank does not belong to the attached group", seen, do))
             connection.close()
 
 

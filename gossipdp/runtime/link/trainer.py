@@ -117,7 +117,7 @@ class Trainer:
                 fds.append(write_sealed([each]))
         except OSError as error:
             _close(fds)
-            return self.end(f"what is carried cannot be shared: {error.strerror}")
+            return self.end(f"the carried state cannot be shared: {error.strerror}")
         self._queue.append((encode(message), fds))
         self._flush()
 
@@ -292,7 +292,7 @@ def no_memory(size: int, error: OSError) -> Refused:
         case errno.ENOMEM | errno.ENOSPC:
             return refusal("GD-502", cause, seen, "free memory, or raise its limit")
         case errno.EMFILE | errno.ENFILE:
-            return refusal("GD-104", cause, seen, "raise the daemon's limit of open files, as `ulimit -n 8192`")
+            return refusal("GD-104", cause, seen, "raise the daemon's limit of open files: `ulimit -n 8192`")
     return refusal("GD-505", cause, seen, "see `gossipdp doctor`, and the limits of the daemon")
 
 

@@ -34,4 +34,4 @@ class WaitLines:
         if now < self.due:
             return ""
         self.due = now + EVERY
-        return f"waiting for {what}, for {now - self._since:.0f} s"
+        return f"waiting for {what} ({now - self._since:.0f} s so far)"

@@ -85,7 +85,7 @@ def _own(listen_host: str, port: int, seeds: Sequence[str]) -> tuple[tuple[str, 
             first, why = join_address(source, port), f"the address from which it reaches {seed}"
             return (first,) if ipaddress.ip_address(source).is_loopback else _first((first, *own)), why
     if own:
-        return own, "its first public address" if found[0].is_global else "its first address; no seed to choose by"
+        return own, "its first public address" if found[0].is_global else "its first address, because no seed is known"
     return (join_address("127.0.0.1", port),), "loopback: this host has no other address"
 
 
@@ -117,8 +117,8 @@ def doubt(address: str, listen_host: str, seeds: Sequence[str]) -> ConfigError |
         return _doubt(f"{host} does not resolve here", "set [network] advertise to a name or address that others know")
     listens = _resolved(listen_host.strip("[]")) if listen_host not in ANY else []
     if listens and not set(mine) & set(listens) and set(mine) & set(own):
-        seen = f"{address} is advertised, and this peer listens on {listen_host} only"
-        return _doubt(seen, f"set [network] listen to tcp://*:{port}, or advertise to the address it listens on")
+        seen = f"{address} is advertised, but this peer listens only on {listen_host}"
+        return _doubt(seen, f"set [network] listen to tcp://*:{port}, or set advertise to the address it listens on")
     others = []
     for seed in seeds[:SEEDS_COMPARED]:
         found = [target for target in _resolved(split_address(seed)[0]) if target not in (*mine, *own)]
@@ -129,7 +129,8 @@ def doubt(address: str, listen_host: str, seeds: Sequence[str]) -> ConfigError |
         if mine[0].is_loopback or (target.is_global and not any(ip.is_global for ip in mine) and not shared):
             seen = f"{address} is {kind}, and the seed {seed} is {_kind(target)}"
             do = (
-                f"set [network] advertise to where others reach TCP port {port} of this host, or to none if they cannot"
+                f"set [network] advertise to the address at which others reach TCP port {port} of this host, or to none"
+                " if they cannot"
             )
             return _doubt(seen, do)
     leaves = {reach.source_towards(*split_address(seed)) for seed, _ in others} - {""}
@@ -142,7 +143,7 @@ def doubt(address: str, listen_host: str, seeds: Sequence[str]) -> ConfigError |
 
 
 def _doubt(seen: str, do: str) -> ConfigError:
-    return ConfigError("GD-103", "others will hardly reach this peer where it says it is", seen=seen, do=do)
+    return ConfigError("GD-103", "others can probably not reach this peer at its advertised address", seen=seen, do=do)
 
 
 def _share_vpn(mine: Sequence[Ip], target: Ip) -> bool:

@@ -40,7 +40,7 @@ BURST: Final = 1.0
 """seconds of the budget that may be spent at once"""
 TOLD: Final = 8
 """refusals that one member hears of between two sweeps"""
-FULL: Final = "is sent more than the relay lets through"
+FULL: Final = "it is sent more than the relay lets through"
 
 
 @dataclass(slots=True)
@@ -95,7 +95,7 @@ class Carrier:
             return
         reason = self._why_not(link)
         if not reason and link.peer not in self.attending and len(self.attending) >= MOST_CARRIED:
-            reason = f"it carries to {MOST_CARRIED} members already"
+            reason = f"it already carries to {MOST_CARRIED} members"
         if not reason:
             self.attending.setdefault(link.peer, set())
         self._queues.write(link.connections[Lane.CONTROL], pack(Attended(not reason, reason)))
@@ -105,7 +105,7 @@ class Carrier:
         origin, target = link.peer, self._links.linked(to)
         reason = self._why_not(link) or self._consent(origin, to)
         if not reason and (target is None or target.via):
-            reason = "has no link with the relay"
+            reason = "it has no link with the relay"
         if reason or target is None:
             self._refuse(link, to, reason)
             return
@@ -127,22 +127,22 @@ class Carrier:
     def _why_not(self, link: Link) -> str:
         """Why nothing is carried for the member of `link`, or ""."""
         if not self._rate:
-            return "it is no relay"
+            return "it is not a relay"
         if link.via:
-            return "a relayed link carries nothing"
-        return "it was set aside" if link.peer in self._aside else ""
+            return "this link is relayed itself"
+        return "the relay has set this peer aside" if link.peer in self._aside else ""
 
     def _consent(self, origin: bytes, to: bytes) -> str:
         """Why `to` does not want what `origin` sends it, or ""."""
         if to in self._aside:
-            return "was set aside"
+            return "the relay has set it aside"
         if to in self.attending.get(origin, ()):
             return ""
         partners = self.attending.get(to)
         if partners is None:
-            return "has not asked the relay"
+            return "it has not asked the relay"
         if origin not in partners and len(partners) >= MOST_PARTNERS:
-            return "is sent messages by too many members"
+            return "too many members send it messages"
         partners.add(origin)
         return ""
 

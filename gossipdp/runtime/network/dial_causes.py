@@ -44,7 +44,7 @@ SPEAKS: Final = 2.0
 """seconds in which a peer sends its greeting"""
 SHOWN: Final = 24
 """bytes shown of a greeting that no peer sent"""
-SILENT: Final = "see whether the peer there hangs, or another program answers at that address"
+SILENT: Final = "check whether the peer there hangs, or another program answers at that address"
 LEADS_BACK: Final = "this address leads back to the dialler itself"
 """what a peer answers to its own hello"""
 _LOST: Final = frozenset(
@@ -121,16 +121,16 @@ def dial_text(dialled: str, causes: Sequence[Cause], prefix: str = "") -> str:
 
 _CLOSED: Final = Cause(
     "GD-101",
-    "connected, then closed without a word",
-    "a proxy, or a tunnel, whose peer is not up",
-    "start the peer behind the proxy, tunnel or balancer that answers there, or dial the peer itself",
+    "connected, then closed without an answer",
+    "probably a proxy or tunnel whose peer is not up",
+    "start the peer behind the proxy, tunnel or load balancer that answers there, or dial the peer itself",
     DialFault.PROXY,
 )
-_LISTENS: Final = Cause("GD-101", "refused, and listens since", fault=DialFault.LISTENS)
+_LISTENS: Final = Cause("GD-101", "refused at first, but listening now", fault=DialFault.LISTENS)
 _ANOTHER_SECRET: Final = Cause(
     "GD-201",
-    "a peer that broke off the encrypted handshake",
-    "the network secret differs, or host or link are too slow",
+    "the peer broke off the encrypted handshake",
+    "the network secret differs, or the host or the link is too slow",
     fault=DialFault.SPEAKS,
 )
 
@@ -139,12 +139,12 @@ def timed_out(address: str, patience: float) -> Cause:
     """No answer came from ``IP:port`` in `patience` seconds."""
     port = address.rpartition(":")[2]
     do = f"open TCP port {port} of that host in its firewall, security group and router; check that the host is up"
-    detail = f"no answer in {patience:g} s, as behind a firewall that drops"
+    detail = f"no answer in {patience:g} s, as if a firewall drops the packets"
     return Cause("GD-101", "timed out", detail, do, DialFault.DROPPED)
 
 
 def unreachable(seen: str) -> Cause:
-    do = "check the network between the two hosts and the address: no route leads there"
+    do = "check the address and the network between the two hosts: no route leads there"
     return Cause("GD-101", "unreachable", seen, do, DialFault.NO_ROUTE)
 
 
@@ -166,7 +166,7 @@ def look(address: str, broke_off: bool, patience: float) -> Cause:
         with spare():
             connection = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET, socket.SOCK_STREAM)
     except OSError as error:
-        return Cause("GD-104", "no socket here", error.strerror or "")
+        return Cause("GD-104", "cannot open a socket here", error.strerror or "")
     with connection:
         connection.settimeout(patience)
         try:
@@ -204,12 +204,12 @@ def not_a_peer(said: bytes) -> Cause | None:
 
 def no_greeting() -> Cause:
     """A connection was made, and nothing was said on it."""
-    return _no_peer("answers no greeting", DialFault.SILENT)
+    return _no_peer("does not answer the greeting", DialFault.SILENT)
 
 
 def _no_peer(seen: str, fault: DialFault) -> Cause:
-    do = "correct address and port: another program than a peer answers there"
-    return Cause("GD-101", seen, "no gossipdp peer", do, fault)
+    do = "correct address and port: the program that answers there is not a peer"
+    return Cause("GD-101", seen, "not a gossipdp peer", do, fault)
 
 
 class Looks:

@@ -193,7 +193,7 @@ class Dialling:
                     self._open(link, lane, target, dial)
             except OSError as error:
                 self._links.close_connections(link)
-                dial.failures.append(Cause("GD-104", "no socket here", error.strerror or "").at(target.text))
+                dial.failures.append(Cause("GD-104", "cannot open a socket here", error.strerror or "").at(target.text))
                 continue
             return
         self._give_up(dial)
@@ -277,7 +277,7 @@ class Dialling:
                     return
                 reason = dial.refusal if message.code == "GD-208" and dial.refusal else message.reason
                 fault = DialFault.LEADS_BACK if dial.led_back else None
-                self.failed(dial, Cause(message.code, "said no", printable(reason), fault=fault))
+                self.failed(dial, Cause(message.code, "refused", printable(reason), fault=fault))
             else:
                 raise RemoteProtocolError("not an answer to a hello")
         except GossipdpError as error:
@@ -363,7 +363,7 @@ class Dialling:
 
     def _timed_out(self, dial: Dial, link: Link) -> None:
         if any(connection.proof_sent for connection in link.connections.values()):
-            cause = Cause("GD-101", f"no welcome in {self._limits.hello:g} s")
+            cause = Cause("GD-101", f"did not complete the handshake in {self._limits.hello:g} s")
         elif dial.opened:
             cause = Cause("GD-101", f"connected, then silent for {self._limits.hello:g} s")
         else:

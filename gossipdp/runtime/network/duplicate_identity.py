@@ -33,7 +33,7 @@ class OvertakenError(RefusedError):
     """This daemon was first, and must start again with its starts counted from `incarnation`."""
 
     def __init__(self, incarnation: int, seen: str) -> None:
-        cause = "a copy of this home was live, and members take this daemon for its past: it starts anew"
+        cause = "a copy of this home was live, and members mistake this daemon for an older start: it restarts"
         super().__init__("GD-205", cause, seen=seen, do=ADVICE["GD-205"])
         self.incarnation = incarnation
 
@@ -49,7 +49,7 @@ def judge(mine: tuple[int, bytes], copy: tuple[int, bytes], address: str) -> Gos
         The error to end with; None to go on.
     """
     when = time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(started_at(copy[1])))
-    seen = f"one at {address}, live since {when}, start {copy[0]} of its home; this is start {mine[0]}"
+    seen = f"the daemon at {address} has been live since {when}, start {copy[0]} of its home; this is start {mine[0]}"
     if copy[1] <= mine[1]:  # a machine copied while it ran has two daemons of one start, and none is first
         return CopyError(seen)
     return OvertakenError(copy[0] + AHEAD, seen) if copy[0] > mine[0] else None

@@ -36,7 +36,7 @@ def next_incarnation(home: Path) -> int:
             "GD-603",
             "the count of this peer's starts is damaged",
             seen=str(path),
-            do="write a number into it that is larger than the incarnation `gossipdp members` shows on another host",
+            do="write a larger number into it than the incarnation in `gossipdp members --json` on another host",
         ) from None
     replace_file(path, b"%d\n" % incarnation)
     return incarnation

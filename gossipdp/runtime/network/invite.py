@@ -170,10 +170,10 @@ def _decode(prefix: str, text: str, kind: type[T]) -> T:
     try:
         raw = base64.b64decode(token + "=" * (-len(token) % 4), altchars=b"-_", validate=True)
     except (binascii.Error, ValueError):
-        raise _damaged("a character that no invite has, or one too few") from None
+        raise _damaged("it holds a wrong character, or one is missing") from None
     body, checksum = raw[:-4], raw[-4:]
     if _checksum(body) != checksum:
-        raise _damaged("the checksum does not fit")
+        raise _damaged("the checksum does not match")
     try:
         return msgspec.msgpack.decode(body, type=kind)
     except (msgspec.MsgspecError, ValueError, RecursionError):
@@ -187,7 +187,7 @@ def _checksum(body: bytes) -> bytes:
 def _damaged(seen: str) -> ConfigError:
     return ConfigError(
         "GD-206",
-        "this is not a whole invite",
+        "this is not a complete invite",
         seen=seen,
-        do="copy it again, all of it; `gossipdp invite --show` prints it",
+        do="copy all of it again; `gossipdp invite --show` prints it",
     )

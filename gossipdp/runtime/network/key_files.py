@@ -92,7 +92,7 @@ def read_keys(path: Path) -> list[bytes]:
     try:
         mode = path.stat().st_mode
         if not stat.S_ISREG(mode):
-            raise OSError(errno.EINVAL, "it is no file")
+            raise OSError(errno.EINVAL, "it is not a file")
         with reading(path) as file:
             text = file.read(4 * KEY_BYTES * MAX_KEYS)
     except FileNotFoundError:

@@ -190,9 +190,9 @@ class Listening:
             if shown.network != me.network:
                 raise MismatchError("GD-203", f"network {shown.network!r} there, {me.network!r} here")
             if curve_public_key(shown.id) != bytes.fromhex(first.user):
-                raise RefusedError("GD-202", f"the identity {short(shown.id)} is not that of the connection's key")
+                raise RefusedError("GD-202", f"identity {short(shown.id)} does not match the key of the connection")
             if decision.invite is None or decision.invite.generation != me.secret.generation:
-                raise RefusedError("GD-208", "the invite is for another secret of the network than this peer has")
+                raise RefusedError("GD-208", "the invite is for another network secret than this peer's")
         except GossipdpError as error:
             self._refuse(first.wire, first.route, origin, error)
             return

@@ -52,9 +52,9 @@ class LocalPeer:
         self._check_member(peer)
         known = self.secret.hello_key(generation) is not None
         if not known or not self._lets_in(peer, generation):
-            proven = f"the network's secret of {_date(generation)}" if known else "a secret that is unknown here"
+            proven = f"the network secret of {_date(generation)}" if known else "a network secret that is unknown here"
             mine = _date(self.secret.generation)
-            raise RefusedError("GD-208", f"the hello proves {proven}, and the present one here is of {mine}")
+            raise RefusedError("GD-208", f"the handshake used {proven}, but the current one here is of {mine}")
 
     def check_linked(self, peer: bytes, generation: int) -> None:
         """Check that `peer` may keep the link on which it has proven this generation of the network's secret.
@@ -64,7 +64,7 @@ class LocalPeer:
         """
         self._check_member(peer)
         if not self._lets_in(peer, generation):
-            raise RefusedError("GD-208", "the time of the secret before is over")
+            raise RefusedError("GD-208", "the previous network secret has expired")
 
     @property
     def older(self) -> tuple[int, ...]:

@@ -89,7 +89,7 @@ class NatPmp:
         answer = self._ask(struct.pack("!BBHHHI", 0, MAP_TCP, 0, inside, outside, lifetime), 16)
         confirmed, mapped, granted = struct.unpack("!HHI", answer[8:16])
         if confirmed != inside:
-            raise RouterError(f"{self._place[0]} answered for port {confirmed}")
+            raise RouterError(f"{self._place[0]} answered for port {confirmed} instead of {inside}")
         return mapped, granted
 
     def _ask(self, request: bytes, size: int) -> bytes:

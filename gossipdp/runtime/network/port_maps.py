@@ -99,5 +99,5 @@ def _found(place: _Marketplace, port: int, host: str, maps: Mapping[str, str]) -
         address = join_address(host, outside)
         split_address(address)
     except ConfigError:
-        return PortMap("", f"{place.name} set {place.host}={host!r} and port {outside!r}, which is no address", do)
+        return PortMap("", f"{place.name} set {place.host}={host!r} and port {outside!r}, which is not an address", do)
     return PortMap(address, f"the port map of {place.name} for TCP port {port}")

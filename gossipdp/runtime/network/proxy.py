@@ -54,18 +54,18 @@ LAST: Final = 1.0
 NAME: Final = 255
 """bytes of a user, of a password and of a host name, at most"""
 _LOST: Final = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
-_THERE: Final = "start the proxy, or correct [network] proxy: a SOCKS5 server must listen there, no HTTP proxy"
-_RULES: Final = "let the proxy allow this host and port; its log tells more"
+_THERE: Final = "start the proxy, or correct [network] proxy: a SOCKS5 server must listen there, not an HTTP proxy"
+_RULES: Final = "allow this host and port in the proxy; its log may say more"
 REPLIES: Final = {
     1: ("the proxy failed", _RULES, DialFault.PROXY_REFUSES),
     2: ("the proxy does not allow it", _RULES, DialFault.PROXY_REFUSES),
-    3: ("unreachable, says the proxy", "", DialFault.NO_ROUTE),
-    4: ("unreachable, says the proxy", "", DialFault.NO_ROUTE),
-    5: ("refused, says the proxy", "", DialFault.REFUSED),
-    6: ("timed out, says the proxy", "", DialFault.DROPPED),
-    7: ("the proxy makes no connections", _RULES, DialFault.PROXY_REFUSES),
+    3: ("unreachable, according to the proxy", "", DialFault.NO_ROUTE),
+    4: ("unreachable, according to the proxy", "", DialFault.NO_ROUTE),
+    5: ("refused, according to the proxy", "", DialFault.REFUSED),
+    6: ("timed out, according to the proxy", "", DialFault.DROPPED),
+    7: ("the proxy does not support connections", _RULES, DialFault.PROXY_REFUSES),
     8: (
-        "the proxy takes no such address",
+        "the proxy does not support this kind of address",
         "dial a name, or an address of the other IP version",
         DialFault.PROXY_REFUSES,
     ),
@@ -114,7 +114,7 @@ def _login(path: str) -> tuple[bytes, bytes]:
         seen, do = f"{path} has mode {mode:03o}", f"chmod 600 {path}"
         raise ConfigError("GD-206", "other users can read the login of the proxy", seen=seen, do=do)
     if not (0 < len(user) <= NAME and 0 < len(password) <= NAME) or b"\n" in password:
-        do = "write user:password in one line"
+        do = "write user:password on one line"
         raise ConfigError("GD-206", "the login of the proxy is not user:password", seen=path, do=do)
     return user, password
 
@@ -172,24 +172,24 @@ async def _probe(proxy: Proxy, address: str, patience: float) -> Cause | None:
 async def _reach(proxy: Proxy, target: tuple[str, int] | None, patience: float) -> Ends:
     """A connection to the target, made by the proxy; to the proxy itself without a target. Raises _NoWay."""
     end, first = _now() + patience, min(patience, FIRST)
-    async with _by(_now() + first, _no_proxy("is not reached", f"no answer from {proxy} in {first:g} s")):
+    async with _by(_now() + first, _no_proxy("cannot be reached", f"no answer from {proxy} in {first:g} s")):
         reader, writer = await _connect(proxy)
     try:
         try:
-            async with _by(min(end, _now() + first), _no_proxy("answers nothing", f"{proxy} took the connection")):
+            async with _by(min(end, _now() + first), _no_proxy("does not answer", f"{proxy} accepted the connection")):
                 await _greet(proxy, reader, writer)
         except (OSError, asyncio.IncompleteReadError):
-            raise _NoWay(_no_proxy("broke off", f"{proxy} may be no SOCKS5 server")) from None
+            raise _NoWay(_no_proxy("closed the connection", f"{proxy} may not be a SOCKS5 server")) from None
         if target is not None:
             try:
                 async with _by(end, timed_out(join_address(*target), patience)):
                     await _ask(reader, writer, *target)
             except (OSError, asyncio.IncompleteReadError):
                 told, do = (
-                    "the proxy broke off when asked for it",
-                    "see that a peer runs there, and that the proxy may dial it",
+                    "the proxy closed the connection when asked for it",
+                    "check that a peer runs there, and that the proxy may dial it",
                 )
-                seen = "refused, unreachable or not allowed: `ssh -D` says no more"
+                seen = "refused, unreachable or not allowed: `ssh -D` does not say which"
                 raise _NoWay(Cause("GD-101", told, seen, do, DialFault.PROXY_REFUSES)) from None
     except BaseException:
         writer.transport.abort()
@@ -206,8 +206,8 @@ async def _connect(proxy: Proxy) -> Ends:
         number = error.errno if isinstance(error, OSError) else None
         seen = os.strerror(number) if number is not None and number > 0 else str(error)
         if number in _LOST:
-            raise _NoWay(Cause("GD-104", "no socket here", seen)) from None
-        raise _NoWay(_no_proxy("is not reached", f"{proxy}: {seen}")) from None
+            raise _NoWay(Cause("GD-104", "cannot open a socket here", seen)) from None
+        raise _NoWay(_no_proxy("cannot be reached", f"{proxy}: {seen}")) from None
 
 
 async def _greet(proxy: Proxy, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -219,17 +219,17 @@ async def _greet(proxy: Proxy, reader: asyncio.StreamReader, writer: asyncio.Str
     if not said:
         raise ConnectionResetError
     if len(said) != 2 or said[0] != 5:
-        raise _NoWay(_no_proxy("speaks no SOCKS5", f"{proxy} answered {said.decode('latin-1')!a}"))
+        raise _NoWay(_no_proxy("does not speak SOCKS5", f"{proxy} answered {said.decode('latin-1')!a}"))
     if said[1] == 2 and proxy.login is not None:
         user, password = proxy.login
         writer.write(b"\x01" + _counted(user) + _counted(password))
         if (await reader.readexactly(2))[1]:
             do = "correct user:password in the file that [network] proxy_login names"
-            raise _NoWay(Cause("GD-101", "the proxy refuses user or password", str(proxy), do, DialFault.PROXY_LOGIN))
+            raise _NoWay(Cause("GD-101", "the proxy rejects user or password", str(proxy), do, DialFault.PROXY_LOGIN))
     elif said[1]:
         do = "set [network] proxy_login to a file with user:password"
-        wants = "the proxy wants a user and a password" if proxy.login is None else "the proxy wants another login"
-        raise _NoWay(Cause("GD-101", wants, str(proxy), do, DialFault.PROXY_LOGIN))
+        wants = "a user and a password" if proxy.login is None else "another kind of login"
+        raise _NoWay(Cause("GD-101", f"the proxy wants {wants}", str(proxy), do, DialFault.PROXY_LOGIN))
 
 
 async def _ask(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, host: str, port: int) -> None:
@@ -237,11 +237,11 @@ async def _ask(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, host:
     try:
         address = _address(host)
     except ValueError:
-        raise _NoWay(Cause("GD-101", "is not a name", fault=DialFault.NAME_UNKNOWN)) from None
+        raise _NoWay(Cause("GD-101", "is not a valid name", fault=DialFault.NAME_UNKNOWN)) from None
     writer.write(b"\x05\x01\x00" + address + port.to_bytes(2, "big"))
     _, reply, _, kind = await reader.readexactly(4)
     if reply:
-        other = f"the proxy says error {reply}", _RULES, DialFault.PROXY_REFUSES
+        other = f"the proxy replied with error {reply}", _RULES, DialFault.PROXY_REFUSES
         told, do, fault = REPLIES.get(reply, other)
         raise _NoWay(Cause("GD-101", told, "", do, fault))
     await reader.readexactly({1: 4, 4: 16}.get(kind) or (await reader.readexactly(1))[0])
@@ -402,7 +402,7 @@ class Tunnels(Watch[Reached | Unreached]):
                 listener.close()
                 raise
         except OSError as error:
-            raise _NoWay(Cause("GD-104", "no socket here", error.strerror or str(error))) from None
+            raise _NoWay(Cause("GD-104", "cannot open a socket here", error.strerror or str(error))) from None
         return listener
 
     async def _readable(self, waits: socket.socket) -> None:

@@ -79,8 +79,9 @@ def redeem(
         if refused is not None and (refused.code == "GD-209" or not causes or clock() + PAUSE >= end):
             raise refused
         if not invite.seeds or clock() + PAUSE >= end:
-            do = "see that a member runs at one of these addresses; ask for a new invite if they have changed"
-            raise UnreachableError("GD-101", "no member answers to the invite", seen="; ".join(causes), do=do)
+            do = "check that a member runs at one of these addresses; if they have changed, ask for a new invite"
+            cause = "no member at the addresses of the invite answers"
+            raise UnreachableError("GD-101", cause, seen="; ".join(causes), do=do)
         wait(PAUSE)
 
 

@@ -56,4 +56,4 @@ class Refusals:
         if min(self._refused.values()) < TIMES:
             return None
         seen = "; ".join(self._reasons.values())
-        return CODES[code](code, "every address that was to let this peer in refuses it", seen=seen, do=ADVICE[code])
+        return CODES[code](code, "every address that could let this peer in refuses it", seen=seen, do=ADVICE[code])

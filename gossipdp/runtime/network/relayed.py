@@ -309,7 +309,7 @@ class Relayed:
         if connection is None or connection.link is None or connection.link.dial is None:
             self._forget(stream)
             return [Closed(stream.route) if connection is None else Ended(connection)]
-        return [Failed(connection, Cause("GD-101", "is not carried", reason), "relay")]
+        return [Failed(connection, Cause("GD-101", "not carried by the relay", reason), "relay")]
 
     # -- time ----------------------------------------------------------------------------------------------------
 

@@ -53,7 +53,7 @@ class Resolver:
         try:
             return _resolve(host, port, socket.AI_NUMERICHOST)
         except UnicodeError:  # the idna codec refuses labels that are empty or too long
-            return unresolved("is not a name")
+            return unresolved("is not a valid name")
         except OSError:
             pass
         if self._calls.start(key, lambda: looked_up(host, port)):
@@ -75,7 +75,7 @@ def looked_up(host: str, port: int) -> list[Target] | Cause:
     try:
         return _resolve(host, port, 0)
     except UnicodeError:
-        return unresolved("is not a name")
+        return unresolved("is not a valid name")
     except OSError as error:
         return unresolved("name not resolved", error.strerror or "")
 

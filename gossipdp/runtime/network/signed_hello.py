@@ -373,7 +373,7 @@ class ListenerHello:
         check_run(me.run, hello.run)
         known = hello.id == self._expected if self._expected else curve_public_key(hello.id) == self._key
         if not known:
-            raise RefusedError("GD-202", f"the identity {short(hello.id)} is not that of the connection's key")
+            raise RefusedError("GD-202", f"identity {short(hello.id)} does not match the key of the connection")
         self._hello = hello
         me.check_admitted(hello.id, self.generation)
         self._secret = me.secret.hello_key(self.generation) or b""

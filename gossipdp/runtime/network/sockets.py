@@ -200,14 +200,14 @@ def monitor_events(monitor: Socket) -> Iterator[tuple[int, int]]:
 def dial_failure(event: int, value: int, patience: float) -> tuple[Cause, str]:
     """Cause and label of the count for a dialled connection that was not made."""
     if event == zmq.EVENT_CLOSED:
-        return Cause("GD-101", "refused, or no way there"), "unreachable"
+        return Cause("GD-101", "refused, or no route"), "unreachable"
     if event == zmq.EVENT_HANDSHAKE_FAILED_AUTH:
-        return Cause("GD-204", "refused this peer's key", "it is banned there, or not among those allowed"), "GD-204"
+        return Cause("GD-204", "refused this peer's key", "it is banned there, or is not an allowed peer"), "GD-204"
     if event == zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL:
-        return Cause("GD-101", "answered, but is no gossipdp peer"), "mechanism"
+        return Cause("GD-101", "answered, but is not a gossipdp peer"), "mechanism"
     if value == errno.EAGAIN:
         return Cause("GD-101", f"connected, then silent for {patience:g} s", do=SILENT), "timeout"
-    detail = "the network secret differs, or it is no gossipdp peer, or none yet"
+    detail = "the network secret differs, or no gossipdp peer answers there yet"
     return Cause("GD-201", "broke off the encrypted handshake", detail), "GD-201"
 
 

@@ -50,7 +50,7 @@ class Upnp:
                 why = str(error)
                 lease = 0 if PERMANENT in why else lease
         self._outside = 0
-        raise RouterError(f"the UPnP router maps no port: {why}")
+        raise RouterError(f"the UPnP router did not map the port: {why}")
 
     def unmap(self, port: int) -> None:
         """Remove the mapping."""
@@ -63,7 +63,7 @@ class Upnp:
         try:
             address = ipaddress.ip_address(client.externalipaddress())
         except Exception:  # of a C library, or of text that is no address
-            raise RouterError("the UPnP router tells no outside address") from None
+            raise RouterError("the UPnP router does not report its outside address") from None
         if address.is_unspecified:
             raise RouterError("the UPnP router has no connection")
         return str(address)

@@ -308,7 +308,8 @@ class ZmqWire:
                 try:
                     self._dial(connection, found.endpoint)
                 except OSError as error:
-                    yield Failed(connection, Cause("GD-104", "no socket here", error.strerror or ""), "proxy")
+                    cause = Cause("GD-104", "cannot open a socket here", error.strerror or "")
+                    yield Failed(connection, cause, "proxy")
 
     def _dial(self, connection: Connection, endpoint: str) -> None:
         try:
@@ -384,7 +385,7 @@ class ZmqWire:
                     "GD-104",
                     "the port is busy",
                     seen=endpoint,
-                    do="stop what listens there, or take another: --listen tcp://*:PORT, or [network] listen",
+                    do="stop what listens there, or use another port: --listen tcp://*:PORT, or [network] listen",
                 ) from None
             raise ConfigError("usage", f"cannot listen there: {error.strerror}", seen=endpoint) from None
         self.address_bound = router.getsockopt_string(zmq.LAST_ENDPOINT)
@@ -470,7 +471,7 @@ class ZmqWire:
             admission.send_multipart([b"1.0", sequence, *status, b""], zmq.NOBLOCK)
             if not admitted:
                 origin = plain_ip(address.decode("ascii", "replace"))
-                yield Refused(origin, "GD-204", "a key dialled in that is banned here, or not among those allowed")
+                yield Refused(origin, "GD-204", "a peer dialled in whose key is banned or not allowed here")
 
     def _on_listener_monitor(self, monitor: Socket) -> Iterator[WireEvent]:
         for event, value in monitor_events(monitor):
@@ -490,7 +491,7 @@ class ZmqWire:
 
     def _handshake_broken(self, origin: str, event: int, value: int) -> Iterator[WireEvent]:
         if event == zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL and value == zmq.PROTOCOL_ERROR_ZMTP_CRYPTOGRAPHIC:
-            yield Refused(origin, "GD-201", "somebody dialled in with another network secret")
+            yield Refused(origin, "GD-201", "a peer dialled in with another network secret")
         elif event == zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL:
             self._counters.handshakes["mechanism"] += 1
         elif event == zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL:

@@ -115,15 +115,15 @@ class Checkpoints:
         if now >= self.due:
             self.due = now + self._config.checkpoint_every
             if not self.begin() and self.writer.busy:
-                self._notices.notice("GD-602", "a checkpoint is due, and the one before is still being written", now)
+                self._notices.notice("GD-602", "a checkpoint is due, but the previous one is still being written", now)
 
     def tell_given_up(self, now: float) -> None:
         """The daemon ends. Tell if it gives up a checkpoint under way."""
         if self.writer.busy:
             path = self._status.checkpoint
-            newest = f"{path} is the newest" if path else "none is of this start"
+            newest = f"the newest is {path}" if path else "this start has saved none"
             clock = self._view.clock
-            text = f"the checkpoint under way, of step {clock} of the network's clock, is given up; {newest}"
+            text = f"the unfinished checkpoint at step {clock} of the network's clock is given up; {newest}"
             self._notices.notice("GD-602", text, now)
 
     def close(self) -> None:

@@ -80,7 +80,7 @@ class DecisionKeeper:
         if me not in renewal.allowed:
             if renewal.number != self._told:
                 until = time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(renewal.secret.until))
-                text = f"the network has a new secret, which is not for this host; members let it in until {until}"
+                text = f"the network has a new secret, which this host does not get; members let it in until {until}"
                 self._notice("GD-208", text)
             self._told = renewal.number
             return
@@ -106,4 +106,4 @@ class DecisionKeeper:
             self.saved = True
         except DataError as error:
             self.saved = False
-            self._notice(error.code, f"decisions of the operator are in force, and not on the disk yet: {error.seen}")
+            self._notice(error.code, f"decisions of the operator are in force, but not yet on the disk: {error.seen}")

@@ -122,12 +122,16 @@ class Ending:
     def _finished(self, event: events.Finished, now: float) -> None:
         self._report, close = event, event.closeness
         if not event.closers:
-            log.warning("finished without a model: none has come to this peer")
+            log.warning("finished without a model: this peer has never received one")
         elif event.early:
             names = self._names(event.without)
-            steps = "has" if self._view.handed_in else "lacks"
-            text = "ended early: this host's model is not final. The final one will be on %s, and %s its last steps"
-            log.warning(text, names, steps)
+            steps = "includes" if self._view.handed_in else "lacks"
+            log.warning(
+                "ended early: this host's model is not final. The final one will be on %s, and %s this host's last "
+                "steps",
+                names,
+                steps,
+            )
         elif not close.agrees:
             outliers = self._names(close.outliers)
             text = f"no final model after {close.exchanges} exchanges{_closer(close)}"
@@ -147,7 +151,7 @@ class Ending:
         known += [member for member in view.restart_contacts if member.id not in told]
         absent = [member.name or member.address for member in known]
         if absent:
-            text = "finished alone: the final model is this peer's own, and other members took no part: %s"
+            text = "finished alone: the final model is this peer's own, because other members took no part: %s"
             log.warning(text, _listed(absent))
         elif event.handed_in:
             text = "finished: the final model is this peer's, with the last steps of %s"
@@ -257,14 +261,14 @@ class Ending:
             case Phase.RUNNING if self._last_by < math.inf:
                 return "waits for the last snapshot of training"
             case Phase.RUNNING if progress.handing:
-                return f"hands its last steps in to members that train: {_listed(names)}{most}"
+                return f"hands over its last steps to members that train: {_listed(names)}{most}"
             case Phase.RUNNING:
                 return "waits for the end of the training process"
             case Phase.WAITING:
-                handed = "has handed its last steps in, and " if progress.handed_in else ""
+                handed = "has handed over its last steps, and " if progress.handed_in else ""
                 return f"{handed}waits for members that train: {_listed(names)}{most}"
             case Phase.CLOSING:
-                return f"{len(progress.closers)} peers come together; exchanges made: {close.exchanges}{_closer(close)}"
+                return f"{len(progress.closers)} peers average; exchanges made: {close.exchanges}{_closer(close)}"
         return f"this peer is done, and waits for {_listed(names)}{most}" if names else "all peers are done"
 
 
@@ -274,7 +278,8 @@ def _written(write: Callable[[Path, Mapping[str, Any]], Path], *given: Any) -> P
     except GossipdpError as error:
         return error
     except OSError as error:
-        return DataError("GD-602", "the final files cannot be written", seen=str(error), do="see `checkpoint export`")
+        do = "check the disk; `gossipdp checkpoint export` also writes the model"
+        return DataError("GD-602", "the final files cannot be written", seen=str(error), do=do)
 
 
 def _relative(close: events.Closeness) -> float:

@@ -67,7 +67,7 @@ class NetworkEvents:
                 self._link_up(event)
             case network.CarriedBy(relay, taken, reason):
                 view = self._peer.view
-                text = "%s carries to this peer what others send it" if taken else "%s does not carry to this peer: %s"
+                text = "%s carries messages of others to this peer" if taken else "%s does not carry to this peer: %s"
                 log.info(text, *((name_of(view, relay),) if taken else (name_of(view, relay), reason)))
                 self._peer.carried(relay, taken, now)
             case network.DialFailed():
@@ -114,13 +114,13 @@ class NetworkEvents:
         if relay := relay_of(event.address):
             view = self._peer.view
             names = name_of(view, event.peer), name_of(view, relay)
-            log.info("%s is not reached through %s: %s", *names, event.reason)
+            log.info("cannot reach %s through %s: %s", *names, event.reason)
             return self._peer.link_down(event.peer, event.reason, now)
         code, dialled = event.code, event.address or short(event.peer)
         faults, do = [cause.fault for cause in event.causes], event.do or ADVICE.get(code, "")
-        no_peer = "no peer met there: " if code == "GD-101" else ""
+        no_peer = "no peer answers there: " if code == "GD-101" else ""
         if faults[-1:] == [DialFault.LISTENS]:
-            log.info("%s: no peer listened there yet, and one does now; it is dialled again soon", dialled)
+            log.info("%s: no peer listened there at first, but one does now; it is dialled again soon", dialled)
         elif not (code == "GD-101" and self._peer.view.left(event.address)):
             again = self._unanswered.failed(dialled, event.causes, do, now)
             own = not event.peer and faults == [DialFault.LEADS_BACK]
@@ -145,18 +145,19 @@ class NetworkEvents:
         if event.found:
             found = ", ".join(event.found)
             log.info("members see this peer come from %s, and can dial it there: it is advertised from now on", found)
-            self._status.choose("where members see it come from, and have dialled it", dialled=True)
+            self._status.choose("members see this peer come from there, and have dialled it", dialled=True)
         elif not event.dropped:
             log.info("members can dial this peer at %s again", usable)
             self._status.choose("members have dialled it there", dialled=True)
         if event.dropped:
-            self._status.choose(f"members tried {dropped} in vain")
+            self._status.choose(f"members could not reach {dropped}")
         if event.dropped and event.addresses:
-            text = "members tried %s %d times in vain: it is not advertised any longer, and %s is"
+            text = "members could not reach %s, tried %d times: it is no longer advertised, but %s is"
             log.warning(text, dropped, event.opinions, usable)
         elif event.dropped:
             ports = " and ".join(dict.fromkeys(address.rpartition(":")[2] for address in event.dropped))
-            seen = f"members tried {dropped} {event.opinions} times in vain"
+            seen = f"members could not reach {dropped}, tried {event.opinions} times"
             do = f"open TCP port {ports} to the other hosts, or set [network] advertise to where they reach it"
-            self._notices.notice("GD-102", f"nobody can dial this peer, it goes on outbound-only: {seen}; {do}", now)
+            text = f"no member can dial this peer, so it goes on outbound-only: {seen}; {do}"
+            self._notices.notice("GD-102", text, now)
         self._peer.advertise(event.addresses, now)

@@ -27,8 +27,8 @@ log = logging.getLogger("gossipdp.node")
 REFUSED = 3
 """snapshots refused in a row after which a training process loads the model again"""
 LINK_CODES = {
-    "GD-301": ("this model is not the network's", "train the model the network trains, or found another"),
-    "GD-303": ("this script excludes other tensors than the network's", "pass the same `exclude` to attach everywhere"),
+    "GD-301": ("this model is not the network's", "train the network's model, or found another network"),
+    "GD-303": ("this script excludes other tensors than the network's", "pass the same `exclude` on all hosts"),
 }
 
 
@@ -174,9 +174,9 @@ class TrainingSessions:
 
     def _reported(self, event: link.Reported, now: float) -> None:
         if event.uncounted:
-            self._notices.notice("GD-321", "the training process changes parameters and counts no step", now)
+            self._notices.notice("GD-321", "the training process changes parameters, but counts no step", now)
         if event.unpinned > self._unpinned:
-            text = f"CUDA does not pin {event.unpinned / 1e9:.2f} GB of the memory shared with the training process"
+            text = f"CUDA cannot pin {event.unpinned / 1e9:.2f} GB of the memory shared with the training process"
             self._notices.notice("GD-508", f"{text}: training waits for their copies", now)
         self._unpinned = event.unpinned
         self._status.reported(event.loss, event.eval_loss, event.stall_seconds)
@@ -212,7 +212,7 @@ class TrainingSessions:
                 if chunks % max(1, of // 10) == 0:
                     send(link.Waiting(f"model from {short(source)}", chunks / of))
             case events.ResyncBegan(Reason.LATE, behind=behind):
-                send(link.Waiting(f"the model here is {behind} steps old, it is fetched anew", 0.0))
+                send(link.Waiting(f"the model here is {behind} steps old and is fetched again", 0.0))
             case events.MomentsProgress(source, chunks, of):
                 if chunks % max(1, of // 10) == 0:
                     send(link.Waiting(f"the optimizer's moments from {short(source)}", chunks / of))
@@ -240,7 +240,7 @@ class TrainingSessions:
         if not opened.kept and message.clock:
             log.info(
                 "the training process starts from the network's model of step %d: its own was %.0f %% of that model's "
-                "length away",
+                "norm away",
                 message.clock,
                 100.0 * opened.apart,
             )

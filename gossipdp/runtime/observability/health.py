@@ -198,7 +198,7 @@ def _finishing(signs: Signs) -> list[str]:
 
 def _refused(signs: Signs) -> list[str]:
     if signs.banned:
-        return [f"{signs.banned}; training goes on alone, and nobody exchanges with this peer"]
+        return [f"{signs.banned}; training goes on alone, and no member exchanges with this peer"]
     refusals = [each.text for each in signs.silent if each.cause.code in REFUSALS]
     return refusals[:SHOWN] if signs.live <= 1 else []
 
@@ -207,7 +207,7 @@ def _joining(signs: Signs) -> list[str]:
     if not signs.joining or signs.founds or _is_lost(signs):
         return []
     if signs.transfer:
-        return [f"the model comes, {signs.transfer}"]
+        return [f"receiving the model: {signs.transfer}"]
     said = []
     if signs.resumes is not None:
         said.append(
@@ -215,7 +215,7 @@ def _joining(signs: Signs) -> list[str]:
             f" members have up to {signs.listens:.0f} s to say so"
         )
     if signs.live > 1:
-        return [f"{_members(signs.live - 1)} met, and no model has come yet", *said]
+        return [f"{_members(signs.live - 1)} met, but no model has come yet", *said]
     return [*(_unanswered(signs) or ["no member has answered yet"]), *said]
 
 
@@ -272,12 +272,12 @@ def _idle(signs: Signs) -> list[str]:
     if signs.training:
         return []
     if signs.relay:
-        return ["this peer carries for others: it has no model, and does not train"]
+        return ["this peer only carries for others: it has no model, and does not train"]
     if signs.loads:
         return ["a training process is attached, and loads the model"]
     if signs.joining:
         return ["the network has no model yet: the first training process of this host gives it one"]
-    since = "has attached yet" if signs.idle == math.inf else f"is attached for {spoken(signs.idle)}"
+    since = "has attached yet" if signs.idle == math.inf else f"has been attached for {spoken(signs.idle)}"
     return [f"no training process {since}: this peer keeps the model and exchanges nothing"]
 
 
@@ -290,7 +290,7 @@ def _alone(signs: Signs) -> list[str]:
     return (
         []
         if signs.train or signs.exchanged <= signs.patience
-        else [f"{_members(signs.live - 1)}, and none that trains"]
+        else [f"{_members(signs.live - 1)}, but none of them trains"]
     )
 
 
@@ -302,13 +302,13 @@ def _healthy(signs: Signs) -> list[str]:
 
 STATES: Final = (
     Kind("leaving", 13, "yellow", "the peer says goodbye, saves and stops", _leaving),
-    Kind("finishing", 14, "yellow", "training is over, and peers come to their final model", _finishing),
+    Kind("finishing", 14, "yellow", "training is over, and peers average their final model", _finishing),
     Kind("refused", 5, "red", "every member that answers refuses this peer", _refused),
-    Kind("joining", 11, "yellow", "the network's model is not here yet", _joining),
-    Kind("degraded", 1, "red", "something wants attention, and training goes on", _degraded),
+    Kind("joining", 11, "yellow", "this peer does not have the network's model yet", _joining),
+    Kind("degraded", 1, "red", "something needs attention, but training goes on", _degraded),
     Kind("starting", 15, "yellow", "the training command has just been started", _starting),
     Kind("idle", 12, "yellow", "no training process is attached", _idle),
-    Kind("alone", 10, "yellow", "no other member trains, as at a founder that waits for others", _alone),
+    Kind("alone", 10, "yellow", "no other member trains, as on a founder that waits for others", _alone),
     Kind("healthy", 0, "green", "this peer trains and exchanges", _healthy),
 )
 """the states of a peer, the most severe first"""
@@ -360,7 +360,7 @@ def _is_lost(signs: Signs) -> bool:
 
 def _lost(signs: Signs) -> list[str]:
     none = ["no address of a member is known, or none has answered yet"]
-    return [f"not in the network after {spoken(signs.unmet)}", *(_unanswered(signs) or none)]
+    return [f"not yet in the network after {spoken(signs.unmet)}", *(_unanswered(signs) or none)]
 
 
 def _reach(signs: Signs) -> list[str]:
@@ -372,7 +372,7 @@ def _reach(signs: Signs) -> list[str]:
     host, _, port = signs.dialled[0].rpartition(":")
     named = ", ".join(signs.dialled[:SHOWN])
     if all(address.startswith(LOOPBACK) for address in signs.dialled):
-        return [f"the invite names {named} alone, which no other host can dial: see --advertise (docs/networking)"]
+        return [f"the invite names only {named}, which no other host can dial: see --advertise (docs/networking)"]
     return [
         f"the invite names {named}: from another host `nc -vz {host.strip('[]')} {port}` must succeed (docs/networking)"
     ]
@@ -389,4 +389,4 @@ def _still(signs: Signs) -> list[str]:
 def _unmet(signs: Signs) -> list[str]:
     """Why a peer that trains among others exchanges nothing."""
     tried = ", ".join(f"{reason} ({count})" for reason, count in signs.fruitless)
-    return [*_unanswered(signs), *([f"exchanges that came to nothing: {tried}"] if tried else [])]
+    return [*_unanswered(signs), *([f"exchanges without a result: {tried}"] if tried else [])]

@@ -59,12 +59,12 @@ class JoinProgress:
             return None
         self._told = now
         if transfer:
-            text = f"the model does not come on, for {now - self._moved:.0f} s: {transfer}"
-            return Reminder("GD-106", text, "see `gossipdp members`: is the sender alive, and its link free?")
+            text = f"the transfer of the model has stood still for {now - self._moved:.0f} s: {transfer}"
+            return Reminder("GD-106", text, "see in `gossipdp members` if the sender is alive; its link may be full")
         if members:
             met = "1 member is" if members == 1 else f"{members} members are"
             waited = now - self._moved
-            text = f"{met} met, and none has given a model for {waited:.0f} s"
+            text = f"{met} met, but none has given a model for {waited:.0f} s"
             if waited < FOUNDER_STARTS:
                 return Reminder("", text, "wait while the training of the network's founder starts")
             do = "start the training of the host that founded the network: its first attach brings the model"
@@ -72,12 +72,12 @@ class JoinProgress:
         return self._alone(now)
 
     def _alone(self, now: float) -> Reminder:
-        since = f"not in the network after {now - self._began:.0f} s"
+        since = f"not yet in the network after {now - self._began:.0f} s"
         failed = self._unanswered.recent(now)
         if not failed:
             do = "name a member: --seed HOST:PORT, or join with its invite"
             return Reminder("GD-101", f"{since}: no address of a member is known, or none has answered yet", do)
         last = list(failed.items())[-SHOWN:]
         told = "; ".join(dial_text(address, failure.causes) for address, failure in last)
-        do = next((failure.do for _, failure in reversed(last) if failure.do), "see what is said of each address")
+        do = next((failure.do for _, failure in reversed(last) if failure.do), "see the cause at each address")
         return Reminder(foremost(last[-1][1].causes).code, f"{since}: {told}", do)

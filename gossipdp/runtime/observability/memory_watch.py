@@ -53,6 +53,6 @@ class MemoryWatch:
         while held > bound * self._told:
             self._told *= 2
         return (
-            f"this daemon holds {held / 1e9:.1f} GB of memory, and its bounds add up to {bound / 1e9:.1f} GB: a member"
-            " may be sending it one message without an end"
+            f"this daemon holds {held / 1e9:.1f} GB of memory, but its bounds add up to {bound / 1e9:.1f} GB: a member"
+            " may be sending it one endless message"
         )

@@ -36,14 +36,14 @@ STATES = {
     State.LEFT: "has left",
 }
 PHASES = {
-    Phase.RUNNING: "it asks all to finish",
+    Phase.RUNNING: "it asks all members to finish",
     Phase.WAITING: "its training is over",
-    Phase.CLOSING: "it comes to the final model",
+    Phase.CLOSING: "it averages the final model",
     Phase.DONE: "it holds the final model",
 }
 """what a member says of the end of its run"""
 DECIDED = {
-    Verdict.NONE: "is not banned any longer",
+    Verdict.NONE: "is no longer banned",
     Verdict.BANNED: "is banned",
     Verdict.INVITED: "is valid",
     Verdict.REVOKED: "is revoked",
@@ -57,8 +57,8 @@ def told(decision: Decision) -> str:
     if decision.secret is not None:
         return f"the network has a new secret, for {_peers(len(decision.allowed))}"
     if not decision.subject:
-        closed = f"the network takes {_peers(len(decision.allowed), 'allowed ')} alone"
-        return closed if decision.verdict is Verdict.CLOSED else "the network takes every peer with its secret"
+        closed = f"the network admits only {_peers(len(decision.allowed), 'allowed ')}"
+        return closed if decision.verdict is Verdict.CLOSED else "the network admits every peer with its secret"
     name = f"{decision.name} ({short(decision.subject)})" if decision.name else short(decision.subject)
     if decision.verdict in (Verdict.INVITED, Verdict.REVOKED):
         name = f"the invite for {name}"
@@ -176,17 +176,17 @@ class Notices:
             case events.TookOver(clock, steps, before):
                 instead = "there was no checkpoint" if before is None else f"the model here was of step {before}"
                 log.info(
-                    "took the parameters of the live training process over: step %d of the network's clock, %d steps"
+                    "took over the parameters of the live training process: step %d of the network's clock, %d steps"
                     " since its last snapshot; %s",
                     clock,
                     steps,
                     instead,
                 )
             case events.RanAway(True, again=True):
-                text = "rounds move the weights ever further again: this peer steps as if alone"
+                text = "rounds again move the weights further and further: this peer steps as if alone"
                 self.notice("GD-405", text, now)
             case events.RanAway(True):
-                log.info("rounds move the weights ever further: this peer steps as if alone for some rounds")
+                log.info("rounds move the weights further and further: this peer steps as if alone for a time")
             case events.RanAway(False):
                 log.info("training is calm again: this peer averages with others as before")
             case events.WeightsLoaded(kept):
@@ -199,11 +199,11 @@ class Notices:
             case events.StateJudged():
                 self._verdict(event, logging.DEBUG if self._renews else logging.INFO)
             case events.ResyncBegan(Reason.APART, members, others):
-                log.warning("%d members are back that trained apart from the %d of this side", others, members)
+                log.warning("%d members that trained apart from the %d of this side are back", others, members)
             case events.ResyncBegan(Reason.IDLE | Reason.LATE as reason, behind=behind):
                 self._renews = reason is Reason.IDLE
                 why = "training starts" if reason is Reason.LATE else "no training process makes rounds here"
-                text = "%s, and the model here is %d steps old: fetching the newer one, as usual then"
+                text = "%s, and the model here is %d steps old: fetching the newer one, which is normal"
                 log.log(logging.INFO if reason is Reason.LATE else logging.DEBUG, text, why, behind)
             case events.ResyncEnded(Reason.IDLE | Reason.LATE as reason, source, complete, seconds):
                 self._renews = False
@@ -215,7 +215,7 @@ class Notices:
             case events.ResyncBegan():
                 log.warning("this peer has fallen behind the network: fetching the model again")
             case events.ResyncEnded(reason, source, complete, seconds):
-                alone = "no member left to fetch the model from, this peer goes on with its own"
+                alone = "no member is left to fetch the model from: this peer goes on with its own"
                 outcome = f"model fetched from {self._name(source)}" if complete else alone
                 log.warning("re-sync (%s) ended after %.1f s: %s", reason, seconds, outcome)
             case events.Notice():
@@ -225,7 +225,7 @@ class Notices:
             case events.OverBudget(peer, kind):
                 self.notice("GD-402", f"{short(peer)} sends more than its budget allows: {kind} dropped", now)
             case events.MessageFailed(peer, kind, fault):
-                text = f"a {kind} of {self._name(peer)} met a fault of this daemon, which dropped it and goes on"
+                text = f"this daemon failed on a {kind} of {self._name(peer)}, dropped it and goes on"
                 self.notice("GD-509", f"{text}: {fault}", now)
             case events.Decided(decisions):
                 for decision in decisions[:MEMBER_LINES]:
@@ -235,7 +235,7 @@ class Notices:
                     self._received(receipt, now)
             case events.OperatorDiffers(through, operator):
                 mine = self._view.operator.hex() or "no operator"
-                text = f"{self._name(through)} follows the operator {operator.hex()}, and this host follows {mine}"
+                text = f"{self._name(through)} follows the operator {operator.hex()}, but this host follows {mine}"
                 self.notice("GD-207", text, now)
             case events.Struck(peer, reason, strikes, pause) if pause:
                 told = f"{short(peer)} is set aside for {pause:.0f} s after {strikes} strikes, the last: {reason}"
@@ -264,7 +264,7 @@ class Notices:
         uses = decision.invite.uses
         if len(view.holders(receipt.subject)) > uses:
             text = (
-                f"the invite for {decision.name} has let in more hosts than {uses}; `gossipdp invite --list` names them"
+                f"the invite for {decision.name} has let in more than {uses} hosts; `gossipdp invite --list` names them"
             )
             self.notice("GD-209", text, now)
 

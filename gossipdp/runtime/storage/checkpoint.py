@@ -388,5 +388,5 @@ def _damaged(path: Path, seen: str) -> DataError:
 
 
 def unreadable(what: str, error: OSError) -> DataError:
-    do = "check this disk, and that the peer may read there"
+    do = "check this disk, and that this user may read there"
     return DataError("GD-601", f"{what} cannot be read", seen=str(error), do=do)

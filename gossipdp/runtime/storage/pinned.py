@@ -20,7 +20,7 @@ class PinnedCheckpoints:
 
     def ahead(self, clock: int, network: int, now: float) -> None:
         """The newest checkpoint here, at step `clock`, is later than the network's model, at step `network`."""
-        text = f"the network's model is of step {network} of its clock, the checkpoint here of step {clock}"
+        text = f"the network's model is of step {network} of its clock, but the checkpoint here is of step {clock}"
         try:
             newest = self._store.newest()
         except DataError as error:
@@ -31,7 +31,7 @@ class PinnedCheckpoints:
 
     def given_up(self, path: Path, now: float) -> None:
         """`path` holds the model of this peer before it follows another side."""
-        self._pin(path, "GD-607", "another side of the network, apart from this one for long, is to be followed", now)
+        self._pin(path, "GD-607", "this side of the network trained apart from the other side for long", now)
 
     def _pin(self, path: Path, code: str, text: str, now: float) -> None:
         try:
@@ -41,7 +41,7 @@ class PinnedCheckpoints:
             return
         self._notices.notice(code, f"{text}: this peer follows the network, and keeps {path}", now)
         for each in surplus:
-            unpinned = f"{PINS} later checkpoints are pinned: {each} goes with the next ones saved"
+            unpinned = f"{PINS} later checkpoints are pinned: {each} is deleted after the next ones are saved"
             self._notices.notice("GD-606", unpinned, now)
 
     def _failed(self, text: str, error: DataError, now: float) -> None:

@@ -59,7 +59,7 @@ class Spill:
             segment.write(piece, at)
         except OSError as error:
             if not self._refused:
-                self._news = f"copies and moments stay in memory, because {self._folder} takes no more: {error}"
+                self._news = f"copies and moments stay in memory, because {self._folder} cannot take more: {error}"
             self._refused = True
             return payload
         self._refused = False
@@ -89,7 +89,7 @@ class Spill:
 
     def _reserve(self, size: int) -> tuple[_Segment, int, memoryview]:
         if self.free() < size:
-            raise OSError(errno.ENOSPC, f"No space left beside {LEFT >> 20} MB that stay free")
+            raise OSError(errno.ENOSPC, f"No space left: {LEFT >> 20} MB must stay free")
         with self._lock:
             if self._segment is None or len(self._segment.mapping) - self._used < size:
                 segment = _Segment(self._folder, max(SEGMENT, size))

@@ -88,7 +88,7 @@ def follow_clock(scheduler: Any, schedule: Callable[[Factor], Factor], interval:
         raise ConfigError(
             "GD-317",
             "this learning rate schedule cannot follow the network's clock",
-            seen=f"{type(scheduler).__name__}, a step each {interval}",
+            seen=f"{type(scheduler).__name__}, with one step per {interval}",
             do="write it as a function of the step: torch.optim.lr_scheduler.LambdaLR(optimizer, function); in"
             ' Lightning with "interval": "step"',
         )
@@ -128,8 +128,8 @@ def say_end(steps: int, clock: int, limit: str) -> None:
         limit: `max_steps` of the framework, in words.
     """
     log.warning(
-        "training ends at step %d of its own: the network's clock is at step %d, and follow_clock=True ends it at %s; "
-        "do, to train on: raise max_steps",
+        "training ends at its own step %d: the network's clock is at step %d, and follow_clock=True ends "
+        "training at %s; do: raise max_steps to train on",
         steps,
         clock,
         limit,

@@ -77,7 +77,7 @@ def attach(
     except ConfigError as error:
         if error.code != "GD-308":
             raise
-        do = "one TorchTrainer for each host: ScalingConfig(placement_strategy='STRICT_PACK'); gossip joins the hosts"
+        do = "run a TorchTrainer on each host: ScalingConfig(placement_strategy='STRICT_PACK'); gossip joins the hosts"
         raise ConfigError(error.code, error.cause, seen=error.seen, do=do) from None
     function = threading.current_thread()
     if function is not threading.main_thread():

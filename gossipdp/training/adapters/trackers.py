@@ -60,7 +60,7 @@ class TrackerLog:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         if not every > 0:
-            raise ConfigError("GD-311", "the interval of a log is above 0 seconds", seen=str(every), do="leave it out")
+            raise ConfigError("GD-311", "the interval of a log must be above 0 s", seen=str(every), do="leave it out")
         self._write, self._run, self._look = _writer(run), run, look
         self._every, self._now = every, clock
         self._name = f"{type(run).__module__}.{type(run).__qualname__}"
@@ -118,7 +118,7 @@ class TrackerLog:
         now = self._now()
         if now - self._warned_at >= AGAIN:
             self._warned_at = now
-            log.warning("%s: %s; %d points of the log are dropped so far", self._name, why, self.dropped)
+            log.warning("%s: %s; %d points of the log were dropped so far", self._name, why, self.dropped)
 
 
 def points_of(status: Mapping[str, Any] | None) -> Points:
@@ -143,7 +143,7 @@ def _writer(run: Any) -> Callable[[Points, int], object]:
         return lambda values, step: run.log(values, step=step)
     raise ConfigError(
         "GD-311",
-        "this is nothing that can be logged to",
+        "gossipdp cannot log to this object",
         seen=f"{type(run).__qualname__} has neither add_scalar nor log",
-        do="give a SummaryWriter of TensorBoard, or a run with log(values, step=...)",
+        do="pass a SummaryWriter of TensorBoard, or a run with log(values, step=...)",
     )

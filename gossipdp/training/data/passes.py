@@ -115,8 +115,8 @@ class Passes:
         if state.get("data") != self.plan.digest.hex():
             raise DataError(
                 "GD-309",
-                "this state is of other data",
-                seen=f"{state.get('data')}, here {self.plan.digest.hex()}",
+                "this state belongs to other data",
+                seen=f"the state is of data {state.get('data')}, not {self.plan.digest.hex()}",
                 do="use the same data set, name, block and seed as before",
             )
         self._next_epoch, self._skip = int(state["epoch"]), int(state["used"])

@@ -65,7 +65,7 @@ class Plan(NamedTuple):
             DataError: GD-309, the data set is empty, has too many blocks, or its name is too long.
         """
         if size < 1:
-            raise DataError("GD-309", "the data set is empty", seen=f"{size} samples", do="check where it comes from")
+            raise DataError("GD-309", "the data set is empty", seen=f"{size} samples", do="check its source")
         cut = block or max(BLOCK, -(-size // MAX_BLOCKS))
         if cut < 1 or -(-size // cut) > MAX_BLOCKS:
             least = -(-size // MAX_BLOCKS)

@@ -197,8 +197,8 @@ class Reader:
                     if not self._waits:
                         return None
                     until = time.monotonic() + RECONNECT_WITHIN
-                if line := lines.look("the daemon, to read on", time.monotonic()):
-                    log.warning("data is %s", line)
+                if line := lines.look("the daemon, to read more data", time.monotonic()):
+                    log.warning("the reader of data is %s", line)
                 time.sleep(PAUSE)
 
     def _come_back(self) -> None:
@@ -227,7 +227,8 @@ class Reader:
     def _warn(self, reason: str) -> None:
         if self._waits:
             log.warning(
-                "data waits for the daemon, which other ranks may have found: %s; GOSSIPDP_OFF=1 reads without one",
+                "the reader of data waits for the daemon, because other ranks may have found it: %s; GOSSIPDP_OFF=1 "
+                "reads without a daemon",
                 reason,
             )
         else:

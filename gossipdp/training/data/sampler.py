@@ -73,5 +73,5 @@ class Sampler(Passes, torch.utils.data.DistributedSampler[int]):  # type: ignore
         """
         home, world = self._group.home, self._group.world
         if (home is not None and links.data_path(home).exists()) or (world > 1 and accelerated()):
-            raise TypeError("a pass over data that others read too has no length; say how many steps to train")
+            raise TypeError("a pass over data that other peers also read has no length; give a number of steps")
         return math.ceil(self.plan.size / world)

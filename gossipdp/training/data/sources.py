@@ -66,7 +66,7 @@ def shards(source: Any) -> int:
     if not isinstance(found, int) or not hasattr(source, "shard"):
         raise DataError(
             "GD-309",
-            "this source has no shards to be cut by",
+            "this source cannot be divided by shards",
             seen=f"{type(source).__name__} without num_shards and shard",
             do='use by="examples"',
         )
@@ -80,7 +80,7 @@ def check_repeats(source: Any) -> None:
         DataError: GD-309, it does not.
     """
     if not isinstance(source, Iterable) or isinstance(source, Iterator):
-        do = "pass something that begins anew with each iter(), not an iterator or generator"
+        do = "pass an iterable that starts again with each iter(), not an iterator or generator"
         raise DataError("GD-309", "this cannot be read more than once", seen=type(source).__name__, do=do)
 
 
@@ -96,9 +96,9 @@ def named_size(source: Any) -> int:
     if not size:
         raise DataError(
             "GD-309",
-            "it is not known how many samples this stream has",
+            "the number of samples of this stream is unknown",
             seen=type(source).__name__,
-            do="pass size=, roughly; the same on all peers",
+            do="pass an approximate size=, the same on all peers",
         )
     return int(size)
 
@@ -167,9 +167,9 @@ class TokenFile(torch.utils.data.Dataset[tuple[Tensor, Tensor]]):
         if rest or context < 1 or tokens <= context:
             raise DataError(
                 "GD-309",
-                "this is no file of tokens, or has not one window",
+                "this is not a file of tokens, or it is shorter than one window",
                 seen=f"{path}: {size} bytes of {self._type.name}, windows of {context}",
-                do="say the dtype the tokens were written with, and a shorter context if the text is short",
+                do="pass the dtype with which the tokens were written, or a shorter context if the text is short",
             )
         self._windows = (tokens - 1) // context
         self._tokens: np.memmap[Any, np.dtype[Any]] | None = None

@@ -73,7 +73,7 @@ class Stream(Passes, torch.utils.data.IterableDataset[Any]):
                 check_repeats(source)
                 size, most = size or named_size(source), block
             case _:
-                raise DataError("GD-309", "a stream is cut by shards or by examples", seen=f"by={by!r}")
+                raise DataError("GD-309", "a stream is divided by shards or by examples", seen=f"by={by!r}")
         plan = Plan.of(name, self._by, size, most, seed, shuffle)
         super().__init__(plan, ReadingGroup.here(home), ahead)
         self._process = os.getpid()

@@ -152,7 +152,7 @@ def restore_optimizer(
     if problem:
         raise DataError(
             "GD-608",
-            "the optimizer's state is of another model or optimizer",
+            "the optimizer's state belongs to another model or optimizer",
             seen=problem,
             do="load what this model's own training saved, or start with fresh moments",
         )
@@ -214,9 +214,9 @@ def refuse_empty_state(
     if empty[0]:
         raise DataError(
             "GD-608",
-            "there is no optimizer's state in this",
-            seen="nothing, as every rank but the first is given by state_dict()",
-            do="save on the first rank only; load nothing where nothing was saved",
+            "this holds no state of an optimizer",
+            seen="it is empty, as what state_dict() returns on all ranks but the first",
+            do="save what state_dict() returns on the first rank, and load that",
         )
 
 
@@ -245,11 +245,11 @@ def _difference(
 ) -> str:
     """Why `found` cannot be loaded; "" if it can."""
     if strange := sorted(found.keys() - tried.keys()):
-        return f"{strange[0]} is no parameter that is trained here"
+        return f"{strange[0]} is not a trained parameter here"
     for name, made in tried.items():
         # An optimizer whose stand-in cannot step has a state from the start, and needs all of it.
         if name not in found and living[name] and (made is None or not found):
-            return f"nothing is kept of {name}"
+            return f"there is no state of {name}"
     for name, kept in found.items():
         made = tried[name]
         always = set(living[name]) if made is None else set.intersection(*map(set, made))
@@ -276,7 +276,7 @@ def _disagreement(parameters: Mapping[str, Held], found: _Found) -> str:
                 continue
             other = first.setdefault((id(_keeper(each, kind)[0]), kind), name)
             if not torch.equal(found[other][kind], value):
-                return f"{other} and {name} share {kind.rpartition(SEPARATOR)[2]} here, and were saved with two of it"
+                return f"{other} and {name} share {kind.rpartition(SEPARATOR)[2]} here, but each was saved with its own"
     return ""
 
 
@@ -332,7 +332,7 @@ def _refuse_unknown(parameters: Sequence[Held], kept: Mapping[str, Mapping[str, 
             made = entries_after_first_step(each)
         if made is not None and not any(made):
             names = ", ".join(sorted(name.removeprefix(each.name + SEPARATOR) for name in kept[each.name]))
-            raise _nameless(optimizer, f"its first step keeps nothing of {each.name}, which has {names}")
+            raise _nameless(optimizer, f"its first step keeps no state of {each.name}, but there is {names}")
 
 
 def _common(
@@ -349,7 +349,7 @@ def _common(
     for optimizer in dict.fromkeys(each.optimizer for each in parameters):
         own = type(optimizer).state_dict is not torch.optim.Optimizer.state_dict
         if own and (more := optimizer.state_dict().keys() - {"state", "param_groups"}):
-            raise _nameless(optimizer, f"its state_dict() has {', '.join(sorted(map(str, more)))} too")
+            raise _nameless(optimizer, f"its state_dict() also has {', '.join(sorted(map(str, more)))}")
     found: dict[str, dict[str, Any]] = {}
     tried: dict[int, frozenset[str]] = {}
     for each in parameters:
@@ -417,7 +417,7 @@ def _refuse_zero(optimizers: Sequence[torch.optim.Optimizer]) -> None:
         if type(optimizer).__name__ == "ZeroRedundancyOptimizer":
             raise DataError(
                 "GD-610",
-                "this optimizer's state is scattered over the ranks and cannot be saved by parameters' names",
+                "this optimizer's state is scattered over the ranks and cannot be saved by parameter names",
                 seen="ZeroRedundancyOptimizer",
                 do="save it with its own consolidate_state_dict() and state_dict(), or shard with fully_shard (FSDP2)",
             )
@@ -430,7 +430,7 @@ def _nameless(
 ) -> DataError:
     return DataError(
         "GD-610",
-        "this optimizer keeps something that cannot be saved by names",
+        "this optimizer keeps state that cannot be saved by parameter names",
         seen=f"{type(optimizer).__name__}: {seen}",
         do=do,
     )

@@ -142,7 +142,7 @@ def _write(path: Path, tensors: dict[str, Tensor], metadata: dict[str, str]) -> 
         files.rename(temporary, path)
         files.sync_directory(path.parent)
     except (OSError, SafetensorError) as error:
-        do = "make room, or let this user write there; the file before, if any, is unchanged"
+        do = "free disk space, or let this user write there; an earlier file is unchanged"
         raise DataError("GD-602", f"{path} could not be written", seen=str(error), do=do) from None
     finally:
         with suppress(OSError):
@@ -164,14 +164,14 @@ def _read(path: Path, tensors: dict[str, Tensor], run: str, *, missing_ok: bool)
     except (OSError, SafetensorError, KeyError, ValueError) as error:
         do = "check this disk; delete the file to begin without it: the network has the model"
         seen = "peer.save did not write it" if isinstance(error, KeyError) else str(error)
-        raise DataError("GD-601", f"{path} is damaged, or no state file", seen=seen, do=do) from None
+        raise DataError("GD-601", f"{path} is damaged, or is not a state file", seen=seen, do=do) from None
     if run and counts.run not in ("", run):
         raise DataError(
             "GD-608",
-            "the saved state is of another network's run",
+            "the saved state belongs to another network's run",
             seen=f"run {counts.run[:6]}, step {counts.clock}; this network's run is {run[:6]}",
-            do="give this network's state a path of its own, or delete the file; if the network was founded again, and"
-            " goes on with that model: peer.load(path, any_run=True)",
+            do="give this network's state a path of its own, or delete the file; if the network was founded again and"
+            " continues with that model: peer.load(path, any_run=True)",
         )
     of_model = [_of_model(name) for name in tensors]
     return _Found(counts, extra, not all(of_model), any(of_model))
@@ -212,8 +212,8 @@ def _restore_model(model: nn.Module, tensors: Mapping[str, Tensor]) -> None:
 
 
 def _another(seen: str) -> DataError:
-    do = "delete the file to begin anew, or give this model a path of its own"
-    return DataError("GD-608", "the saved state is of another model", seen=seen, do=do)
+    do = "delete the file to start again, or give this model a path of its own"
+    return DataError("GD-608", "the saved state belongs to another model", seen=seen, do=do)
 
 
 # -- the ranks ---------------------------------------------------------------------------------------------------

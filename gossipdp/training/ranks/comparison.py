@@ -70,7 +70,7 @@ def _models_differ(models: Sequence[Schema], others: Sequence[int]) -> MismatchE
         return MismatchError(
             "GD-301",
             "the ranks of one group hold different models",
-            seen=f"{_named(others)} of {len(models)}; frozen parameter {min(apart).name} is another than on rank 0",
+            seen=f"{_named(others)} of {len(models)}; frozen parameter {min(apart).name} differs from rank 0",
             do=FROZEN_DIFFER_PARTLY if set(models[0].frozen) & set(models[others[0]].frozen) else FROZEN_DIFFER,
         )
     pairs = zip_longest(models[0].entries, models[others[0]].entries)
@@ -136,7 +136,7 @@ class Comparison:
             ranks, columns = (torch.nonzero(apart.any(side)).flatten().tolist() for side in (1, 0))
             names = [self._layout.schema.entries[index].name for index in _shared(self._layout)]
             self._answer = (
-                f"{_named(ranks)} of {len(self._rows)}; {len(columns)} of {len(names)} parameters are not those of "
+                f"{_named(ranks)} of {len(self._rows)}; {len(columns)} of {len(names)} parameters differ from "
                 f"rank 0, the first is {names[columns[0]]}"
                 if ranks
                 else ""
@@ -156,7 +156,7 @@ def replicas_differ(seen: str) -> MismatchError:
         "the ranks of this group do not hold the same parameters",
         seen=seen,
         do="wrap the model in DistributedDataParallel, or shard it with fully_shard, before attach: the ranks of a "
-        "host train one replica. For local SGD start one process a host",
+        "host train one replica. For local SGD start one process per host",
     )
 
 

@@ -100,7 +100,7 @@ class CarriedState:
         self._rounds += 1
         if size > MOST_CARRIED // 2:
             if not self._warned:
-                log.warning("joiners do not get %.1f GB of buffers and moved parameters: that is too much", size / 1e9)
+                log.warning("joiners do not get %.1f GB of buffers and moved parameters: too much to send", size / 1e9)
             self._warned = True
             return None
         if not now and size > LIGHT and self._rounds % SELDOM:
@@ -126,7 +126,7 @@ class CarriedState:
         here = {**buffers, **dict(self._excluded_parameters()), **dict(self._movable())}
         strange, frozen = sorted(found.keys() - here.keys()), dict(self._movable()).keys() - buffers.keys()
         if moved := sorted(found.keys() & frozen):
-            log.info("%d frozen parameters were moved by the member that gave the model: %s", len(moved), moved[0])
+            log.info("the source of the model has changed %d frozen parameters, the first is %s", len(moved), moved[0])
         for name in found.keys() & here.keys():
             value, tensor = tensor_of(found[name]), here[name]
             if value is not None and name in buffers:
@@ -139,7 +139,7 @@ class CarriedState:
             if name in self._first:
                 self._moved.add(name)
         if strange:
-            log.warning("%d tensors of the network's state have no place in this model: %s", len(strange), strange[0])
+            log.warning("this model lacks %d tensors of the network's state, the first is %s", len(strange), strange[0])
 
     def _tensors(self) -> Iterator[tuple[str, Tensor]]:
         """What a copy holds now."""

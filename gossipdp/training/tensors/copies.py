@@ -34,8 +34,9 @@ def warn_copies(copies: Sequence[tuple[nn.Module, nn.Module]]) -> None:
     left = [type(other).__name__ for other, part in copies if not _equal(other, part)]
     if left and first_rank():
         log.warning(
-            "a copy of the model (%s) was made before attach and has not the network's values, as an EMA or a target "
-            "network: %d in all; do: make copies after attach; a reference model, as of DPO or GRPO, stays as it is",
+            "a copy of the model (%s), such as an EMA or a target network, was made before attach and does not have "
+            "the network's values: %d in all; do: make copies after attach; leave a reference model, as of DPO or "
+            "GRPO, as it is",
             left[0],
             len(left),
         )

@@ -38,8 +38,8 @@ def excluded_names(model: nn.Module, exclude: Exclude) -> frozenset[str]:
             raise ConfigError(
                 "GD-303",
                 "attach(exclude=...) names a tensor that this model does not have",
-                seen=f"{pattern!r}, of {len(tensors)} parameters and persistent buffers",
-                do="name it as model.state_dict() does, or by a pattern such as 'queue*'",
+                seen=f"{pattern!r} matches none of {len(tensors)} parameters and persistent buffers",
+                do="use a name of model.state_dict(), or a pattern such as 'queue*'",
             )
         found |= matches
     return frozenset(found)

@@ -55,7 +55,7 @@ def frozen_digests(
     if odd := odd or _oversized([name for name, _ in frozen], room):
         log.log(
             logging.WARNING if first_rank() else logging.INFO,
-            "frozen parameters are not compared with the network's: %s; compare_frozen=False keeps this quiet",
+            "frozen parameters are not compared with the network's: %s; compare_frozen=False silences this",
             odd,
         )
         return ()
@@ -75,7 +75,7 @@ def _oversized(names: Sequence[str], room: int) -> str:
         return f"the {len(names)} names do not fit into the schema"
     if any(len(name) > LONGEST for name in names):
         return f"a name has more than {LONGEST} characters"
-    return "" if len(set(names)) == len(names) else "two have one name"
+    return "" if len(set(names)) == len(names) else "two have the same name"
 
 
 def first_rank() -> bool:

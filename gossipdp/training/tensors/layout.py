@@ -244,7 +244,7 @@ class Layout:
                 self._finite[index] = tensor.clone()
                 continue
             if not tensor.is_cuda:
-                log.warning("%s had NaN or infinite values, which took their last finite ones", entry.name)
+                log.warning("%s had NaN or infinite values, which were replaced by their last finite ones", entry.name)
             tensor.copy_(torch.where(broken, last, tensor))
             self._finite[index] = tensor.clone()
 
@@ -426,7 +426,7 @@ class Layout:
         here = {id(tensor) for tensor in self._model.parameters()}
         for index, entry in enumerate(self.schema.entries):
             if entry.kind == "parameter" and not self.extents[index].sharded and id(self.tensors[index]) not in here:
-                gone = f"the {entry.name} that was attached is gone, and its last values hold the other hosts back"
+                gone = f"the attached {entry.name} is gone, and its last values hold the other hosts back"
                 return f"{changed}, and {gone}" if changed else gone
         return changed
 

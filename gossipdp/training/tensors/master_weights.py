@@ -117,8 +117,8 @@ def put_back(names: str) -> ConfigError:
     """The error GD-317 for optimizers whose corrections are undone. names: their classes."""
     return ConfigError(
         "GD-317",
-        "this optimizer keeps the weights itself, and has put them back over those of the network",
-        seen=f"{names}: after its step the parameters were again what they were before they were corrected",
+        "this optimizer keeps its own copy of the weights, and has overwritten those of the network with it",
+        seen=f"{names}: its step put the parameters back to their values before the correction",
         do="step on the parameters themselves: in fp32 under autocast, or in bf16 with an optimizer of torch; turn"
         " master weights off",
     )

@@ -86,14 +86,14 @@ def followed(optimizer: object) -> tuple[torch.optim.Optimizer, ...]:
     given = optimizer if isinstance(optimizer, Sequence) else [optimizer]
     found = tuple(bare(each) for each in given)
     if not found:
-        raise ConfigError("GD-317", "there is no optimizer to follow", seen="none in the sequence", do="name one")
+        raise ConfigError("GD-317", "there is no optimizer to follow", seen="none in the sequence", do="pass one")
     parameters = [parameter for each in found for group in each.param_groups for parameter in group["params"]]
     if len(set(parameters)) < len(parameters):
         raise ConfigError(
             "GD-317",
-            "two optimizers step on one parameter, so it is not known when its step is over",
+            "two optimizers step on one parameter, so gossipdp cannot know when its step is over",
             seen=", ".join(type(each).__name__ for each in found),
-            do="give each optimizer to attach once; of those that share parameters name the one that steps last alone",
+            do="pass each optimizer once; if several share parameters, pass only the one that steps last",
         )
     return found
 
@@ -131,8 +131,8 @@ def refuse_strangers(model: nn.Module, optimizers: Sequence[torch.optim.Optimize
                 "this optimizer steps on no trained parameter of this model, and gossip would exchange what it"
                 " never changes",
                 seen=f"{type(optimizer).__name__} of {count} parameters, none of them the model's",
-                do="make it from the parameters of the model that is attached, after that is sharded and copied;"
-                " leave out the optimizer of another model",
+                do="make it from the parameters of the attached model, after that model is sharded and copied;"
+                " do not pass the optimizer of another model",
             )
 
 

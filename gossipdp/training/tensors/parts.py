@@ -46,7 +46,7 @@ def as_one(model: Modules) -> nn.Module:
     if wrong or not modules:
         raise MismatchError(
             "GD-305",
-            "the model is neither a torch module nor several",
+            "the model is neither a torch module nor a collection of them",
             seen=", ".join(wrong) or type(model).__name__,
             do="attach one module, a list of modules, or a mapping from names without '.' to modules",
         )

@@ -47,11 +47,11 @@ DTYPES: Final[dict[torch.dtype, Dtype]] = {
 
 FROZEN_DIFFER: Final = (
     "load the same base on every host, in one dtype; if it is drawn at random, call torch.manual_seed with one number"
-    " on every host before it is made; where it is to differ: attach(..., compare_frozen=False)"
+    " on every host before it is made; if it should differ: attach(..., compare_frozen=False)"
 )
 FROZEN_DIFFER_PARTLY: Final = (
-    "a seed is missing, if these are drawn at random as LoRA's A is: call torch.manual_seed with one number on every"
-    " host before they are made; else load them from one file; where they are to differ:"
+    "if these are drawn at random, as LoRA's A is, a seed is missing: call torch.manual_seed with one number on every"
+    " host before they are made; otherwise load them from one file; if they should differ:"
     " attach(..., compare_frozen=False)"
 )
 """what to do about other frozen parameters than the network's: about all of them, and about some"""

@@ -126,7 +126,7 @@ class SideStreams:
                 first, second = (torch.empty(STAGED, dtype=torch.float32, pin_memory=True) for _ in range(2))
             except RuntimeError as error:
                 self._bounces = False
-                log.warning("CUDA pins no memory at all: copies are slow, and training waits for them: %s", error)
+                log.warning("CUDA cannot pin any memory: copies are slow, and training waits for them: %s", error)
                 return None
             self._bounce = Bounce((first, second), lambda device: torch.cuda.current_stream(device).record_event())
         return self._bounce

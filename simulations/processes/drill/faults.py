@@ -109,7 +109,7 @@ FAULTS: Final = (
     Fault("daemon stopped (SIGSTOP)", _stopped, r"stopped|does not answer"),
     Fault("cable unplugged", _cut, r"no other member is alive|{name} failed"),
     Fault("link of 0.5 Mbit/s", _slow, r"slow|[kM]bit/s"),
-    Fault("firewall drops the port", _port, r"drops|nobody can dial|firewall"),
+    Fault("firewall drops the port", _port, r"drops|no member can dial|firewall"),
     Fault("large packets are lost", _black_hole, r"large packets|MTU|WRONG +packets"),
     Fault("disk full", _full_disk, r"No space left|\d MB free"),
     Fault("NaN in the model of training", _ordered("nan"), r"not used: nan|NaN"),

@@ -103,7 +103,7 @@ def test_status_copes_with_what_is_not_there(gossipdp: Run, answering: Any, tmp_
 @pytest.mark.parametrize(
     ("voices", "told"),
     [
-        ({"all": True, "proven": 0}, "all, as no member has been known for long"),
+        ({"all": True, "proven": 0}, "all, because no member has been known for long"),
         ({"all": False, "proven": 2}, "2 known for long"),
     ],
 )
@@ -189,7 +189,7 @@ def on_a_terminal(script: str) -> list[str]:
 def test_status_on_a_terminal_of_80_columns__long_values_are_wrapped_under_their_column() -> None:
     answer = {
         "name": "host1", "addresses": [], "exchanges": {"done": 12_345, "cut": 678, "lost": 90, "refused": 12_345_678},
-        "notices": ["GD-101 203.0.113.7:4710: no peer met there: 203.0.113.7:4710 timed out: no answer in 8 s"],
+        "notices": ["GD-101 203.0.113.7:4710: no peer answers there: 203.0.113.7:4710 timed out: no answer in 8 s"],
         "do": {"GD-101": "open TCP port 4710 of that host, and check its address with `gossipdp status` on that host"},
         "address_why": "members tried 203.0.113.7:4710 in vain", "training": "attached",
     }  # fmt: skip

@@ -80,7 +80,7 @@ def test_peers_that_have_not_come_to_one_model_are_exit_code_8(
     answering(tmp_path, {"finish": {}})
     ended |= {"agrees": False, "relative_distance": share}
     done = gossipdp("finish", "--home", tmp_path)
-    assert done.code == 8 and done.err.startswith("GD-404 the peers have not come to one final model")
+    assert done.code == 8 and done.err.startswith("GD-404 the peers did not agree on one final model")
     assert seen in done.err and str(tmp_path / "not-final") in done.err and "final model in" not in done.out
 
 
@@ -107,7 +107,7 @@ def test_progress_is_shown_until_the_peer_is_gone(
         {},
         {"phase": "waiting", "awaited": ["b"], "text": "waits for members that train: b, at most 9 s more"},
         {"phase": "waiting", "awaited": ["b"], "text": "waits for members that train: b, at most 8 s more"},
-        {"phase": "closing", "awaited": ["b"], "text": "2 peers come together"},
+        {"phase": "closing", "awaited": ["b"], "text": "2 peers average"},
     ]
 
     def ask(*_: Any, **__: Any) -> dict[str, Any]:
@@ -120,7 +120,7 @@ def test_progress_is_shown_until_the_peer_is_gone(
     finish._watch(tmp_path)
     assert capsys.readouterr().out.splitlines() == [
         "waits for members that train: b, at most 9 s more",
-        "2 peers come together",
+        "2 peers average",
     ]
 
 

@@ -217,7 +217,7 @@ def test_invites_are_listed_with_whom_they_let_in_and_revoked(gossipdp: Run, fou
         (("--for", "../x"), "NAME has 1 to 48 letters"),
         (("--for", "a", "--list"), "give one of"),
         (("--revoke", "nobody"), "there is no invite for nobody"),
-        (("--for", "a", "--expires", "soon"), "'soon' is no time"),
+        (("--for", "a", "--expires", "soon"), "'soon' is not a time"),
         (("--for", "a", "--uses", "0"), "0 is not in the range"),
     ],
 )

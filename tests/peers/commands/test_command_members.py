@@ -94,13 +94,13 @@ def test_closing_names_the_live_members_that_are_not_banned_and_those_allowed_be
 def test_allow_adds_to_the_list_and_lifts_no_ban(gossipdp: Run, founder: Path, monkeypatch: Any) -> None:
     asked = Asked(monkeypatch, operator_of(founder), closed=True, allowed=["12" * 32], decisions=[BAN])
     done = gossipdp("members", "allow", "host1", "host2", "--home", founder)
-    assert "host1 (abababab) is allowed. It is banned all the same" in done.out
+    assert "host1 (abababab) is allowed. It is still banned" in done.out
     assert gossipdp("members", "open", "--home", founder).code == 0
     assert asked.made == [
         (Verdict.CLOSED, "", "", ["12" * 32, "ab" * 32, "cd" * 32]),
         (Verdict.OPEN, "", "", ["12" * 32]),
     ]
-    assert "allow it, too" in gossipdp("members", "unban", "host2", "--home", founder).out
+    assert "also allow it" in gossipdp("members", "unban", "host2", "--home", founder).out
 
 
 def test_decision_that_does_not_stand_or_is_not_saved_is_told(gossipdp: Run, founder: Path, monkeypatch: Any) -> None:

@@ -69,7 +69,7 @@ def test_a_missing_separator_is_shown_in_the_corrected_line(
     [
         ("up a.toml b.toml", "unexpected extra argument"),
         ("up --bogus python", "No such option"),
-        ("up @invite", "an invite is for join: gossipdp join @invite -- CMD"),
+        ("up @invite", "`up` takes no invite: use gossipdp join @invite -- CMD"),
     ],
 )
 def test_other_mistakes_keep_their_own_words(gossipdp: Run, started: list[Any], given: str, told: str) -> None:

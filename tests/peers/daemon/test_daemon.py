@@ -177,11 +177,11 @@ def test_few_descriptors_that_cut_the_links_are_told(
 
 
 def test_address_that_others_hardly_reach_is_told_and_counted(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
-    doubt = ConfigError("GD-103", "others will hardly reach this peer", seen="127.0.0.1:4710", do="set advertise")
+    doubt = ConfigError("GD-103", "others can probably not reach this peer", seen="127.0.0.1:4710", do="set advertise")
     monkeypatch.setattr(assembly, "doubt", lambda *_: doubt)
     node = start()
     assert noticed(node) == {"GD-103": 1.0}
-    assert shown(node.status) == ["GD-103 others will hardly reach this peer: 127.0.0.1:4710; set advertise"]
+    assert shown(node.status) == ["GD-103 others can probably not reach this peer: 127.0.0.1:4710; set advertise"]
 
 
 @pytest.mark.parametrize("port", ["4710", "22"])
@@ -198,7 +198,7 @@ def test_container_of_a_marketplace__its_mapped_address_goes_into_the_record_and
         # Port 0 took a free port, which is not mapped.
         assert seeds == (status["address"],) and status["address_why"] == "the address it listens on"
         (notice,) = status["notices"]
-        assert notice.startswith("GD-103 others will hardly reach this peer: Vast.ai maps no outside port to TCP port")
+        assert notice.startswith("GD-103 others can probably not reach this peer: Vast.ai maps no outside port")
     finally:
         node.close()
     assert choice.addresses == (("8.8.4.4:33526",) if port == "22" else ("127.0.0.1:4710",))
@@ -310,7 +310,7 @@ def test_memory_that_cuda_does_not_pin_is_a_notice_and_a_metric(start: Start, wh
         trainer.receive()
     for unpinned in (3 * 10**9, 3 * 10**9, 0):
         trainer.send(Report(0, unpinned=unpinned))
-    while not any("GD-508 CUDA does not pin 3.00 GB" in told for told in node.status.describe()["notices"]):
+    while not any("GD-508 CUDA cannot pin 3.00 GB" in told for told in node.status.describe()["notices"]):
         node._turn()
     assert noticed(node)["GD-508"] == 1
     trainer.close()

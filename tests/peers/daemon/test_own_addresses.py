@@ -49,7 +49,7 @@ def test_changes_go_into_the_record_the_status_and_the_invite(where: Path, start
         ["8.8.4.4:5000", *OWN.addresses],
         "the port that the router maps, asked by NAT-PMP",
     )
-    moved = Choice(("192.168.1.22:4710",), "its first address; no seed to choose by")
+    moved = Choice(("192.168.1.22:4710",), "its first address, because no seed is known")
     assert after(1, moved)[0] == ["8.8.4.4:5000", *moved.addresses]
     assert after(0, "192.168.1.1 does not answer NAT-PMP") == ([*moved.addresses], moved.why)
     assert "GD-103" in shown(node.status)[-1] and "does not answer NAT-PMP" in shown(node.status)[-1]

@@ -33,5 +33,5 @@ def test_keys_that_peers_share_are_told_so_that_those_which_differ_can_be_named(
 def test_keys_of_an_earlier_version_that_change_nothing_are_one_notice(where: Path, start: Start) -> None:
     (where / "run.toml").write_text('[exchange]\nalgorithm = "pairwise"\nepoch_steps = 50\n')
     [notice] = shown(start().status)
-    assert notice.startswith("GD-312 keys of an earlier version do nothing, and can be removed: exchange.algorithm (")
+    assert notice.startswith("GD-312 keys of an earlier version have no effect and can be removed: exchange.")
     assert "run.toml:2), exchange.epoch_steps (" in notice

@@ -49,7 +49,7 @@ def found(case: Case, net: Net | None = None) -> dict[str, Finding]:
     [
         (b"HTTP/1.1 400 Bad Request\r\n", "no-proxy", "answered 'HTTP/1.1 400"),
         (b"SSH-2.0-OpenSSH_9.2\r\n", "no-proxy", "answered 'SSH-2.0"),
-        (b"", "no-proxy", "broke off"),
+        (b"", "no-proxy", "closed the connection"),
         (b"\x05\xff", "proxy-login", "wants a user and a password"),
     ],
 )
@@ -67,7 +67,7 @@ def test_dead_and_silent_proxies_are_findings(monkeypatch: pytest.MonkeyPatch) -
         assert found(case(Proxy("127.0.0.1", keeper.getsockname()[1])))["proxy"].fault == DialFault.NO_PROXY
     with answering(lambda connection: None) as proxy:
         finding = found(case(proxy))["proxy"]
-    assert finding.fault == DialFault.NO_PROXY and "answers nothing" in finding.said
+    assert finding.fault == DialFault.NO_PROXY and "does not answer" in finding.said
 
 
 def test_proxy_that_refuses_the_target_is_named_at_its_address() -> None:

@@ -58,4 +58,4 @@ def test_router_that_hangs__is_not_waited_for_and_another_one_counts() -> None:
 def test_address_that_is_not_public_is_said_to_be_translated_again(address: str, public: bool) -> None:
     finding = router(Outside(address, "UPnP"))
     assert finding.light is Light.GREEN and f"reports the outside address {address}, asked by UPnP" in finding.said
-    assert ("another translation follows" in finding.said) is not public
+    assert ("there is a second NAT" in finding.said) is not public

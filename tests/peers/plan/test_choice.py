@@ -142,7 +142,7 @@ def test_every_reason_names_a_page_that_exists() -> None:
 def test_bytes_that_cost_money__twice_the_steps_cost_half() -> None:
     made = plan_for(network(), slow_links(3.0, 1.0, 9.0), 0.05)
     told = " ".join(note.text for note in advice_for(made, "none", 10.0).notes)
-    assert made.rows["gossip"].bytes == pytest.approx(72e6) and "0.36 in place of 0.72 an hour" in told
+    assert made.rows["gossip"].bytes == pytest.approx(72e6) and "0.36 instead of 0.72 per hour" in told
 
 
 @pytest.mark.parametrize(("ddp", "told"), [(0.0, True), (0.3, True), (9.0, False)])

@@ -102,7 +102,7 @@ def test_home_without_a_history_has_figures_of_nothing(founder: Path) -> None:
 def test_warnings_and_errors_of_text_and_json_logs_are_counted_by_code(home: Path) -> None:
     log(
         home, "peer.log",
-        "2026-11-27T04:00:00+00:00 WARNING h0: GD-101 10.0.0.2:4710: no peer met there; do: open the port",
+        "2026-11-27T04:00:00+00:00 WARNING h0: GD-101 10.0.0.2:4710: no peer answers there; do: open the port",
         "2026-11-27T04:10:00+00:00 WARNING h0: GD-101 10.0.0.3:4710: timed out",
         "2026-11-27T04:11:00+00:00 INFO    h0: GD-101 is explained by `gossipdp explain`",
         "not a line of a log", "2026-99-99 WARNING h0: GD-101 never",
@@ -223,9 +223,7 @@ def test_report_and_status_page_share_one_setup_of_plots(home: Path, tmp_path: P
 def test_tables_on_a_phone__short_values_keep_one_line_and_long_ones_need_few(home: Path, tmp_path: Path) -> None:
     name = "ip-10-0-31-207-eu-central-1-2a127488"
     keep(home, [record(10.0, members=(MemberRecord(gather([home])[0].id, name, 1, 1),))])
-    log(
-        home, "peer.log", f"2026-11-27T04:00:00+00:00 WARNING h0: GD-101 10.0.0.2:4710: no peer met there: {'so ' * 40}"
-    )
+    log(home, "peer.log", f"2026-11-27T04:00:00+00:00 WARNING h0: GD-101 10.0.0.2:4710: no answer: {'so ' * 40}")
     write([home], tmp_path / "report.html", 1.9e9)
     lines = """
     Object.fromEntries(Array.from(document.querySelectorAll("td"), (cell) => {

@@ -119,7 +119,7 @@ def test_supervisor_lives__it_replaces_what_was_killed_and_leave_ends_all(
 def test_supervisor_killed_and_guard_or_daemon_lives__it_ends_all(peer: Peer, killed: set[str]) -> None:
     peer.kill(killed)
     seen = rest.absence(peer.home)
-    assert seen is None or "is ended now" in seen.seen
+    assert seen is None or "is being ended" in seen.seen
     peer.running.rest()
     assert rest.left(peer.home) == "" and rest.absence(peer.home) is None
 
@@ -134,7 +134,7 @@ def test_supervisor_guard_and_daemon_killed__the_next_command_ends_a_training_th
     for words in ("status", "finish", "members"):
         assert command(peer.home, words) == 4
         said = capsys.readouterr().err
-        assert "its supervisor was killed, and this is left: training command" in said and str(left) in said
+        assert "was killed, and what it started still runs: training command" in said and str(left) in said
     if then == "leave":
         assert command(peer.home, "leave") == 0
         assert str(left) in capsys.readouterr().err

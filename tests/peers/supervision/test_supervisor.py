@@ -157,7 +157,7 @@ def test_training_ends_well__the_daemon_finishes_the_run_by_itself(supervise: ty
     running.number("daemon")
     assert running.rest() == ["trained", "daemon finishes"]
     assert running.code() == 0
-    assert "this peer comes to the final model with the others" in running.log()
+    assert "this peer averages the final model with the others" in running.log()
 
 
 def test_daemon_that_finishes_ends_training_for_good_and_then_itself(supervise: type[Running]) -> None:
@@ -168,7 +168,7 @@ def test_daemon_that_finishes_ends_training_for_good_and_then_itself(supervise: 
     assert running.line() == "training ends"
     os.kill(started["daemon"], signal.SIGUSR2)
     assert running.rest() == [], "training is not started again"
-    assert running.code() == 0 and "is ended: the run finishes" in running.log()
+    assert running.code() == 0 and ", because the run finishes" in running.log()
     assert "stopping: the peer has left the network" in running.log()
 
 
@@ -204,7 +204,7 @@ def test_training_that_went_on_alone_to_its_end__not_finished_and_the_code_says_
     running = supervise(answer + DAEMON.replace("listen()", "") + "answer()", "say('trained')")
     running.number("daemon")
     assert running.rest() == ["trained", "daemon leaves"] and running.code() == 6
-    assert "GD-320 training went on alone to its end" in running.log() and "the ranks differ" in running.log()
+    assert "GD-320 training went on alone until its end" in running.log() and "the ranks differ" in running.log()
 
 
 def test_exit_code_of_the_scripts_own_that_gossipdp_has_too__started_again(supervise: type[Running]) -> None:

@@ -171,7 +171,7 @@ def test_no_daemon_is_gd_105(tmp_path: Path) -> None:
         "GD-105 no daemon on this host\n"
         f"  seen: {tmp_path}/link.sock: No such file or directory\n"
         "  do:   start one: `gossipdp up --network NAME -- CMD` on the first host, `gossipdp join @invite -- CMD` on"
-        " the others; or name the home of one that runs: GOSSIPDP_HOME; GOSSIPDP_OFF=1 trains without"
+        " the others; or set GOSSIPDP_HOME to the home of one that runs; GOSSIPDP_OFF=1 trains without a daemon"
     )
     assert caught.value.exit_code == 4
 
@@ -186,7 +186,7 @@ def test_process_without_open_files__the_limit_is_named_and_no_daemon_is_missed(
     before = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (3, before[1]))  # no file that another thread closes makes room
     try:
-        with pytest.raises(UnreachableError, match="GD-105 no open file is left") as caught:
+        with pytest.raises(UnreachableError, match="GD-105 too many open files") as caught:
             links.Link.connect(tmp_path)
         assert not link.receive()
     finally:
@@ -278,20 +278,18 @@ def test_under_a_supervisor_nothing_is_to_be_started(homes: Path, monkeypatch: p
     assert not links.supervised(homes / "stopped")
     monkeypatch.setenv("GOSSIPDP_ATTEMPT", "0")
     assert links.supervised(homes / "stopped") and not links.supervised(homes / "runs")
-    assert "supervisor starts it again" in advice(homes / "stopped") and str(homes / "stopped") in advice(
-        homes / "stopped"
-    )
+    assert "supervisor restarts it" in advice(homes / "stopped") and str(homes / "stopped") in advice(homes / "stopped")
 
 
 def test_short_waits_are_not_told_and_long_ones_are_told_again() -> None:
     lines = WaitLines()
     said = [(now, line) for now in range(100, 160) if (line := lines.look("the model" if now >= 102 else "", now))]
     assert [now for now, _ in said] == [102 + AFTER, 102 + AFTER + EVERY]
-    assert said[1][1] == "waiting for the model, for 35 s"
+    assert said[1][1] == "waiting for the model (35 s so far)"
     assert lines.look("", 170) == "" and lines.look("", 999) == ""
 
 
 def test_another_wait_begins_anew() -> None:
     lines = WaitLines()
     assert [lines.look("a", 0.0), lines.look("a", 4.9), lines.look("b", 5.0), lines.look("b", 9.9)] == [""] * 4
-    assert lines.due == 10.0 and lines.look("b", 10.0) == "waiting for b, for 5 s"
+    assert lines.due == 10.0 and lines.look("b", 10.0) == "waiting for b (5 s so far)"

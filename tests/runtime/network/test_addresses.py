@@ -62,7 +62,7 @@ def test_seed_without_an_address_is_skipped(interfaces: Callable[..., None]) -> 
     assert found == Choice(("10.9.8.7:1", "8.8.4.4:1"), "the address from which it reaches good:3")
 
 
-PUBLIC, FIRST = "its first public address", "its first address; no seed to choose by"
+PUBLIC, FIRST = "its first public address", "its first address, because no seed is known"
 
 
 @pytest.mark.parametrize(
@@ -202,7 +202,7 @@ def host(monkeypatch: pytest.MonkeyPatch) -> None:
             ["10.0.0.9:4710"],
             "another interface than 10.0.0.4",
         ),
-        ("172.17.0.1:4710", "10.0.0.4", ["10.0.0.9:4710"], "this peer listens on 10.0.0.4 only"),
+        ("172.17.0.1:4710", "10.0.0.4", ["10.0.0.9:4710"], "this peer listens only on 10.0.0.4"),
         ("nowhere.example:4710", "*", [], "nowhere.example does not resolve here"),
     ],
 )
@@ -361,7 +361,7 @@ def test_port_is_mapped__its_outside_address_and_the_marketplace(
         (VAST | {"VAST_TCP_PORT_70000": "33527"}, "(mapped ports: 22, 70000)", '"-p 4710:4710"'),
         (RUNPOD, "RunPod maps no outside port to TCP port 4710", 'add 4710 to "Expose TCP Ports"'),
         ({"RUNPOD_POD_ID": "a", "RUNPOD_TCP_PORT_4710": "1"}, "RunPod set no RUNPOD_PUBLIC_IP", "needs a public IP"),
-        (RUNPOD | {"RUNPOD_TCP_PORT_4710": "many"}, "port 'many', which is no address", "Expose TCP Ports"),
+        (RUNPOD | {"RUNPOD_TCP_PORT_4710": "many"}, "port 'many', which is not an address", "Expose TCP Ports"),
     ],
 )
 def test_port_is_not_mapped__the_reason_and_what_opens_it(environment: dict[str, str], why: str, do: str) -> None:

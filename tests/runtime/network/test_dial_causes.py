@@ -39,11 +39,11 @@ def reset(connection: socket.socket) -> None:
 @pytest.mark.parametrize(
     ("answer", "broke_off", "code", "words"),
     [
-        (socket.socket.close, True, "GD-101", "connected, then closed without a word: a proxy"),
-        (reset, False, "GD-101", "connected, then closed without a word: a proxy"),
-        (lambda end: end.sendall(b"SSH-2.0-x\x1b\n"), True, "GD-101", r"answered 'SSH-2.0-x\x1b\n': no gossipdp peer"),
+        (socket.socket.close, True, "GD-101", "connected, then closed without an answer: probably a proxy"),
+        (reset, False, "GD-101", "connected, then closed without an answer: probably a proxy"),
+        (lambda end: end.sendall(b"SSH-2.0-x\x1b\n"), True, "GD-101", r"answered 'SSH-2.0-x\x1b\n': not a gossipdp"),
         (lambda end: end.sendall(end.recv(1) + bytes(8) + b"\x7f"), True, "GD-201", "the network secret differs"),
-        (lambda end: end.sendall(b"\xff" + bytes(8) + b"\x7f"), False, "GD-101", "listens since"),
+        (lambda end: end.sendall(b"\xff" + bytes(8) + b"\x7f"), False, "GD-101", "listening now"),
     ],
     ids=["closes", "resets", "another program", "another secret", "a peer that has come up"],
 )

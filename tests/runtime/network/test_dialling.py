@@ -102,7 +102,7 @@ def test_advertised_host_that_is_no_valid_name_is_gd_101(net: Net, host: str) ->
     assert not a.send(bytes(32), f"{host}:4710", Lane.CONTROL, PING)
     net.until(lambda: net.events(a, DialFailed))
     (event,) = net.events(a, DialFailed)
-    assert (event.address, event.reason, event.code) == (f"{host}:4710", f"{host}:4710 is not a name", "GD-101")
+    assert (event.address, event.reason, event.code) == (f"{host}:4710", f"{host}:4710 is not a valid name", "GD-101")
 
 
 def test_silent_listener_is_gd_101_after_the_handshake_limit(net: Net) -> None:
@@ -140,7 +140,7 @@ def test_dialling_itself__the_reason_says_so(net: Net) -> None:
     net.until(lambda: net.events(a, DialFailed))
     (event,) = net.events(a, DialFailed)
     assert [cause.fault for cause in event.causes] == [DialFault.LEADS_BACK]
-    assert event.reason == f"{at(a)} said no: this address leads back to the dialler itself"
+    assert event.reason == f"{at(a)} refused: this address leads back to the dialler itself"
     assert a.links() == []
     net.forget()
     net.settle(0.05)  # past `redial`

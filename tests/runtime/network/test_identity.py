@@ -147,7 +147,7 @@ def test_invite_that_is_nested_too_deep__is_refused() -> None:
     deep = msgspec.Raw(b"\x91" * 2500 + b"\xc0")
     decision = [1, 1, b"", "", "", 0, [], b"s" * 64, None, None, deep]  # as if a later version had one field more
     text = invites._encode("gdh1_", ["tiny", [], *4 * [b"k" * 32], decision])
-    with pytest.raises(ConfigError, match="GD-206 this is not a whole invite\n  seen: the content is not that of"):
+    with pytest.raises(ConfigError, match="GD-206 this is not a complete invite\n  seen: the content is not that of"):
         HostInvite.decode(text)
 
 

@@ -93,17 +93,17 @@ def unreached(net: Net, proxy: Proxy, address: str = "127.0.0.1:9", limits: Tran
 @pytest.mark.parametrize(
     ("replies", "told", "fault"),
     [
-        ((b"\x05\x00", b"\x05\x05\x00\x01" + bytes(6)), "refused, says the proxy", "refused"),
+        ((b"\x05\x00", b"\x05\x05\x00\x01" + bytes(6)), "refused, according to the proxy", "refused"),
         ((b"\x05\x00", b"\x05\x02\x00\x01" + bytes(6)), "the proxy does not allow it", "proxy-refuses"),
-        ((b"\x05\x00", b"\x05\x63\x00\x01" + bytes(6)), "the proxy says error 99", "proxy-refuses"),
-        ((b"\x05\x00", b""), "the proxy broke off", "proxy-refuses"),
-        ((b"\x05\x00", GRANTED, b""), "connected, then closed without a word", "proxy"),
-        ((b"\x05\x00", GRANTED, b"HTTP/1.1 400"), "answered 'HTTP/1.1 400': no gossipdp peer", "another-service"),
+        ((b"\x05\x00", b"\x05\x63\x00\x01" + bytes(6)), "the proxy replied with error 99", "proxy-refuses"),
+        ((b"\x05\x00", b""), "the proxy closed the connection when asked", "proxy-refuses"),
+        ((b"\x05\x00", GRANTED, b""), "connected, then closed without an answer", "proxy"),
+        ((b"\x05\x00", GRANTED, b"HTTP/1.1 400"), "answered 'HTTP/1.1 400': not a gossipdp peer", "another-service"),
         ((b"\x05\xff",), "the proxy wants a user and a password", "proxy-login"),
-        ((b"\x04\x00",), "the proxy speaks no SOCKS5", "no-proxy"),
+        ((b"\x04\x00",), "the proxy does not speak SOCKS5", "no-proxy"),
         ((b"HTTP/1.1 400 Bad Request\r\n",), "answered 'HTTP/1.1 400 Bad Request", "no-proxy"),
         ((b"SSH-2.0-OpenSSH_9.2\r\n",), "answered 'SSH-2.0-OpenSSH_9.2", "no-proxy"),
-        ((b"",), "the proxy broke off: 127.0.0.1:", "no-proxy"),
+        ((b"",), "the proxy closed the connection: 127.0.0.1:", "no-proxy"),
     ],
 )
 def test_what_a_proxy_says_is_told__and_no_answer_ends_the_process(
@@ -119,13 +119,13 @@ def test_what_a_proxy_says_is_told__and_no_answer_ends_the_process(
 def test_proxy_that_is_not_there_is_named(net: Net) -> None:
     with kept_port() as keeper:
         cause = unreached(net, Proxy("127.0.0.1", keeper.getsockname()[1]))
-    assert "the proxy is not reached: 127.0.0.1:" in cause.text and "refused" in cause.text
+    assert "the proxy cannot be reached: 127.0.0.1:" in cause.text and "refused" in cause.text
     assert cause.fault == "no-proxy" and "[network] proxy" in cause.do
 
 
 def test_name_of_a_proxy_that_is_not_known_is_named(net: Net) -> None:
     cause = unreached(net, Proxy("nowhere.invalid", 1080))
-    assert "the proxy is not reached: nowhere.invalid:1080" in cause.text and cause.fault == "no-proxy"
+    assert "the proxy cannot be reached: nowhere.invalid:1080" in cause.text and cause.fault == "no-proxy"
 
 
 def test_address_of_a_proxy_that_drops_packets_is_named(net: Net, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -133,7 +133,7 @@ def test_address_of_a_proxy_that_drops_packets_is_named(net: Net, monkeypatch: p
     with socket.create_server(("127.0.0.1", 0), backlog=0) as full, socket.socket() as waits:
         waits.connect(full.getsockname())  # the kernel drops what comes after the first
         cause = unreached(net, Proxy("127.0.0.1", full.getsockname()[1]))
-    assert "the proxy is not reached: no answer from 127.0.0.1:" in cause.text and cause.fault == "no-proxy"
+    assert "the proxy cannot be reached: no answer from 127.0.0.1:" in cause.text and cause.fault == "no-proxy"
 
 
 def test_server_that_says_nothing_is_named_long_before_the_patience_with_a_target_ends(
@@ -142,7 +142,7 @@ def test_server_that_says_nothing_is_named_long_before_the_patience_with_a_targe
     monkeypatch.setattr(proxies, "FIRST", 0.3)
     with answering(lambda connection: None) as proxy:
         cause = unreached(net, proxy, limits=replace(FAST, connect=600.0))
-    assert "the proxy answers nothing" in cause.text and cause.fault == "no-proxy" and "HTTP" in cause.do
+    assert "the proxy does not answer" in cause.text and cause.fault == "no-proxy" and "HTTP" in cause.do
 
 
 def test_proxy_that_does_not_reach_the_target_is_given_up_in_time(net: Net) -> None:
@@ -178,13 +178,13 @@ def test_targets_go_to_the_proxy_as_they_are__names_too(net: Net, address: str, 
     with answering(answer) as proxy:
         cause = unreached(net, proxy, address)
     assert heard[1] == b"\x05\x01\x00" + asked
-    assert "unreachable, says the proxy" in cause.text
+    assert "unreachable, according to the proxy" in cause.text
 
 
 @pytest.mark.parametrize("host", ["a..b", "x" * 64 + ".example", ".".join(["x" * 60] * 5)])
 def test_name_that_is_none_is_told_and_never_asked_for(net: Net, host: str) -> None:
     with answering(says(b"\x05\x00")) as proxy:
-        assert "is not a name" in unreached(net, proxy, f"{host}:9").text
+        assert "is not a valid name" in unreached(net, proxy, f"{host}:9").text
 
 
 def test_private_address_gets_full_patience__the_proxy_has_networks_of_its_own(
@@ -291,7 +291,7 @@ def test_invite_is_not_redeemed_through_a_dead_proxy__which_is_named_before_a_me
     with kept_port() as keeper, pytest.raises(UnreachableError) as caught:
         dead = Proxy("127.0.0.1", keeper.getsockname()[1])
         redeem(token("127.0.0.1:9"), JOINER, proxy=dead, clock=lambda: float(next(times)), wait=lambda _: None)
-    assert next(times) < 15.0 and caught.value.cause == "the proxy is not reached" and caught.value.do
+    assert next(times) < 15.0 and caught.value.cause == "the proxy cannot be reached" and caught.value.do
 
 
 def test_direct_dials_need_no_proxy(net: Net) -> None:
@@ -311,7 +311,7 @@ def test_user_and_password_open_a_real_proxy(net: Net, closed_port: int) -> None
         assert dialler.send(b"", at(listener), Lane.CONTROL, PING)
         net.until(lambda: net.events(listener, Received))
         wrong = unreached(net, replace(proxy, login=(b"user", b"other")))
-        assert "the proxy refuses user or password" in wrong.text and wrong.fault == "proxy-login"
+        assert "the proxy rejects user or password" in wrong.text and wrong.fault == "proxy-login"
         without = unreached(net, proxy)
         assert "the proxy wants a user and a password" in without.text and without.fault == "proxy-login"
 

@@ -76,7 +76,7 @@ def test_member_gives_the_secret_to_the_holder_of_the_invite__once(net: Net, mem
     [
         (lambda at: token(at, operator=Identity.generate()), "GD-209 the operator of this network has not signed"),
         (lambda at: token(at, key=Identity.generate().reveal()), "GD-209 it does not hold the invite's key"),
-        (lambda at: token(at, secret=FIRST.renewed(7, b"7" * 32)), "GD-208 the invite is for another secret"),
+        (lambda at: token(at, secret=FIRST.renewed(7, b"7" * 32)), "GD-208 the invite is for another network secret"),
         (lambda at: token(at, network="other"), "GD-203"),
         (lambda at: token(at, digest=bytes(32)), "GD-202 the secret that 127.0.0.1"),
         (lambda at: token(at, curve=NetworkSecret.generate().curve_server_keys().public), "GD-101"),

@@ -51,7 +51,7 @@ def test_proxy_without_its_peer_ends_no_newcomer(net: Net) -> None:
             net.until(lambda: a.send(b"", address, Lane.CONTROL, PING))
             net.until(failed)
             (event,) = net.events(a, DialFailed)
-            assert event.code == "GD-101" and "without a word: a proxy" in event.reason
+            assert event.code == "GD-101" and "without an answer: probably a proxy" in event.reason
             assert event.do.startswith("start the peer behind the proxy")
             assert refusals.failed(event.address, event.code, event.reason, ours=event.ours) is None
             net.forget()
@@ -96,7 +96,7 @@ def test_banned_key_is_gd_204_on_both_sides(net: Net) -> None:
     failed = net.events(a, DialFailed)[0]
     assert (failed.code, failed.ours) == ("GD-204", False)
     assert net.events(b, HandshakeRefused)[0] == HandshakeRefused(
-        "127.0.0.1", "GD-204", "a key dialled in that is banned here, or not among those allowed"
+        "127.0.0.1", "GD-204", "a peer dialled in whose key is banned or not allowed here"
     )
     assert b.links() == []
     c = net.peer()

@@ -129,7 +129,7 @@ def test_peer_that_is_no_relay_says_so(net: Net) -> None:
     hidden.b.attend((), {})
     hidden.b.attend([name(hidden.relay)], {})
     net.until(lambda: net.events(hidden.b, CarriedBy))
-    assert net.events(hidden.b, CarriedBy) == [CarriedBy(name(hidden.relay), False, "it is no relay")]
+    assert net.events(hidden.b, CarriedBy) == [CarriedBy(name(hidden.relay), False, "it is not a relay")]
 
 
 def test_direct_link_takes_the_place_of_the_relayed_one(net: Net) -> None:

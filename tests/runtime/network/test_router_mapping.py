@@ -152,7 +152,7 @@ def test_upnp_port_is_taken__another_one_and_then_the_reason() -> None:
     client = Client("ConflictInMappingEntry", "ConflictInMappingEntry")
     found = Upnp(client).map(4710, 7200.0)
     assert found.port == client.calls[-1][0] != 4710
-    with pytest.raises(RouterError, match="maps no port: ConflictInMappingEntry"):
+    with pytest.raises(RouterError, match="did not map the port: ConflictInMappingEntry"):
         Upnp(Client(*["ConflictInMappingEntry"] * (OTHERS + 2))).map(4710, 7200.0)
 
 
@@ -161,8 +161,8 @@ def test_upnp_outside_address__of_a_router_that_has_one(monkeypatch: pytest.Monk
     assert Upnp(client).outside_address() == "8.8.4.4" and client.calls == []
     for said, why in (
         ("0.0.0.0", "has no connection"),
-        ("a name\x1b[2J", "tells no outside"),
-        ("", "tells no outside"),
+        ("a name\x1b[2J", "does not report its outside"),
+        ("", "does not report its outside"),
     ):
         monkeypatch.setattr(client, "externalipaddress", lambda said=said: said)
         with pytest.raises(RouterError, match=why):

@@ -111,7 +111,7 @@ def test_phase_that_comes_again_with_the_same_text_is_logged_once(caplog: pytest
         rig.progress = rig.progress._replace(phase=phase)
         rig.ending.observe(events.FinishPhase(phase), 12.0)
     done, closing, again = [record.getMessage() for record in caplog.records]
-    assert done == again == "finishing: all peers are done" and "come together" in closing
+    assert done == again == "finishing: all peers are done" and "peers average" in closing
 
 
 def test_training_of_a_large_model_has_longer_to_end() -> None:
@@ -219,7 +219,7 @@ def test_a_peer_that_ends_early_calls_nothing_final_and_says_where_the_final_mod
     rig.written()
     [record, *_] = caplog.records
     assert record.levelname == "WARNING" and not rig.notices
-    assert f"on other (6f6f6f6f), and {'has' if handed_in else 'lacks'} its last steps" in record.getMessage()
+    assert f"on other (6f6f6f6f), and {'includes' if handed_in else 'lacks'} this host's last" in record.getMessage()
     here = rig.outside.written[0][1]["this_host"]
     assert here["early"] and not here["agrees"] and rig.ending.final is None
     assert here["without"] == [{"id": OTHER.hex(), "name": "other", "state": "alive", "steps": 20}]
@@ -266,13 +266,13 @@ def test_what_is_waited_for_is_told_in_words() -> None:
     rig.progress = FinishProgress(Phase.WAITING, 42.4, (OTHER,), (ME,))
     assert rig.ending.describe(0.0)["text"] == "waits for members that train: other, at most 42 s more"
     rig.progress = rig.progress._replace(handed_in=True)
-    text = "has handed its last steps in, and waits for members that train: other, at most 42 s more"
+    text = "has handed over its last steps, and waits for members that train: other, at most 42 s more"
     assert rig.ending.describe(0.0)["text"] == text
     rig.progress = FinishProgress(Phase.RUNNING, 12.0, (OTHER,), (), handing=True)
-    text = "hands its last steps in to members that train: other, at most 12 s more"
+    text = "hands over its last steps to members that train: other, at most 12 s more"
     assert rig.ending.describe(0.0)["text"] == text
     rig.progress = FinishProgress(Phase.CLOSING, math.inf, (OTHER,), (ME, OTHER))
     text = rig.ending.describe(0.0)["text"]
-    assert text.startswith("2 peers come together; exchanges made: 3; measured here: 1.0e-07")
+    assert text.startswith("2 peers average; exchanges made: 3; measured here: 1.0e-07")
     rig.progress = FinishProgress(Phase.DONE, 9.0, (OTHER,), (ME, OTHER))
     assert rig.ending.describe(0.0)["text"] == "this peer is done, and waits for other, at most 9 s more"

@@ -14,7 +14,7 @@ from gossipdp.runtime.observability.unanswered import Unanswered
 
 HERE, PRIVATE = "203.0.113.7:4710", "10.0.0.4:4710"
 REFUSED = Cause("GD-101", "refused").at(HERE)
-SAYS_SO = Cause("GD-101", "said no", LEADS_BACK).at(HERE)
+SAYS_SO = Cause("GD-101", "refused", LEADS_BACK).at(HERE)
 OWN = SAYS_SO._replace(detail="in other words", fault=DialFault.LEADS_BACK)
 LISTENS = Cause("GD-101", "in other words", fault=DialFault.LISTENS).at(HERE)
 
@@ -22,10 +22,10 @@ LISTENS = Cause("GD-101", "in other words", fault=DialFault.LISTENS).at(HERE)
 @pytest.mark.parametrize(
     ("event", "why"),
     [
-        (Dialable((), (HERE,), 6), f"members tried {HERE} in vain"),
-        (Dialable((PRIVATE,), (HERE,), 6), f"members tried {HERE} in vain"),
+        (Dialable((), (HERE,), 6), f"members could not reach {HERE}"),
+        (Dialable((PRIVATE,), (HERE,), 6), f"members could not reach {HERE}"),
         (Dialable((HERE,), (), 0), "members have dialled it there"),
-        (Dialable((HERE,), (), 0, (HERE,)), "where members see it come from, and have dialled it"),
+        (Dialable((HERE,), (), 0, (HERE,)), "members see this peer come from there, and have dialled it"),
     ],
 )
 def test_status_says_why_the_address_has_changed(event: Dialable, why: str) -> None:
@@ -168,7 +168,7 @@ def test_relayed_dial_in_vain_is_a_line_and_no_notice(caplog: pytest.LogCaptureF
         incarnation=1,
     )
     caplog.set_level("INFO")
-    cause = Cause("GD-101", "is not carried", "has not asked the relay")
+    cause = Cause("GD-101", "not carried by the relay", "it has not asked the relay")
     network_events(context).handle(DialFailed(peer, through(relay, peer), (cause,)), 1.0)
-    told = "70707070 is not reached through 72727272: is not carried: has not asked the relay"
+    told = "cannot reach 70707070 through 72727272: not carried by the relay: it has not asked the relay"
     assert caplog.messages == [told] and [each[0] for each in lost] == [peer]

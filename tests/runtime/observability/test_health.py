@@ -17,7 +17,7 @@ HEALTHY = Signs(
 )  # fmt: skip
 FIREWALL = "open TCP port 4710 of that host in its firewall"
 DROPS = Silent(
-    "1.2.3.4:4710", Cause("GD-101", "timed out", "no answer in 8 s, as behind a firewall that drops"), FIREWALL
+    "1.2.3.4:4710", Cause("GD-101", "timed out", "no answer in 8 s, as if a firewall drops the packets"), FIREWALL
 )
 REFUSES = Silent("1.2.3.5:4710", Cause("GD-101", "refused"), "start a peer there")
 TIMED_OUT = Silent("1.2.3.4:4710", DROPS.cause)
@@ -38,7 +38,7 @@ BANNED = Silent("1.2.3.4:4710", Cause("GD-204", "does not let this peer in"))
         ),
         (
             replace(HEALTHY, quiet=240.0, fruitless=(("busy", 9), ("lost", 1))),
-            "degraded: no exchange for 4 min; exchanges that came to nothing: busy (9), lost (1)",
+            "degraded: no exchange for 4 min; exchanges without a result: busy (9), lost (1)",
         ),
         (
             replace(HEALTHY, quiet=240.0, still=230.0),
@@ -73,7 +73,7 @@ BANNED = Silent("1.2.3.4:4710", Cause("GD-204", "does not let this peer in"))
         ),
         (
             replace(HEALTHY, training=False, idle=30.0, ratio=4.0, all_far=True),
-            "idle: no training process is attached for 30 s: this peer keeps the model and exchanges nothing",
+            "idle: no training process has been attached for 30 s: this peer keeps the model and exchanges nothing",
         ),
         (
             replace(HEALTHY, ratio=math.nan, unseen=2),
@@ -98,10 +98,10 @@ BANNED = Silent("1.2.3.4:4710", Cause("GD-204", "does not let this peer in"))
             replace(HEALTHY, live=1, train=0),
             "alone: no other member; training goes on; `gossipdp invite` lets another host in",
         ),
-        (replace(HEALTHY, train=0, exchanged=300.0), "alone: 2 other members, and none that trains"),
+        (replace(HEALTHY, train=0, exchanged=300.0), "alone: 2 other members, but none of them trains"),
         (
             Signs(live=3, train=2, idle=300.0),
-            "idle: no training process is attached for 5 min: this peer keeps the model and exchanges nothing",
+            "idle: no training process has been attached for 5 min: this peer keeps the model and exchanges nothing",
         ),
         (
             Signs(joining=True, founds=True),
@@ -109,10 +109,10 @@ BANNED = Silent("1.2.3.4:4710", Cause("GD-204", "does not let this peer in"))
         ),
         (Signs(joining=True), "joining: no member has answered yet"),
         (Signs(joining=True, silent=(TIMED_OUT,)), "joining: no peer answers at 1.2.3.4:4710 (timed out)"),
-        (Signs(joining=True, live=2), "joining: 1 other member met, and no model has come yet"),
+        (Signs(joining=True, live=2), "joining: 1 other member met, but no model has come yet"),
         (
             Signs(joining=True, live=2, transfer="3 of 12 chunks from ab"),
-            "joining: the model comes, 3 of 12 chunks from ab",
+            "joining: receiving the model: 3 of 12 chunks from ab",
         ),
         (
             Signs(joining=True, resumes=700, listens=30.0),
@@ -121,12 +121,12 @@ BANNED = Silent("1.2.3.4:4710", Cause("GD-204", "does not let this peer in"))
         ),
         (
             Signs(joining=True, unmet=70.0, silent=(DROPS, REFUSES)),
-            "degraded: not in the network after 70 s; no peer answers at 1.2.3.4:4710 (timed out);"
+            "degraded: not yet in the network after 70 s; no peer answers at 1.2.3.4:4710 (timed out);"
             f" no peer answers at 1.2.3.5:4710 (refused); do: {FIREWALL}; do: start a peer there",
         ),
         (
             Signs(joining=True, unmet=70.0),
-            "degraded: not in the network after 70 s; no address of a member is known, or none has answered yet;"
+            "degraded: not yet in the network after 70 s; no address of a member is known, or none has answered yet;"
             " do: name a member: --seed HOST:PORT, or join with its invite",
         ),
         (
@@ -154,7 +154,7 @@ BANNED = Silent("1.2.3.4:4710", Cause("GD-204", "does not let this peer in"))
         (
             replace(HEALTHY, live=1, train=0, unmet=360.0, dialled=("127.0.0.1:4710",)),
             "alone: no other member for 6 min; training goes on; `gossipdp invite` lets another host in; the invite"
-            " names 127.0.0.1:4710 alone, which no other host can dial: see --advertise (docs/networking)",
+            " names only 127.0.0.1:4710, which no other host can dial: see --advertise (docs/networking)",
         ),
         (
             replace(HEALTHY, live=1, train=0, unmet=360.0),

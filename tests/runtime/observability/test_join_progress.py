@@ -33,9 +33,9 @@ def test_no_member_answers__reminder_every_half_minute_with_addresses_and_advice
     joining.unanswered.failed("b:2", (Cause("GD-101", "timed out").at("10.0.0.2:2"),), "open TCP port 2", 1000.0)
     assert joining.wait(EVERY - 1) == []
     first, second = joining.wait(EVERY + 2)
-    text = "not in the network after 30 s: a:1: 10.0.0.1:1 refused; b:2: 10.0.0.2:2 timed out"
+    text = "not yet in the network after 30 s: a:1: 10.0.0.1:1 refused; b:2: 10.0.0.2:2 timed out"
     assert first == Reminder("GD-101", text, "open TCP port 2")
-    assert second.text.startswith("not in the network after 60 s: ")
+    assert second.text.startswith("not yet in the network after 60 s: ")
 
 
 def test_no_address_is_known__reminder_asks_for_a_seed() -> None:
@@ -49,7 +49,7 @@ def test_members_give_no_model__reminder_counts_from_the_first_member() -> None:
     joining.view.alive = ("a", "b")
     assert joining.wait(EVERY) == []
     [said] = joining.wait(1)
-    assert said.code == "" and said.text == "2 members are met, and none has given a model for 30 s"
+    assert said.code == "" and said.text == "2 members are met, but none has given a model for 30 s"
     assert [each.code for each in joining.wait(FOUNDER_STARTS)] == ["", "", "", "", "GD-106", "GD-106"]
 
 

@@ -19,7 +19,7 @@ def test_memory_past_the_bounds__told_once_and_at_each_doubling__and_not_for_swi
         told.append(bool(watch.look(10**6)))
     assert told == [False, False, True, False, False, True, False, True, False, False, False, False, True]
     held[0] = 8 * bound
-    assert watch.look(10**6).startswith(f"this daemon holds {8 * bound / 1e9:.1f} GB of memory, and its bounds add")
+    assert watch.look(10**6).startswith(f"this daemon holds {8 * bound / 1e9:.1f} GB of memory, but its bounds add")
 
 
 def test_own_memory__without_shared_memory() -> None:

@@ -153,7 +153,7 @@ def test_newer_model_for_a_training_that_starts__said_to_be_usual(
     for reason in (Reason.LATE, Reason.IDLE):
         notices.observe(events.ResyncBegan(reason, 0, 0, behind=200), 0.0)
     assert caplog.messages == [
-        "training starts, and the model here is 200 steps old: fetching the newer one, as usual then"
+        "training starts, and the model here is 200 steps old: fetching the newer one, which is normal"
     ]
 
 
@@ -340,7 +340,7 @@ def test_reminder_of_a_usual_wait_is_a_line_and_no_notice(caplog: pytest.LogCapt
     ("complete", "outcome"),
     [
         (True, f"model fetched from {NAME}"),
-        (False, "no member left to fetch the model from, this peer goes on with its own"),
+        (False, "no member is left to fetch the model from: this peer goes on with its own"),
     ],
 )
 def test_end_of_a_resync__names_the_source_of_the_model(
@@ -383,13 +383,13 @@ def test_decisions_of_the_operator_are_told__and_what_keeps_this_peer_out_is_a_n
     lines = [record.getMessage() for record in caplog.records]
     assert lines[:3] == [
         f"operator: {NAME} is banned (stolen)",
-        f"operator: {NAME} is not banned any longer",
-        "operator: the network takes 2 allowed peers alone",
+        f"operator: {NAME} is no longer banned",
+        "operator: the network admits only 2 allowed peers",
     ]
     assert shown(status) == [
         "GD-204 the operator has banned this peer (by mistake)",
         "GD-204 the network is closed, and the operator has not allowed this peer",
-        f"GD-207 {NAME} follows the operator {(b'x' * 32).hex()}, and this host follows {OPERATOR.hex()}",
+        f"GD-207 {NAME} follows the operator {(b'x' * 32).hex()}, but this host follows {OPERATOR.hex()}",
     ]
 
 

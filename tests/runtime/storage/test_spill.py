@@ -79,8 +79,8 @@ def test_payload_stays_in_memory_while_the_disk_is_full_and_that_is_said_once(tm
     spill = Spill(tmp_path, files=disk)
     disk.room = LEFT + 4999.0
     assert spill.free() == 4999 and spill.keep(payload) is payload and spill.keep(payload) is payload
-    refused = "[Errno 28] No space left beside 256 MB that stay free"
-    assert spill.tick() == f"copies and moments stay in memory, because {tmp_path} takes no more: {refused}"
+    refused = "[Errno 28] No space left: 256 MB must stay free"
+    assert spill.tick() == f"copies and moments stay in memory, because {tmp_path} cannot take more: {refused}"
     assert spill.tick() == "" and open_files(tmp_path) == 0
     disk.room += 1
     assert spill.keep(payload) is not payload

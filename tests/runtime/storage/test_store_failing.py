@@ -38,7 +38,7 @@ def test_full_disk_is_an_error_and_leaves_no_files(tmp_path: Path) -> None:
     assert str(caught.value).partition("\n  more: ")[0] == (
         f"GD-602 {tmp_path}/checkpoint-00000002 could not be written\n"
         "  seen: [Errno 28] No space left on device\n"
-        "  do:   make room, or let the peer write there"
+        "  do:   free disk space, or let this user write there"
     )
     assert [path.name for path in tmp_path.iterdir()] == ["checkpoint-00000001"]
 
@@ -69,7 +69,7 @@ def test_checkpoint_that_does_not_fit_is_refused_before_a_byte_of_it_is_written(
     assert str(caught.value).partition("\n  more: ")[0] == (
         f"GD-602 {tmp_path}/checkpoint-00000008 could not be written\n"
         f"  seen: [Errno 28] No space left on device: {needed} bytes are needed, {needed - 1} are free\n"
-        "  do:   make room, or let the peer write there"
+        "  do:   free disk space, or let this user write there"
     )
     assert files.written == 0 and list(tmp_path.iterdir()) == [first]
 

@@ -169,9 +169,9 @@ def test_hf__the_end_by_the_clock_is_the_trainers_own(
     assert saved == [(6, True)], "a checkpoint after an evaluation"
     assert trainer.state.best_model_checkpoint.endswith("checkpoint-6")
     assert trainer.state.max_steps == 1006 and handed_over(daemon)[0] == 6
-    assert "ends at step 6 of its own: the network's clock is at step 1006" in caplog.text
+    assert "ends at its own step 6: the network's clock is at step 1006" in caplog.text
     trainer.train()
-    assert saved[1:] == [(1, True)] and "ends at step 1 of its own: the network's clock is at step 1007" in caplog.text
+    assert saved[1:] == [(1, True)] and "ends at its own step 1: the network's clock is at step 1007" in caplog.text
 
 
 def test_hf__a_schedule_that_depends_on_the_loss_cannot_follow_the_clock(daemon: LedgerDaemon, tmp_path: Path) -> None:

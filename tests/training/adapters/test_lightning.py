@@ -182,7 +182,7 @@ def test_lightning__several_optimizers_end_with_the_clock_where_one_host_would(
     module = lightning_module(model, parts=[[model.linear.weight], [model.linear.bias]])
     trainer = fit(module, callback, tmp_path, accumulate_grad_batches=1, max_steps=2010, max_epochs=1)
     assert (callback.peer.steps, callback.peer.clock, trainer.global_step) == (5, 1005, 10)
-    assert "ends at step 5 of its own: the network's clock is at step 1005" in caplog.text
+    assert "ends at its own step 5: the network's clock is at step 1005" in caplog.text
     assert "max_steps=2010, which counts 2 for each step of the clock" in caplog.text
 
 

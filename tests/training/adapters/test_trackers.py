@@ -125,7 +125,7 @@ def test_points_that_came_due_while_the_tracker_was_busy_are_dropped(caplog: pyt
     assert tracker.turn(100.0) == 110.0 and tracker.dropped == 0
     now = 145.5  # as after a point that was due at 110 and took so long
     assert tracker.turn(110.0) == 150.0 and tracker.dropped == 3 and len(run.points) == 2
-    assert "a point took 36 s; 3 points of the log are dropped so far" in caplog.text
+    assert "a point took 36 s; 3 points of the log were dropped so far" in caplog.text
 
 
 def test_errors_of_a_tracker_are_told_once_and_training_does_not_hear_of_them(caplog: pytest.LogCaptureFixture) -> None:

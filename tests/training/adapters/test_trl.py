@@ -114,7 +114,7 @@ def test_a_joiner_that_trains_with_a_reference_model_is_told_that_it_stays(
     daemon.server.close()
     assert kept == [True, True]
     said = [each.getMessage() for each in caplog.records if "copy of the model" in each.getMessage()]
-    assert len(said) == 1 and "a reference model, as of DPO or GRPO, stays as it is" in said[0], said
+    assert len(said) == 1 and "leave a reference model, as of DPO or GRPO, as it is" in said[0], said
 
 
 def test_the_copy_of_an_adapter_that_trl_keeps_as_a_reference_is_frozen_and_compared() -> None:

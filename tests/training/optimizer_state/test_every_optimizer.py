@@ -150,5 +150,5 @@ def test_state_that_another_object_keeps_for_the_optimizer_is_refused_when_it_is
     assert peer.save(tmp_path / "state")
     for each in net.parameters():
         optimizer.state[each]["z"] = each.detach().clone()
-    with pytest.raises(DataError, match=r"GD-610[\s\S]*SGD: its first step keeps nothing of 2.weight, which has z"):
+    with pytest.raises(DataError, match=r"GD-610[\s\S]*SGD: its first step keeps no state of 2.weight, but there is z"):
         peer.save(tmp_path / "state")

@@ -81,7 +81,7 @@ def test_of_another_optimizer_nothing_is_told_and_that_is_said_once(
         train(model, optimizer, 20, daemon)
     assert not daemon.told and daemon.snapshot > 5
     assert [record.message for record in caplog.records].count(
-        "this optimizer's moments are not shared with the network: only those of Adam and its kin are"
+        "this optimizer's moments are not shared with the network: only those of Adam's family are"
     ) == 1
 
 

@@ -76,7 +76,7 @@ def test_an_answer_is_there_when_the_device_has_it(monkeypatch: pytest.MonkeyPat
     comparison = Comparison(layout, rows.as_subclass(Arriving))
     assert comparison.difference is None and not comparison.equal
     passed[0] = True
-    seen = "rank 2 of 3; 2 of 10 parameters are not those of rank 0, the first is picture.bias"
+    seen = "rank 2 of 3; 2 of 10 parameters differ from rank 0, the first is picture.bias"
     assert comparison.difference == seen and not comparison.equal
     assert Comparison(layout, rows[:2]).equal
 

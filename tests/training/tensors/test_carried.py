@@ -92,7 +92,7 @@ def test_frozen_parameters_that_another_member_moved_are_named(caplog: pytest.Lo
     assert not caplog.messages
     giver.move()
     two.carried.load(b"".join(told(one, now=True)))
-    assert caplog.messages == ["2 frozen parameters were moved by the member that gave the model: teacher.bias"]
+    assert caplog.messages == ["the source of the model has changed 2 frozen parameters, the first is teacher.bias"]
 
 
 def test_state_of_a_module_with_two_names_is_told_under_both() -> None:
@@ -145,7 +145,7 @@ def test_state_of_another_shape_or_unreadable_is_left_out_with_a_warning(caplog:
     with caplog.at_level(logging.WARNING, "gossipdp.training"):
         layout.carried.load(named.header([("allowed", "BOOL", (4,)), ("strange", "U8", (1,))]) + bytes(5))
         layout.carried.load(b"\x01")
-    assert "2 tensors of the network's state have no place in this model" in caplog.text
+    assert "this model lacks 2 tensors of the network's state" in caplog.text
     assert "cannot be read" in caplog.text and not model.allowed.any()
 
 

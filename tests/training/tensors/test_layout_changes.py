@@ -156,7 +156,7 @@ def test_what_is_trained_and_not_exchanged_is_named_once(
         train(model, optimizer, daemon, 8)
     (message,) = said(caplog)
     assert f"attached: {name} is not exchanged" in message
-    assert ("the 2.weight that was attached is gone" in message) == (change is widen_layer)
+    assert ("the attached 2.weight is gone" in message) == (change is widen_layer)
 
 
 def one_tensor(model: nn.Sequential) -> None:

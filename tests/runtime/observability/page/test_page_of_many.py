@@ -130,7 +130,7 @@ def test_names_in_little_room__what_tells_them_apart_stays(tmp_path: Path) -> No
         }  # fmt: skip
 
 
-NOTICE = "GD-101 10.0.0.2:4710: no peer met there: refused"
+NOTICE = "GD-101 10.0.0.2:4710: no peer answers there: refused"
 
 
 @pytest.mark.parametrize(
