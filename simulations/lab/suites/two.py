@@ -7,10 +7,9 @@ from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from simulations.lab.core import Setting
-from simulations.lab.problems import ByteMlp, ByteTransformer
+from simulations.lab.problems import ByteMlp
 from simulations.lab.runs.runs import Run
 from simulations.lab.suites.arms import explicit_options
-from simulations.lab.suites.b8 import TRANSFORMER
 from simulations.lab.suites.base import Arm, Findings, Outcome, Results, Scale, Suite, Table
 from simulations.lab.suites.figures import formatted, reported
 from simulations.lab.suites.model import MLP
@@ -46,21 +45,9 @@ HOSTS: Final = {
     "speed 1:4": _Hosts(1, MORE),
     "batch and speed 1:4": _Hosts(MORE, MORE),
 }
-
-
-@dataclass(frozen=True)
-class _Model:
-    problem: str
-    batch: int
-    setting: Setting
-    steps: int
-    """of the slow host"""
-
-
-MODELS: Final = {
-    "MLP": _Model("byte-mlp", ByteMlp().batch, MLP, 1200),
-    "transformer": _Model("byte-transformer", ByteTransformer().batch, TRANSFORMER, 600),
-}
+STEPS: Final = 1200
+"""of the slow host"""
+BATCH: Final = ByteMlp().batch
 
 
 def _rounds(faster: int, steps: int, every: int) -> tuple[int, int]:
@@ -69,14 +56,14 @@ def _rounds(faster: int, steps: int, every: int) -> tuple[int, int]:
     return own, steps // own
 
 
-def _ways(hosts: _Hosts, model: _Model, scale: Scale) -> Iterator[tuple[str, Run]]:
-    """Every way to use these hosts for the time in which the slow one makes the model's steps, by label."""
-    steps, every = (model.steps, model.setting.every) if scale != "quick" else (40, 5)
-    sizes = [model.batch, model.batch * hosts.larger]
+def _ways(hosts: _Hosts, scale: Scale) -> Iterator[tuple[str, Run]]:
+    """Every way to use these hosts for the time in which the slow one makes its steps, by label."""
+    steps, every = (STEPS, MLP.every) if scale != "quick" else (40, 5)
+    sizes = [BATCH, BATCH * hosts.larger]
 
     def run(method: str, options: Mapping[str, Any], sizes: list[int], **more: Any) -> Run:
-        data = {"of": model.problem, "sizes": sizes}
-        setting = replace(model.setting, **{"peers": 2, "every": every, "rounds": steps // every} | more)
+        data = {"of": "byte-mlp", "sizes": sizes}
+        setting = replace(MLP, **{"peers": 2, "every": every, "rounds": steps // every} | more)
         setting = replace(setting, evaluate_every=setting.rounds)
         return Run(
             setting=setting, problem="unequal", data=data, method=method, options=explicit_options(method, options)
@@ -100,10 +87,9 @@ def _ways(hosts: _Hosts, model: _Model, scale: Scale) -> Iterator[tuple[str, Run
 
 def _arms(scale: Scale) -> list[Arm]:
     return [
-        Arm(f"{name}, {what}", f"{label}, lr {factor:g}", replace(run, setting=_rated(run.setting, factor)))
-        for name, model in MODELS.items()
+        Arm(what, f"{label}, lr {factor:g}", replace(run, setting=_rated(run.setting, factor)))
         for what, hosts in HOSTS.items()
-        for label, run in _ways(hosts, model, scale)
+        for label, run in _ways(hosts, scale)
         for factor in FACTORS
     ]
 
@@ -144,11 +130,10 @@ def _at_best_rates(outcomes: Mapping[str, Outcome]) -> dict[str, tuple[float, Ou
 SUITE = Suite(
     name="two",
     question="What do two unequal hosts reach together, and how should they be weighted?",
-    about="The MLP of B1 and the transformer of B8 on two hosts, whose links take no time. The second host has a batch "
-    "four times as large, four times the speed, or both. All ways of a group have the same time: that in which the "
-    "slow host makes 1,200 steps (MLP) or 600 (transformer). Each way has the best of three learning rates. Under DDP "
-    "both hosts keep the pace of the slow one. A weighted host multiplies alpha of its own outer step by its share of "
-    "the samples.",
+    about="The byte-level MLP on two hosts, whose links take no time. The second host has a batch four times as large, "
+    f"four times the speed, or both. All ways have the same time: that in which the slow host makes {STEPS} steps. "
+    "Each way has the best of three learning rates. Under DDP both hosts keep the pace of the slow one. A weighted "
+    "host multiplies alpha of its own outer step by its share of the samples.",
     arms=_arms,
     read=_read,
 )
