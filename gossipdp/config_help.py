@@ -228,8 +228,8 @@ HELP: Final[dict[str, Help]] = {
     ),
     "safety.proven_after": Help(
         "Time after which a known member counts as proven. Only proven members decide which half of a healed network "
-        "goes on, whether this peer has fallen behind, when the run ends, and what speed is usual. Until one member is "
-        "proven, all count.",
+        "goes on, whether this peer lags, when the run ends, and what speed is usual. Until one member is proven, all "
+        "count.",
         "seconds",
         "Lower it if all hosts of the network live for minutes.",
     ),

@@ -49,7 +49,7 @@ def test_an_epoch_has_as_many_blocks_as_it_may_but_none_are_tiny(size, cut):
         (lambda home: Sampler(10, ahead=-1), "fewer than 0 samples"),
         (lambda home: Stream(iter([1]), size=3), "more than once"),
         (lambda home: Stream(Lines()), "number of samples of this stream is unknown"),
-        (lambda home: Stream(Lines(), by="shards"), "no shards"),
+        (lambda home: Stream(Lines(), by="shards"), "divided by shards"),
         (lambda home: Stream(Lines(), by="words"), "by shards or by examples"),
     ],
 )
