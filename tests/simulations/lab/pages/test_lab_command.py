@@ -10,6 +10,7 @@ from simulations.lab.core import Setting
 from simulations.lab.pages import main as pages
 from simulations.lab.pages.main import SUITES, SuiteError, lab, pack_suite, play_arms
 from simulations.lab.runs import fingerprints, runs
+from simulations.lab.suites import b8
 from simulations.lab.suites.arms import arms
 from simulations.lab.suites.base import Findings, Suite
 from simulations.lab.suites.figures import check
@@ -20,7 +21,7 @@ from simulations.lab.suites.tables import curves_table
 def test_single_arm_is_played_and_printed_without_a_page(tmp_path, capsys):
     assert play_arms("b8", ["DDP"], seeds=1, size="quick", kept=tmp_path) == 0
     said = capsys.readouterr().out.splitlines()
-    assert said[0] == "N = 4, warm, DDP:" and said[1].startswith("    loss ")
+    assert said[0] == f"N = {b8.SIZES[0]}, warm, DDP:" and said[1].startswith("    loss ")
     assert [path.suffix for path in tmp_path.iterdir()] == [".json", ".json"]
     for name, labels in (("b0", ["DDP"]), ("b8", ["DDP", "half way"])):
         with pytest.raises(SuiteError, match=r"no (suite|arm)"):
