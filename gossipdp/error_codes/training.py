@@ -116,7 +116,7 @@ CODES: Final[Mapping[str, Code]] = {
     ),
     "GD-316": Code(
         "The training command cannot go on",
-        "The command cannot be found or executed, or it failed at too many starts in a row. The peer shows the last"
+        "The command cannot be found or executed, or it failed too often. The peer shows the last"
         " lines of its standard error, leaves, and ends with the command's exit code.",
         "if the text names an error of gossipdp, do what the last lines say: gossipdp refused the script, its model or"
         " its state. Otherwise run the script without gossipdp until it trains. Then start this peer again",

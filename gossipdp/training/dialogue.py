@@ -526,11 +526,11 @@ class Dialogue:
             )
         elif self._loads:
             # A daemon restored from an old checkpoint has lost what later snapshots brought it.
-            log.warning(
-                "attached to the daemon again; %d steps since the last snapshot are lost%s",
-                lost,
-                f", and {earlier} from before it: the model is of step {self._terms.clock}" if earlier else "",
-            )
+            told = f"{lost} steps since the last snapshot are lost"
+            if earlier:
+                before = f"{earlier} of them from before the last snapshot"
+                told = f"{lost} steps are lost, {before}: the model is of step {self._terms.clock}"
+            log.warning("attached to the daemon again; %s", told)
         elif self._terms.clock:
             log.info("%s", self.replaced)
         self._loads += 1

@@ -358,7 +358,7 @@ def test_a_model_older_than_what_snapshots_brought_is_loaded__all_steps_that_are
         train(model, optimizer, 1, second.pump)
         until("it is attached again", lambda: not peer.alone, meanwhile=lambda: train(model, optimizer, 1, second.pump))
     assert peer.clock == 3 and peer.lost_steps == peer.steps - 3
-    assert f"{peer.lost_steps} steps since the last snapshot are lost, 5 of them from before it" in caplog.text
+    assert f"{peer.lost_steps} steps are lost, 5 of them from before the last snapshot" in caplog.text
     second.server.close()
 
 

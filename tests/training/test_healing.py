@@ -99,7 +99,7 @@ def test_three_snapshots_in_a_row_refused__model_loaded_and_optimizer_reset(
         train_until(model, optimizer, daemon, lambda: finite(model))
     # The boundary of the step loaded the model, so it is the anchor's, to the bit.
     assert np.array_equal(vector(model).astype(np.float32), anchor) and not peer.alone
-    assert "3 snapshots in a row were not used: training loads the network's model anew" in caplog.text
+    assert "3 snapshots in a row were not used: training loads the network's model again" in caplog.text
     assert peer.lost_steps == peer.steps - at and peer.clock == daemon.clock
     train(model, optimizer, 6, daemon.pump)
     assert finite(model) and not np.array_equal(vector(model).astype(np.float32), anchor), "it trains on"

@@ -79,5 +79,5 @@ def test_attach_names_it_here_and_on_the_daemons_side(daemon: LedgerDaemon, capl
     daemon.pump(0.1)
     (told,) = [each for each in daemon.events if isinstance(each, links.Told)]
     assert "GD-327" in caplog.text and told.code == "GD-327" and not told.exit
-    assert "MADGRAD took back 65% of a change within 10 steps" in told.text
+    assert "MADGRAD undid 65% of a change within 10 steps" in told.text
     peer.detach()

@@ -112,7 +112,7 @@ def test_a_pass_has_a_length_where_no_others_read(monkeypatch, tmp_path, daemons
     daemons.start(tmp_path / "a")
     with daemons.running():
         for each in (sampler, loader):
-            with pytest.raises(TypeError, match="how many steps"):
+            with pytest.raises(TypeError, match="a number of steps"):
                 len(each)
         assert len(list(loader)) == 42, "no other peer came"
 
