@@ -97,8 +97,7 @@ class Timetable:
 
         Args:
             any_number: of members that train. Otherwise all members must, and their number be a power of two: the
-                Base-2 graph leaves more noise between rounds than random matching does
-                (simulations.lab.theory.matchings).
+                Base-2 graph leaves more noise between rounds than random matching does.
         """
         me = self._progress.mine
         reports = [self._progress.of(peer) for peer in self._membership.settled(now)]
