@@ -113,4 +113,4 @@ def test_importing_gossipdp_imports_no_torch() -> None:
         "print([hasattr(gossipdp, name) for name in gossipdp.__all__], 'torch' in sys.modules, hasattr(gossipdp, 'x'))"
     )
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert run.stdout == "[True, True, True] True False\n"
+    assert run.stdout == "[True, True, True, True] True False\n"
