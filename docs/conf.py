@@ -32,7 +32,18 @@ extensions = ["myst_parser"]
 myst_heading_anchors = 4
 root_doc = "docs/index"
 include_patterns = ["docs/**.md", "simulations/**.md", "CONTRIBUTING.md", "CHANGELOG.md", "SECURITY.md"]
-exclude_patterns = [".*", "build", "dist", "runs", "mutants", "gossipdp", "peers", "tests", "**/__pycache__"]
+exclude_patterns = [
+    ".*",
+    "docs/claims",
+    "build",
+    "dist",
+    "runs",
+    "mutants",
+    "gossipdp",
+    "peers",
+    "tests",
+    "**/__pycache__",
+]
 highlight_language = "none"
 smartquotes = False  # they turn the dashes of options into one
 
