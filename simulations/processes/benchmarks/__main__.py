@@ -9,7 +9,7 @@ from __future__ import annotations
 import subprocess
 import sys
 
-BENCHMARKS = ("codec", "transport", "exchange", "checkpoint", "training", "stall")
+BENCHMARKS = ("codec", "transport", "exchange", "training", "stall")
 
 
 def main() -> int:
