@@ -203,8 +203,8 @@ CODES: Final[Mapping[str, Code]] = {
     ),
     "GD-327": Code(
         "The optimizer undoes corrections",
-        "This optimizer computes the weights from its own stored point, as MADGRAD, D-Adaptation, Lookahead and"
-        " schedule-free optimizers do. Its steps pull the weights back towards that point, so hosts learn less from"
+        "This optimizer computes the weights from its own stored point, as MADGRAD, D-Adaptation with SGD"
+        " and FTRL do. Its steps pull the weights back towards that point, so hosts learn less from"
         " each other, or nothing. `attach` tries a small copy of the optimizer. The text says which share of a change"
         " that copy undid. Training goes on.",
         "use an optimizer that steps from the current weights, such as AdamW, SGD or Prodigy",

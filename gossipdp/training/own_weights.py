@@ -1,9 +1,9 @@
 """Finds optimizers that compute the weights from a point of their own, and so draw corrections back.
 
-MADGRAD and D-Adaptation keep where they started, Lookahead and schedule-free optimizers an average. No list of classes
-knows them all. So a small copy of the optimizer makes a few steps twice with the same gradients, and the second time
-its weights are changed half-way. Of an update that depends on gradients alone, the change stays whole. Nothing here
-knows the daemon.
+MADGRAD and D-Adaptation keep where they started, Lookahead keeps an average. No list of classes knows them all. So a
+small copy of the optimizer makes some steps twice with the same gradients, and the second time its weights are changed
+near the end. An update that depends on gradients alone keeps the whole change. Schedule-free optimizers average all
+their steps, so they take back less the longer they have trained. Nothing here knows the daemon.
 """
 
 from __future__ import annotations
@@ -23,8 +23,10 @@ __all__ = ["DRAWN_BACK", "STEPS", "drawn_back"]
 
 DRAWN_BACK: Final = 0.2
 """share of a change from which an optimizer is named; weight decay and trust ratios stay below 0.08"""
+BEFORE: Final = 100
+"""steps before the change"""
 STEPS: Final = 10
-"""steps before the change, and again after it"""
+"""steps after it"""
 WIDTH: Final = 4
 """elements of the copy in each dimension of a tensor, at most"""
 PARAMETERS: Final = 8
@@ -60,14 +62,14 @@ def drawn_back(optimizer: torch.optim.Optimizer) -> float | None:
 
 @torch.no_grad()
 def _played(optimizer: torch.optim.Optimizer, length: float) -> tuple[list[Tensor], list[Tensor]]:
-    """The weights of a copy after all its steps, and their change half-way, of standard deviation `length`."""
+    """The weights of a copy after all its steps, and their change near the end, of standard deviation `length`."""
     stepped = _small(optimizer, {})
     weights: list[Tensor] = [each for group in stepped.param_groups for each in group["params"]]
     random.seed(0)
     torch.manual_seed(0)
     changes = [length * torch.randn_like(each) for each in weights]
-    for step in range(2 * STEPS):
-        if step == STEPS:
+    for step in range(BEFORE + STEPS):
+        if step == BEFORE:
             for weight, change in zip(weights, changes, strict=True):
                 weight += change
         for weight in weights:

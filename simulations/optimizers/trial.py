@@ -74,8 +74,9 @@ BEFORE, AFTER = 7, 5
 WORSE: Final = "worse together"
 WORDS: Final = ("works", "works with a setting", "learns little from others", WORSE, "refused", "not judged")
 """what `verdict` says"""
+THIRD: Final = "a third of the learning rate"
 PLAIN: Final = "`[outer] lr = 1` and `momentum = 0`"
-"""the setting that is tried where the usual one is worse than alone"""
+"""the settings that are tried, in this order, where the usual one is worse than alone"""
 
 
 @dataclass(frozen=True)
@@ -140,11 +141,12 @@ def play(kind: Kind) -> Row:
         row = replace(row, lr=lr, alone=0.5 * (score(first) + score(second)))
         try:
             row, far = _saved(row, kind, Path(place)), _distance(first, second)
-            usual = _together(_Together(kind, row, Path(place) / "usual", far))
-            if verdict(usual) != WORSE:
-                return usual
-            plain = _together(_Together(kind, row, Path(place) / "plain", far, plain=True))
-            return usual if verdict(plain) == WORSE else plain
+            settings = ("", THIRD, PLAIN) if lr else ("", PLAIN)
+            runs = (
+                _together(_Together(kind, row, Path(place) / str(at), far, each)) for at, each in enumerate(settings)
+            )
+            usual = next(runs)
+            return next((run for run in (usual, *runs) if verdict(run) != WORSE), usual)
         except GossipdpError as error:
             return replace(row, refused=f"{error.code} {error.cause}")
 
@@ -349,12 +351,12 @@ class _Together:
     place: Path
     far: float
     """distance of the first two hosts' weights alone"""
-    plain: bool = False
-    """the outer step is a plain average"""
+    extra: str = ""
+    """THIRD, PLAIN, or "" for the usual settings"""
 
     def play(self) -> Row:
         config = peer_config(every=EVERY, warmup_steps=WARMUP, early_steps=EARLY, moments=True)
-        if self.plain:
+        if self.extra == PLAIN:
             config = replace(config, lr=1.0, momentum=0.0)
         self.place.mkdir()
         with AttachedNetwork(self.place, config, seed=0) as network:
@@ -381,12 +383,14 @@ class _Together:
                 mean=score(_mean(first, second)),
                 apart=apart / self.far if self.far else math.nan,
                 exchanges=network.hosts[0].exchanges,
-                setting="; ".join(filter(None, [processes[0].setting, self.row.setting, PLAIN * self.plain])),
+                setting="; ".join(filter(None, [processes[0].setting, self.row.setting, self.extra])),
                 told=tuple(sorted(told)),
             )
 
     def _process(self, network: AttachedNetwork) -> _Process:
-        return _Process(self.kind, self.row.lr, len(network.hosts), network.add())
+        lr = self.row.lr
+        rate = lr / 3 if lr and self.extra == THIRD else lr
+        return _Process(self.kind, rate, len(network.hosts), network.add())
 
 
 def _mean(one: nn.Module, other: nn.Module) -> nn.Module:
