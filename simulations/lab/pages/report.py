@@ -15,7 +15,7 @@ from typing import Final
 from simulations.lab.suites.base import Findings, Suite, Table
 from simulations.lab.suites.figures import Check
 
-__all__ = ["OVERVIEW", "About", "commit", "overview", "page"]
+__all__ = ["OVERVIEW", "About", "brief", "commit", "overview", "page"]
 
 OVERVIEW: Final = "# What the laboratory found"
 """first line of the overview"""
@@ -36,6 +36,7 @@ WORDS: Final[Mapping[str, str]] = {
     "overlapped": "the result of an all-reduce lands one round later, and no peer waits for it",
 }
 """terms of tables and pictures, with their meaning"""
+ONE_SEED: Final = " (1 seed)"
 CELLS: Final = re.compile(r"(?<!\\)\|")
 
 
@@ -168,8 +169,16 @@ def _table(table: Table) -> list[str]:
     def row(cells: Sequence[str]) -> str:
         return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
 
-    lines = [f"## {table.title}", "", row(table.columns), "|" + "---|" * len(table.columns), *map(row, table.rows)]
+    rows = [row(brief(cells)) for cells in table.rows]
+    lines = [f"## {table.title}", "", row(table.columns), "|" + "---|" * len(table.columns), *rows]
     return [*lines, "", table.note] if table.note else lines
+
+
+def brief(cells: Sequence[str]) -> Sequence[str]:
+    """The cells of a row. Its name says that all its figures have one seed, if they have."""
+    if sum(cell.endswith(ONE_SEED) for cell in cells) < 2 or any(" to " in cell for cell in cells[1:]):
+        return cells
+    return (cells[0] + ONE_SEED, *(cell.removesuffix(ONE_SEED) for cell in cells[1:]))
 
 
 def _hours(hours: float) -> str:

@@ -7,7 +7,7 @@ import pytest
 from simulations.lab.pages import main as pages
 from simulations.lab.pages import pictures
 from simulations.lab.pages.main import SUITES
-from simulations.lab.pages.report import OVERVIEW, About, overview, page
+from simulations.lab.pages.report import OVERVIEW, About, brief, overview, page
 from simulations.lab.suites.base import Findings, Graph, Line
 from simulations.lab.suites.figures import Check, reported
 
@@ -92,3 +92,9 @@ def test_labels_of_a_picture_do_not_overlap(first, last, scale, labels):
         ticks = [tick for minor in (False, True) for tick in axis.xaxis.get_ticklabels(minor=minor) if tick.get_text()]
         assert [tick.get_text() for tick in ticks if low <= tick.get_position()[0] <= high] == labels
     pyplot.close(figure)
+
+
+def test_a_row_of_one_seed_says_so_once():
+    assert brief(("A", "16", "2.1 (1 seed)", "0.3 (1 seed)", "-")) == ("A (1 seed)", "16", "2.1", "0.3", "-")
+    for mixed in (("A", "2.1 (1 seed)", "2.0 (1.9 to 2.1)", "0.3 (1 seed)"), ("A", "2.1 (1 seed)", "-")):
+        assert brief(mixed) == mixed
