@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Final
 
@@ -112,13 +112,17 @@ def _read(results: Results) -> Findings:
         for place, table in enumerate(cells):
             table.append([_loss(fair, outcomes, label, place) for label in labels])
         steps.append([_steps(outcomes, label) for label in labels])
+    losses, singles, finished = ([*zip(labels, *columns, strict=True)] for columns in cells)
     tables = [
-        Table(title, ("method", *results.groups), [(label, *row) for label, *row in zip(labels, *columns, strict=True)])
-        for title, columns in (
-            (f"Held-out loss after {SECONDS:.0f} simulated seconds, of the mean of the replicas", cells[0]),
-            ("The same, of single replicas", cells[1]),
-            ("The same, of the finished model: pairwise's run ends as by `gossipdp finish`", cells[2]),
-            ("Inner steps of a peer in that time, mean, and rounds of how many (of a peer of speed 1)", steps),
+        Table(title, ("method", *results.groups), rows)
+        for title, rows in (
+            (f"Held-out loss after {SECONDS:.0f} simulated seconds, of the mean of the replicas", losses),
+            ("The same, of single replicas, where it differs", _other(singles, losses)),
+            ("The same, of the finished model, where it differs", _other(finished, losses)),
+            (
+                "Inner steps of a peer in that time, mean, and rounds of how many (of a peer of speed 1)",
+                [*zip(labels, *steps, strict=True)],
+            ),
         )
     ]
     panels = {group: outcomes for group, outcomes in results.groups.items() if group.endswith("equal")}
@@ -130,9 +134,13 @@ def _read(results: Results) -> Findings:
     return Findings(tables, (), graphs, NOTES, figures)
 
 
+def _other(rows: Sequence[tuple[str, ...]], first: Sequence[tuple[str, ...]]) -> list[tuple[str, ...]]:
+    return [row for row in rows if row not in first]
+
+
 NOTES: Final = (
     "No peer holds the mean of the replicas, and no clock counts its averaging, nor the exchanges that end a run. "
-    "For synchronous methods all losses are equal. Local only shows the model of the first, slowest peer.",
+    "Pairwise's run ends as by `gossipdp finish`. Local only shows the model of the first, slowest peer.",
     "Decoupled DiLoCo's syncer is on hosts of its own, as many as there are peers. Each has a link like a peer's. The "
     f"syncers together receive {PEERS} times the bytes of a peer, and send as many.",
     "Methods without a warm start in their name begin cold.",
