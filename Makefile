@@ -22,7 +22,7 @@ WHEELS_PYTHON ?= 3.12
 LIST_WHEELS := import pathlib, tomllib; p = tomllib.loads(pathlib.Path("pyproject.toml").read_text()); \
   print(*(each for each in p["project"]["dependencies"] + p["build-system"]["requires"] if "torch" not in each), sep="\n")
 
-.PHONY: demo quick test test-long recipes programs lint docs bench race gpu gpu-lab gpu-wheels lab mutants system clean
+.PHONY: demo quick test test-long recipes programs lint docs bench race gpu gpu-lab gpu-wheels lab mutants versions system clean
 .DEFAULT_GOAL := test
 # Images of containers often set it. Each worker and each process that a test starts would compile all sources again.
 unexport PYTHONDONTWRITEBYTECODE
@@ -122,6 +122,10 @@ lab: $(DEV_READY)  ## every suite of the laboratory (hours); LAB='clock b8 --see
 
 mutants: $(MUTMUT)  ## mutation testing; PATHS='gossipdp/protocol/transfer' SAMPLE=0 tries every mutant of one package
 	$(BIN)/python .ci/mutants.py $(PATHS) --sample $(SAMPLE) --seed $(SEED) --jobs $(JOBS)
+
+versions:  ## the lowest or the newest version of each dependency, in build/: VERSIONS=lowest, PYTHON=python3.13
+	@$(CHECK)
+	$(PYTHON) .ci/versions.py $(or $(VERSIONS),lowest)
 
 system:  # Debian packages that some tests use
 	@sh .ci/packages
