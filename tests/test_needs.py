@@ -2,7 +2,6 @@
 
 import re
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -92,14 +91,6 @@ def test_a_need_that_no_table_has_is_an_error(pytester: pytest.Pytester) -> None
     ran = pytester.runpytest_subprocess()
     assert ran.ret == pytest.ExitCode.USAGE_ERROR
     ran.stderr.fnmatch_lines(["ERROR: *test_one needs what no table has: figlet"])
-
-
-def test_a_drill_says_what_is_missing(tmp_path: Path, bare: Path) -> None:
-    argv = [sys.executable, "-m", "simulations.processes.drill", str(tmp_path / "out")]
-    ran = subprocess.run(argv, cwd=ROOT, capture_output=True, text=True, check=False)
-    assert (ran.returncode, ran.stdout) == (7, "") and ran.stderr.count("\n") == 1
-    assert all(f"{name} (Debian's package " in ran.stderr for name in ("ip", "tc", "iptables", "mount", "prometheus"))
-    assert not (tmp_path / "out").exists()
 
 
 @pytest.mark.parametrize(("argument", "place"), [("", "apt"), ("long", "apt-long")])

@@ -1,4 +1,4 @@
-"""What tests and drills need of a machine: programs of the table `.ci/programs`, and abilities such as to mount.
+"""What tests need of a machine: programs of the table `.ci/programs`, and abilities such as to mount.
 
 `lacks("promtool", "mounts")` says what this machine does not have. A test names its needs in the mark `needs`.
 """

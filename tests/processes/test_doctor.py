@@ -11,8 +11,6 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any
 
 import pytest
 
@@ -24,7 +22,6 @@ from peers.doctor.case import Case, of_home, of_invite
 from peers.doctor.examination import examine
 from peers.doctor.findings import Finding, Light
 from peers.doctor.talk import Network
-from simulations.processes.drill.faults import FAULTS
 from simulations.processes.namespaces import hosts as labs
 from simulations.processes.namespaces.hosts import Lab
 from simulations.processes.progress import undelayed, until
@@ -182,14 +179,15 @@ def test_large_packets_are_lost(scene: Scene, direction: str, word: str) -> None
 
 @pytest.mark.needs("packet filter")
 @pytest.mark.parametrize("word", ["to", "from"])
-def test_black_hole_of_the_fire_drill__its_size_is_the_same_from_both_ends(scene: Scene, word: str) -> None:
-    (fault,) = [fault for fault in FAULTS if fault.name == "large packets are lost"]
-    town: Any = SimpleNamespace(place=lambda host: scene.here if word == "to" else scene.there)
-    undo = fault.inject(town, None)  # type: ignore[arg-type]
-    try:
-        findings = examined(scene.case(), scene.here)
-    finally:
-        undo()
+def test_black_hole_on_one_cable__its_size_is_the_same_from_both_ends(scene: Scene, word: str) -> None:
+    place = scene.here if word == "to" else scene.there
+    rule = ["OUTPUT", "-o", "eth0", "-p", "tcp", "-m", "length", "--length", "1301:", "-j", "DROP"]
+    with place.single_packets():
+        subprocess.run(place.command(["iptables", "-w", "-I", *rule]), check=True)
+        try:
+            findings = examined(scene.case(), scene.here)
+        finally:
+            subprocess.run(place.command(["iptables", "-w", "-D", *rule]), check=True)
     (finding,) = [finding for finding in findings if finding.fault == "mtu-black-hole"]
     assert f"{word} the member, packets of at most 1300 bytes pass and larger ones are lost" in finding.said
 
