@@ -7,7 +7,7 @@ import shlex
 import shutil
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -36,7 +36,13 @@ _FLAGS = "gossipdp.flags"
 _UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86_400.0}
 
 
-class _Duration(click.ParamType[float]):
+if TYPE_CHECKING:
+    _FloatType = click.ParamType[float]
+else:
+    _FloatType = click.ParamType  # a generic class only in later versions
+
+
+class _Duration(_FloatType):
     """A number and a unit, as 30s, 10m, 2h or 7d; in seconds."""
 
     name = "TIME"
