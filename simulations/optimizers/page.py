@@ -76,7 +76,6 @@ def page(played: Sequence[Played], unplayed: Sequence[str], command: str) -> str
         f"above {APART:g} *learns little from others*.",
         "* **Saved**: what `peer.save` and `peer.load` give. *exact*: the next steps are those of an uninterrupted "
         "run. *own*: gossipdp refuses the state, and the optimizer's own `state_dict` is used.",
-        "* **Named**: `attach` says that it draws corrections back ([GD-327](../../docs/errors.md#gd-327)).",
         f"* *Not judged*: its steps fail here, or its loss alone stays above {LEARNT:g}.",
         f"* A loss is *as good* if it is above the other by at most {share:.0%} and {nats:g} nats. *Works*: the other "
         "four losses are as good as alone.",
@@ -94,14 +93,13 @@ def page(played: Sequence[Played], unplayed: Sequence[str], command: str) -> str
 
 def _table(rows: Sequence[Row]) -> list[str]:
     lines = [
-        "| optimizer | rate | alone | together | mean | restored | joiner | apart | saved | named | verdict |",
-        "|---|---:|---:|---:|---:|---:|---:|---:|---|---|---|",
+        "| optimizer | rate | alone | together | mean | restored | joiner | apart | saved | verdict |",
+        "|---|---:|---:|---:|---:|---:|---:|---:|---|---|",
     ]
     for row in rows:
         losses = (row.alone, row.together, row.mean, row.restored, row.joiner)
         rate = "" if row.lr is None else f"{row.lr:g}"
         cells = [row.key.partition(".")[2], rate, *map(_figure, losses), _figure(row.apart, 2), row.saves]
-        cells.append("yes" if POINT in row.told else "")
         lines.append(f"| {' | '.join(cells)} | {verdict(row)} |")
     return lines
 
@@ -123,6 +121,9 @@ def _reasons(rows: Sequence[Row]) -> list[str]:
         for reason, keys in of_word.items():
             said = f": {reason}" if reason else ""
             lines.append(f"* **{word}**{said}: {', '.join(f'`{key}`' for key in keys)}.")
+    named = [f"`{row.key}`" for row in rows if POINT in row.told]
+    if named:
+        lines.append(f"* `attach` names it ([GD-327](../../docs/errors.md#gd-327)): {', '.join(named)}.")
     return lines
 
 
@@ -133,7 +134,7 @@ def words(text: str) -> dict[str, str]:
         if heading := re.match(r"## (\w+) ", line):
             library = heading[1]
         cells = [cell.strip() for cell in line.strip("|").split("|")]
-        if line.startswith("| ") and len(cells) == 11 and cells[0] != "optimizer":
+        if line.startswith("| ") and len(cells) == 10 and cells[0] != "optimizer":
             found[f"{library}.{cells[0]}"] = cells[-1]
     return found
 

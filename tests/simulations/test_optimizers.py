@@ -74,7 +74,7 @@ def test_the_page_names_each_optimizer_of_the_versions_that_are_installed() -> N
 
 
 SAMPLE = ["torch.AdamW", "pytorch_optimizer.AccSGD"]
-MORE = ["torch.Muon", "torch.LBFGS", "pytorch_optimizer.AdaLOMO", "pytorch_optimizer.SignSGD"]
+MORE = ["torch.Muon", "torch.LBFGS", "torch.RAdam", "pytorch_optimizer.AdaLOMO", "pytorch_optimizer.SignSGD"]
 
 
 @pytest.mark.parametrize("keys", [SAMPLE, pytest.param(MORE, marks=pytest.mark.long)])
