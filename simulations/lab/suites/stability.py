@@ -11,7 +11,6 @@ from typing import Any, Final
 import numpy as np
 
 from simulations.lab.stability.cells import EVENTS, GONE, TINY, Cell, CellSetting
-from simulations.lab.stability.landing import GUARDS
 from simulations.lab.suites.base import Arm, Findings, Outcome, Results, Scale, Suite, Table
 from simulations.lab.suites.figures import check
 from simulations.lab.theory.feedback import Loop
@@ -82,7 +81,7 @@ class _Drawn:
         return ", ".join(parts)
 
 
-def _arm(group: str, drawn: _Drawn, *, guard: str = "both", scale: Scale = "normal", seeds: int | None = None) -> Arm:
+def _arm(group: str, drawn: _Drawn, *, scale: Scale = "normal") -> Arm:
     edge = EDGE[group][drawn.optimizer] / (10.0 if drawn.event == "tenfold" else 1.0)
     setting = CellSetting(
         peers=drawn.peers,
@@ -98,8 +97,8 @@ def _arm(group: str, drawn: _Drawn, *, guard: str = "both", scale: Scale = "norm
     if drawn.optimizer == "l-bfgs" and group in (STEEP, "regression"):
         data["batch"] = 128
     seconds = setting.peers * setting.every * setting.rounds * SECONDS.get(group, 2e-3)
-    cell = Cell(setting=setting, problem=problem, data=data, lands=drawn.lands, guard=guard, seconds=seconds)
-    return Arm(group if guard == "both" else f"{group}, guard: {guard}", drawn.label, cell, seeds)
+    cell = Cell(setting=setting, problem=problem, data=data, lands=drawn.lands, seconds=seconds)
+    return Arm(group, drawn.label, cell)
 
 
 def _grid(group: str, scale: Scale) -> list[_Drawn]:
@@ -154,10 +153,6 @@ def _arms(scale: Scale) -> list[Arm]:
     found = [_arm(group, drawn, scale=scale) for group in QUADRATICS for drawn in _grid(group, scale)]
     for group in DRAWN:
         found += [_arm(group, drawn, scale=scale) for drawn in _drawn(group, DRAWS[scale])]
-    bare = [_Drawn(optimizer="momentum", rate=0.5, every=20, lands=lands) for lands in LANDINGS[1:5]]
-    for guard in GUARDS[1:]:
-        for group in (FLAT, STILL)[: 1 if scale == "quick" else 2]:
-            found += [_arm(group, drawn, guard=guard, scale=scale, seeds=1) for drawn in bare]
     return found
 
 
@@ -261,15 +256,11 @@ def _told(outcome: Outcome) -> list[Mapping[str, Any]]:
 
 
 def _read(results: Results) -> Findings:
-    checks, rows, bare, aside = [], [], [], []
+    checks, rows, aside = [], [], []
     for group, cells in results.groups.items():
         found = {label: verdict(_told(outcome)) for label, outcome in cells.items()}
         judged = {label: one for label, one in found.items() if one is not None}
-        told = [_row(group, label, one) for label, one in judged.items()]
-        if group not in EDGE:
-            bare += told
-            continue
-        rows += told
+        rows += [_row(group, label, one) for label, one in judged.items()]
         # A cell with a failed seed meets no mark.
         broken = {label for label, outcome in cells.items() if outcome.failed}
         aside += [f"{group}: {label}" for label, one in found.items() if one is None and label not in broken]
@@ -281,9 +272,6 @@ def _read(results: Results) -> Findings:
     missed = [row for row in rows if row[-1] != "-"]
     tables = [
         Table("Cells that miss a mark", COLUMNS, missed),
-        Table(
-            "Less of a guard", COLUMNS, bare, "g: without the last line of defence. none: mu and gamma as configured."
-        ),
         _theory(),
         TRIED,
     ]
