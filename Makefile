@@ -31,7 +31,7 @@ unexport PYTHONDONTWRITEBYTECODE
 # in an environment of their own, so that no other installed package changes them.
 $(DEMO_READY): pyproject.toml constraints.txt
 	@$(CHECK)
-	@echo "Setting up .venv: 1.1 GB with a torch for the CPU, several GB with one for CUDA, little if a torch is there."
+	@echo "Setting up .venv: 1.3 GB with a torch for the CPU, several GB with one for CUDA, little if a torch is there."
 	@$(PYTHON) -m venv --without-pip --system-site-packages .venv
 	@if $(BIN)/python .ci/kept_torch.py; then \
 	  $(PYTHON) -m venv --system-site-packages .venv && $(PIP) --no-compile -e '.[demo]'; \

@@ -24,7 +24,7 @@ ADVICE: Final[Mapping[str, str]] = {code: entry.do for code, entry in CODES.item
 
 EXITS: Final[Mapping[int, str]] = {
     0: "success",
-    1: "a simulation or a benchmark missed a mark or an invariant; `status --check`: degraded",
+    1: "a simulation or a benchmark missed a mark; `doctor`: something is wrong; `status --check`: degraded",
     2: "usage: a wrong option or argument",
     3: "configuration, or a script that cannot be followed",
     4: "cannot reach a peer or a daemon",

@@ -113,8 +113,7 @@ HEALTHY: Final[Mapping[str, str]] = {
     "training_stall_seconds_total": "grows by less than 1 % of the time",
     "training_attached": "1",
     "lost_steps_total": "grows only when a process dies or trains alone",
-    "consensus_ratio": "1.4 to 1.8, up to 3.5 with hosts of speeds 1:2:4; if it keeps rising, momentum or `every` is"
-    " too large",
+    "consensus_ratio": "about 1, more with unequal hosts; if it keeps rising, momentum or `every` is too large",
     "consensus_distance": "level or falling",
     "staleness_rounds": "0 to 2",
     "landing_lateness": "well below 1; near 1 exchanges fill their rounds",

@@ -58,7 +58,7 @@ def test_a_home_that_joined_never_founds(gossipdp: Run, started: list[Any], foun
     assert len(started) == 2 and home.network_of(tmp_path / "joiner").founder is False
 
 
-def test_an_invite_is_read_from_standard_input_or_the_environment(
+def test_an_invite_is_read_from_standard_input(
     gossipdp: Run, started: list[Any], founder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     text = (founder / "invite").read_text()

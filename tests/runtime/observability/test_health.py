@@ -63,12 +63,12 @@ BANNED = Silent("1.2.3.4:4710", Cause("GD-204", "does not let this peer in"))
         ),
         (
             replace(HEALTHY, ratio=4.0, all_far=True),
-            "degraded: replicas are far apart: 4.0 outer steps, 1.4 to 1.8 are usual; a smaller [outer] momentum or"
+            "degraded: replicas are far apart: 4.0 outer steps, about 1 is usual; a smaller [outer] momentum or"
             " [exchange] every brings them together",
         ),
         (
             replace(HEALTHY, ratio=4.0),
-            "degraded: replicas are far apart: 4.0 outer steps, 1.4 to 1.8 are usual; one host alone may have diverged:"
+            "degraded: replicas are far apart: 4.0 outer steps, about 1 is usual; one host alone may have diverged:"
             " compare the losses in `gossipdp members`",
         ),
         (
