@@ -245,7 +245,7 @@ def test_two_hosts_of_a_recipe_end_with_one_model_no_worse_than_alone(
     without = alone(name, recipe, tmp_path, variables)
     told = f"{exchanges} exchanges, final {losses[0]:.3f} and {losses[1]:.3f}, alone {without:.3f}"
     print(f"\n{name}, {recipe.ranks} ranks, {recipe.steps} steps: {told}")
-    assert min(exchanges) >= 8
+    assert min(exchanges) >= 4
     if (adapter := tmp_path / made.founder.name / "adapter_model.safetensors").exists():
         assert status["parameters"] == sum(each.numel() for each in load_file(adapter).values())
         assert status["exchanged_bytes"] < status["exchanged_parameters"] <= status["parameters"] * exchanges[0]
