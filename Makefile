@@ -123,7 +123,7 @@ lab: $(DEV_READY)  ## every suite of the laboratory (hours); LAB='clock b8 --see
 mutants: $(MUTMUT)  ## mutation testing; PATHS='gossipdp/protocol/transfer' SAMPLE=0 tries every mutant of one package
 	$(BIN)/python .ci/mutants.py $(PATHS) --sample $(SAMPLE) --seed $(SEED) --jobs $(JOBS)
 
-versions:  ## the lowest or the newest version of each dependency, in build/: VERSIONS=lowest, PYTHON=python3.13
+versions:  ## the lowest or the newest dependencies, or wheels for aarch64: VERSIONS=newest, PYTHON=python3.13
 	@$(CHECK)
 	$(PYTHON) .ci/versions.py $(or $(VERSIONS),lowest)
 

@@ -2,6 +2,7 @@
 
     make versions VERSIONS=lowest
     make versions VERSIONS=newest PYTHON=python3.13
+    make versions VERSIONS=aarch64                   only asks whether each has a wheel for that machine
 
 The lowest are the bounds of pyproject.toml; nothing pins the newest. The tests are those that need neither several
 processes nor a tool of the extra `dev`; then comes a demo of four peers with real daemons.
@@ -31,9 +32,23 @@ def lowest(dependencies: list[str]) -> list[str]:
     return [re.sub(r">=([\w.]+).*", r"==\1", each) for each in dependencies]
 
 
+def wheels(dependencies: list[str]) -> list[str]:
+    """Arguments of pip that find a wheel for aarch64 of each requirement, and install nothing."""
+    platforms = [f"--platform=manylinux_2_{minor}_aarch64" for minor in (17, 24, 26, 27, 28)]
+    return [
+        "install",
+        "--dry-run",
+        "--no-deps",
+        "--only-binary=:all:",
+        "--target=build/none",
+        *platforms,
+        *dependencies,
+    ]
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("which", choices=("lowest", "newest"))
+    parser.add_argument("which", choices=("lowest", "newest", "aarch64"))
     which = parser.parse_args().which
     place = ROOT / "build" / f"versions-{which}-{sys.version_info.major}.{sys.version_info.minor}"
     python = place / "bin" / "python"
@@ -45,6 +60,9 @@ def main() -> int:
         subprocess.run([str(each) for each in command], cwd=ROOT, env=environment, check=True)
 
     try:
+        if which == "aarch64":
+            run(sys.executable, "-m", "pip", *wheels([*dependencies, "cffi", "llvmlite"]))
+            return 0
         run(sys.executable, "-m", "venv", "--clear", place)
         pins = lowest(dependencies) if which == "lowest" else []
         run(python, "-m", "pip", "install", "--quiet", "--upgrade", "-e", ROOT, *pins, *TOOLS)
