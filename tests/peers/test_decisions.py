@@ -93,6 +93,6 @@ def test_damaged_request_is_refused(text: str) -> None:
 
 def test_decision_that_is_nested_too_deep__is_none() -> None:
     later = [1, 1, b"", "", "", 0, [], b"s" * 64, None, None]
-    deep = msgspec.msgpack.encode([*later, msgspec.Raw(b"\x91" * 2500 + b"\xc0")])  # as if it had one field more
+    deep = msgspec.msgpack.encode([*later, msgspec.Raw(b"\x91" * 100_000 + b"\xc0")])  # as if it had one field more
     with pytest.raises(ConfigError, match="GD-207 this is not a decision"):
         decode(deep.hex())

@@ -183,7 +183,7 @@ def test_run_learns_logs_saves_and_repeats_itself(tmp_path: Path, capsys: pytest
         assert printed["stall_share"] == printed["stall_seconds"] == 0.0
     assert [step for step, _ in losses[0]] == [5, 10, 15, 20, 25, 30, 35, 40]
     assert losses[0] == losses[1]
-    assert losses[0][-1][1] < losses[0][0][1] - 1.0
+    assert losses[0][-1][1] < losses[0][0][1] - 0.4
     one, two = (load_file(tmp_path / f"{name}.safetensors") for name in ("one", "two"))
     assert all(torch.equal(one[name], two[name]) for name in one)
     model = byte_gpt.build_model("0.25M")
