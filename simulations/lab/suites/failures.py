@@ -176,10 +176,9 @@ def _cell(outcome: Outcome, calm: Outcome, *, told: bool) -> str:
 def _table(group: str, outcomes: Mapping[str, Outcome], calm: Mapping[str, Outcome]) -> Table:
     columns = (
         "method",
-        *LOSSES,
+        *LOSSES[1:],
         "behind its own",
         "steps of a host",
-        "idle, all hosts",
         "idle, healthy hosts",
         f"idle, host {AFFLICTED}",
         "in steps that were lost",
@@ -188,10 +187,9 @@ def _table(group: str, outcomes: Mapping[str, Outcome], calm: Mapping[str, Outco
     rows = [
         (
             label,
-            *loss_cells(outcome),
+            *loss_cells(outcome)[1:],
             formatted(_behind(outcome, calm[label])),
             formatted(Figure(outcome.last(lambda point: point.steps)), 0),
-            _percent(outcome, "idle"),
             _percent(outcome, "idle, healthy"),
             _percent(outcome, f"idle, host {AFFLICTED}"),
             _percent(outcome, "lost"),
