@@ -87,7 +87,7 @@ def _read(results: Results) -> Findings:
         for rival in RIVALS:
             other = best(outcomes, [_at(rival, mu) for mu in MUS])
             ours = "pairwise" if START not in rival else OURS
-            figures.append(reported(f"{model}: {ours} below {other}, nats", outcomes[other].loss - outcomes[ours].loss))
+            figures.append(reported(f"{model}: {ours} below {other}", outcomes[other].loss - outcomes[ours].loss))
         rows = [
             (
                 label,

@@ -139,6 +139,7 @@ def _other(rows: Sequence[tuple[str, ...]], first: Sequence[tuple[str, ...]]) ->
 
 
 NOTES: Final = (
+    f"Without a mark: {OURS}, against others, in nats of finished models.",
     "No peer holds the mean of the replicas, and no clock counts its averaging, nor the exchanges that end a run. "
     "Pairwise's run ends as by `gossipdp finish`. Local only shows the model of the first, slowest peer.",
     "Decoupled DiLoCo's syncer is on hosts of its own, as many as there are peers. Each has a link like a peer's. The "
@@ -149,7 +150,7 @@ NOTES: Final = (
 
 def _ahead(group: str, fair: Mapping[str, Outcome], kind: str, rivals: tuple[str, ...]) -> Reported:
     other = best(fair, [label for label in rivals if label in fair])
-    name = f"{group}: {OURS} below the {kind} ({other}), finished models, nats"
+    name = f"{group}: below the {kind} ({other})"
     return reported(name, fair[other].finished_loss - fair[OURS].finished_loss)
 
 
