@@ -23,6 +23,7 @@ from simulations.optimizers.trial import (
     MARGIN,
     RESTARTS,
     STEPS,
+    STEP_TIME,
     WARMUP,
     WORDS,
     Row,
@@ -65,7 +66,7 @@ def page(played: Sequence[Played], unplayed: Sequence[str], command: str) -> str
         "Losses are held-out cross-entropy in nats. At the start it is 2.3.",
         f"* **Rate**: the lowest of {', '.join(f'{lr:g}' for lr in GRID)} that is as good as the best for one host "
         "alone. Together has the same. A run that is worse tries a third of it, then a plain average.",
-        f"* **Settings**: the defaults, but rounds of {EVERY} steps, a warm start of {WARMUP}, and early rounds until "
+        f"* **Settings**: the defaults, but rounds of {EVERY} steps of {STEP_TIME:g} s, a warm start of {WARMUP}, and early rounds until "
         f"step {EARLY}.",
         "* **Alone**: mean of two hosts. **Together**: the first host. **Mean**: the mean of the first two hosts' "
         "weights.",

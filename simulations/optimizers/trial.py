@@ -41,6 +41,7 @@ __all__ = [
     "MARGIN",
     "RESTARTS",
     "STEPS",
+    "STEP_TIME",
     "WARMUP",
     "WORDS",
     "WORSE",
@@ -61,8 +62,8 @@ EVERY, WARMUP, EARLY = 10, STEPS // 8, STEPS // 2
 RESTARTS: Final = STEPS // 2
 JOINS: Final = 2 * STEPS // 3
 """steps after which the second host's training process is made anew, and after which a third host joins"""
-STEP_TIME: Final = 0.05
-"""virtual seconds of a step"""
+STEP_TIME: Final = 1.0
+"""virtual seconds of a step. With 0.05 an exchange filled its round, and each correction came a round late."""
 LEARNT: Final = 2.0
 """loss alone above which an optimizer has not learnt this problem: at the start it is 2.3"""
 MARGIN: Final = (0.1, 0.05)
