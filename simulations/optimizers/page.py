@@ -22,8 +22,8 @@ from simulations.optimizers.trial import (
     LEARNT,
     MARGIN,
     RESTARTS,
-    STEPS,
     STEP_TIME,
+    STEPS,
     WARMUP,
     WORDS,
     Row,
@@ -66,8 +66,8 @@ def page(played: Sequence[Played], unplayed: Sequence[str], command: str) -> str
         "Losses are held-out cross-entropy in nats. At the start it is 2.3.",
         f"* **Rate**: the lowest of {', '.join(f'{lr:g}' for lr in GRID)} that is as good as the best for one host "
         "alone. Together has the same. A run that is worse tries a third of it, then a plain average.",
-        f"* **Settings**: the defaults, but rounds of {EVERY} steps of {STEP_TIME:g} s, a warm start of {WARMUP}, and early rounds until "
-        f"step {EARLY}.",
+        f"* **Settings**: the defaults, but rounds of {EVERY} steps of {STEP_TIME:g} s, a warm start of {WARMUP}, and "
+        f"early rounds until step {EARLY}.",
         "* **Alone**: mean of two hosts. **Together**: the first host. **Mean**: the mean of the first two hosts' "
         "weights.",
         f"* **Restored**: the second host. Its training process is made anew after {RESTARTS} steps, from a saved "
