@@ -64,7 +64,8 @@ JOINS: Final = 2 * STEPS // 3
 """steps after which the second host's training process is made anew, and after which a third host joins"""
 STEP_TIME: Final = 1.0
 """virtual seconds of a step. With 0.05 an exchange fills its round, and each correction comes a round late: two GPTs of
-0.25 million parameters (AdamW at 0.001, rounds of 10, 400 steps) end at 2.305 then, one alone at 2.276; with 1 at 2.164"""
+0.25 million parameters (AdamW at 0.001, rounds of 10, 400 steps) end at 2.305 then, one alone at 2.276. With 1 s they
+end at 2.164."""
 LEARNT: Final = 2.0
 """loss alone above which an optimizer has not learnt this problem: at the start it is 2.3"""
 MARGIN: Final = (0.1, 0.05)
