@@ -32,6 +32,9 @@ FEWEST: Final = 32
 """elements that must have moved; fewer may move back by chance in an ordinary step"""
 MARGIN: Final = 2.0
 """ratio of distances that decides; a step longer than a third of a change could be of either kind"""
+TWICE: Final = 2
+"""corrections in a row that must have been undone. One may be by chance: against a partner that has hardly moved, a
+correction takes half of this host's last steps back, and the next step repeats them"""
 LOOKS: Final = 16
 """steps without movement, such as those a gradient scaler skips, after which a change is forgotten"""
 
@@ -68,6 +71,8 @@ class MasterWeights(Layout):
         self._stayed = not doubtful
         """a correction has survived a step: nothing is watched any more"""
         self._looks = 0
+        self._undone = 0
+        """corrections in a row that were undone"""
 
     def load(self, start: int, values: Tensor, *, shards: bool = True, rest: bool = True) -> None:
         self._changes(correction=False)
@@ -84,7 +89,7 @@ class MasterWeights(Layout):
 
     @torch.no_grad()
     def undone(self) -> bool:
-        """After a step: True if it has put back what was there before a change."""
+        """After a step: True if it has put back a loaded model, or a second correction in a row."""
         before, after = self._before, self._after
         if before is None or after is None:
             return False
@@ -99,7 +104,11 @@ class MasterWeights(Layout):
             return False
         self._before = self._after = None
         self._stayed = self._correction and count >= FEWEST and MARGIN * on < back
-        return bool(count >= FEWEST and MARGIN * back < on)
+        if not (count >= FEWEST and MARGIN * back < on):
+            self._undone = 0
+            return False
+        self._undone += 1
+        return not self._correction or self._undone >= TWICE
 
     def _changes(self, *, correction: bool) -> None:
         if self._stayed or (self._before is not None and self._after is None):
