@@ -2,9 +2,10 @@
 
 Such an optimizer steps on a copy of the weights and writes the copy over the parameters. It undoes every correction,
 and a joiner's first step would replace the network's model by the joiner's initial one. So some elements are remembered
-before and after a change. A step that leaves them nearer to what they were before has undone it. The device is waited
-for once per change, and not again after a correction has stayed. A loaded model may stay where a correction does not,
-because the copy may be made at the first step. Nothing here knows the daemon.
+before and after a change. A step that leaves them nearer to what they were before has undone it. One undone load is
+told, or two undone corrections in a row. The device is waited for once per change, and not again after a correction has
+stayed. A loaded model may stay where a correction does not, because the copy may be made at the first step. Nothing
+here knows the daemon.
 """
 
 from __future__ import annotations
